@@ -1,0 +1,188 @@
+"""What every backend promises, and how it waits unless it knows a better way."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, ClassVar, Protocol
+
+from distlock.backends.settings import BackendSettings
+from distlock.clock import clock, left
+from distlock.exceptions import NotSupported
+from distlock.lease import Claim, Lease, LockInfo, Swept
+from distlock.threads import in_thread
+
+
+class Listener(Protocol):
+    """Who is told when a backend learns by itself that a lease ends later, or has ended."""
+
+    def lease_extended(self, lease: Lease, deadline: float) -> None: ...
+
+    def lease_lost(self, lease: Lease, reason: str) -> None: ...
+
+
+class BaseBackend(ABC):
+    """A place where locks live.
+
+    Every method that asks the backend may raise :class:`~distlock.LockUnavailable`, and raises it
+    only when the backend could not be asked: it never means that someone else has the lock.
+    No driver's exception passes. ``deadline`` is of :func:`distlock.clock.clock`; None waits for
+    ever, or, where nothing is waited for, for as long as the backend allows for an answer.
+
+    The threads of a process may share one backend.
+    """
+
+    #: names of ``OPTIONS`` with their defaults; others are refused
+    default_options: ClassVar[Mapping[str, Any]] = {}
+    #: whether ``LOCATION`` means something here
+    uses_location: ClassVar[bool] = False
+    #: whether leases have a length of their own and must be renewed
+    supports_lease: ClassVar[bool] = True
+    #: whether a named owner may carry a hold over from one process to another
+    supports_owner: ClassVar[bool] = False
+    #: whether ``info()`` knows who waits
+    supports_waiters: ClassVar[bool] = False
+    #: whether waiters of several processes are served first come, first served
+    supports_fairness: ClassVar[bool] = False
+    #: whether a transaction can be made to commit only while a lock is held
+    supports_atomic: ClassVar[bool] = False
+
+    #: pauses between two looks at a lock that is waited for, in seconds
+    first_pause: ClassVar[float] = 0.005
+    longest_pause: ClassVar[float] = 0.25
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        """Check ``params``, the dictionary ``DISTLOCK[alias]``; nothing is connected to yet.
+
+        Raises ``ImproperlyConfigured`` that names ``DISTLOCK[alias]``.
+        """
+        self.alias = alias
+        self.settings = BackendSettings(
+            alias, params, self.default_options, uses_location=self.uses_location
+        )
+        self.listener: Listener | None = None
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.alias!r}>"
+
+    # Taking and leaving
+
+    @abstractmethod
+    def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
+        """Take the lock if that is possible now; None if someone else has it.
+
+        It is possible when the lock is free, when its lease has ended, and when the owner of the
+        claim is the one that holds it; in the last case the hold goes on under a new token.
+        """
+
+    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """Wait for the lock; None if someone else had it until ``deadline``.
+
+        Leaves nothing behind when it ends in any other way than with a lease, as far as the
+        backend could be asked; :meth:`withdraw` does the rest.
+        """
+        for pause in self._pauses(deadline):
+            if lease := self.try_acquire(claim, deadline):
+                return lease
+            time.sleep(pause)
+        return None
+
+    async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
+        """See try_acquire()."""
+        return await in_thread(self.try_acquire, claim, deadline)
+
+    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """See acquire()."""
+        for pause in self._pauses(deadline):
+            if lease := await self.atry_acquire(claim, deadline):
+                return lease
+            await asyncio.sleep(pause)
+        return None
+
+    def _pauses(self, deadline: float | None) -> Iterator[float]:
+        """Yield growing pauses with jitter; the last look is made at the deadline itself."""
+        pause = self.first_pause
+        while True:
+            rest = left(deadline, self.longest_pause)
+            yield min(rest, pause * random.uniform(0.5, 1.0))
+            if rest <= 0:
+                return
+            pause = min(pause * 1.5, self.longest_pause)
+
+    @abstractmethod
+    def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Collection[str]:
+        """Let the leases run for their full duration again, counted from now.
+
+        Returns the nonces of those that were still the current holds; the others are lost.
+        """
+
+    @abstractmethod
+    def release(self, lease: Lease, deadline: float | None = None) -> bool:
+        """Free the lock if it is held by exactly this lease; False if it no longer was."""
+
+    @abstractmethod
+    def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
+        """Free the lock if it was granted to exactly this claim.
+
+        For claims whose outcome is unknown because the answer was lost or nobody waits for it any
+        more. Doing it twice does no harm.
+        """
+
+    def forget(self, lease: Lease) -> None:
+        """Drop whatever this process keeps for a lease that has been lost. No I/O, no errors."""
+
+    # Looking
+
+    @abstractmethod
+    def verify(self, lease: Lease, deadline: float | None = None) -> bool:
+        """Ask whether this lease is the current hold and has not ended."""
+
+    def vouches(self, lease: Lease) -> bool:
+        """Return False if this process can tell, without asking, that the lease is gone."""
+        return True
+
+    @abstractmethod
+    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
+        """Return what is known of the lock ``name``; a lock never taken is a free one."""
+
+    @abstractmethod
+    def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
+        """Return the locks that are held or expired and whose names begin with ``prefix``, by name."""
+
+    # Clearing
+
+    @abstractmethod
+    def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
+        """Break the hold of ``name`` that has this token.
+
+        Returns the broken lease (its local deadline means nothing), or None when that hold is no
+        longer the one.
+        """
+
+    @abstractmethod
+    def sweep(self) -> Swept:
+        """Clear what nobody will clear any more; trusts nothing but the end of the lease."""
+
+    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
+        """Return a transaction that commits only while ``lease`` is the current hold."""
+        raise NotSupported(
+            f"DISTLOCK[{self.alias!r}]: {type(self).__name__} keeps its locks outside the database,"
+            " so it cannot tie a transaction to one. Give the protected rows a fencing token"
+            " (distlock.fencing.FencedModel) or use a lock of the database backend."
+        )
+
+    def close(self) -> None:
+        """Give connections back. The backend may be used again afterwards."""
+
+    def checks(self) -> Iterable[Any]:
+        """Return Django system-check messages about this backend's settings."""
+        return ()
+
+
+def expired(lease: Lease) -> bool:
+    """Return whether a lease has ended by this process's own clock."""
+    return clock() >= lease.deadline

@@ -1,0 +1,38 @@
+"""What can go wrong with a lock, each failure under a name of its own."""
+
+from __future__ import annotations
+
+
+class LockError(Exception):
+    """Base of every error that distlock raises about a lock."""
+
+
+class LockTimeout(LockError, TimeoutError):
+    """The lock was held by someone else for as long as the caller wanted to wait."""
+
+
+class LockNotHeld(LockError, RuntimeError):
+    """The current owner does not hold this lock, so it can neither release nor rely on it."""
+
+
+class LockLost(LockError):
+    """The lock was held and is so no more: its lease ended, or it was broken."""
+
+
+class LockUnavailable(LockError):
+    """The backend could not be asked; whether the lock is free is unknown.
+
+    The driver's own error is the ``__cause__``. Never raised for a lock that someone else holds.
+    """
+
+
+class LockDeadlock(LockError):
+    """Waiting would never end: the owners wait for one another in a circle."""
+
+
+class NotSupported(LockError):
+    """This backend cannot do what was asked of it; the message says what can."""
+
+
+class StaleToken(LockError):
+    """A protected row has been written under a newer fencing token than the one given."""

@@ -1,0 +1,128 @@
+"""The words that locks are spoken of with: owner, claim, lease, and what a backend knows of a lock."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from distlock.clock import clock
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a lock or waits for it.
+
+    ``key`` decides whether two owners are one; it holds a random nonce of the process, so that a
+    reused process or thread id is never mistaken for its predecessor. The rest is for people.
+    """
+
+    key: str
+    host: str = field(compare=False)
+    pid: int = field(compare=False)
+    thread: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}:{self.thread}"
+
+
+def _nonce() -> str:
+    return uuid.uuid4().hex
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One wish for a lock: who wants which lock, for how many seconds at a time.
+
+    ``nonce`` names this very wish. It is chosen before anything is sent, so that the answer can be
+    told from someone else's even when the first reply was lost and the claim had to be sent again.
+    """
+
+    name: str
+    owner: Owner
+    duration: float
+    description: str = ""
+    nonce: str = field(default_factory=_nonce)
+
+    def granted(self, token: int, sent_at: float) -> Lease:
+        """Return the lease that answers this claim, sent at ``sent_at`` of the local clock."""
+        return Lease(self, token, sent_at + self.duration)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One grant of a lock: the claim it answers, its fencing token, and when it ends.
+
+    ``deadline`` is of the local clock and counted from before the request was sent, so it lies
+    before the moment at which the server may give the lock to another.
+    """
+
+    claim: Claim
+    token: int
+    deadline: float
+
+    @property
+    def name(self) -> str:
+        return self.claim.name
+
+    @property
+    def owner(self) -> Owner:
+        return self.claim.owner
+
+    @property
+    def duration(self) -> float:
+        return self.claim.duration
+
+    @property
+    def nonce(self) -> str:
+        return self.claim.nonce
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left by the local clock, never negative."""
+        return max(self.deadline - clock(), 0.0)
+
+    def until(self, deadline: float) -> Lease:
+        """Return the same lease, ending at another local deadline."""
+        return replace(self, deadline=deadline)
+
+
+class State(StrEnum):
+    """What a backend says of a lock at the moment it is asked."""
+
+    FREE = "free"
+    HELD = "held"
+    EXPIRED = "expired"  # the lease has ended, and nobody has taken the lock over or swept it
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """What a backend knows of one lock, by the backend's own clock.
+
+    ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
+    for a free lock, and where a backend has no such notion (a ZooKeeper session has no end that is
+    known in advance). ``waiters`` is None where the backend does not know who waits, else the
+    waiters in the order in which they will be served. ``token`` of a free lock is the last one
+    handed out, where it is known.
+    """
+
+    name: str
+    using: str
+    state: State = State.FREE
+    owner: Owner | None = None
+    token: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    held_for: float | None = None
+    remaining: float | None = None
+    description: str = ""
+    waiters: tuple[Owner, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """What a sweep did: leases that had ended, and rows or nodes that had been free for long."""
+
+    expired: int = 0
+    removed: int = 0

@@ -1,0 +1,47 @@
+"""Blocking calls made for asyncio, on threads of our own.
+
+``sync_to_async`` shares one thread among all the synchronous code of a request; a lock that waited
+there would stop the very code that is going to release it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_WORKERS = 8
+
+
+def _new_executor() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(_WORKERS, thread_name_prefix="distlock-async")
+
+
+_executor = _new_executor()  # starts no thread before the first call
+
+
+def submit(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
+    """Run a short blocking call on one of a few threads and return its future."""
+    return _executor.submit(call, *args, **kwargs)
+
+
+async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a short blocking call on another thread, and see it through.
+
+    A cancelled caller stops waiting, but the call still runs to its end: half a release is none.
+    """
+    return await asyncio.shield(asyncio.wrap_future(submit(call, *args, **kwargs)))
+
+
+def _after_fork() -> None:
+    global _executor
+    _executor = _new_executor()  # the threads of the old one stayed with the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
