@@ -25,6 +25,10 @@ class LockUnavailable(LockError):
     The driver's own error is the ``__cause__``. Never raised for a lock that someone else holds.
     """
 
+    #: False where the request surely never reached the backend, so that nothing can have been
+    #: granted by it and nothing needs to be taken back.
+    sent = True
+
 
 class LockDeadlock(LockError):
     """Waiting would never end: the owners wait for one another in a circle."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -100,3 +101,5 @@ def _reset(*, setting: str, **kwargs: Any) -> None:
 
 
 setting_changed.connect(_reset)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=locks.after_fork)

@@ -6,12 +6,12 @@ import asyncio
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, ClassVar, Protocol
 
 from distlock.backends.settings import BackendSettings
-from distlock.clock import clock, left
+from distlock.clock import left
 from distlock.exceptions import NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
 from distlock.threads import in_thread
@@ -114,10 +114,11 @@ class BaseBackend(ABC):
             pause = min(pause * 1.5, self.longest_pause)
 
     @abstractmethod
-    def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Collection[str]:
+    def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         """Let the leases run for their full duration again, counted from now.
 
-        Returns the nonces of those that were still the current holds; the others are lost.
+        Returns, by nonce, whether a lease was still the current hold and runs on (True) or is lost
+        (False). One that is missing from the answer could not be asked for and may be tried again.
         """
 
     @abstractmethod
@@ -181,8 +182,3 @@ class BaseBackend(ABC):
     def checks(self) -> Iterable[Any]:
         """Return Django system-check messages about this backend's settings."""
         return ()
-
-
-def expired(lease: Lease) -> bool:
-    """Return whether a lease has ended by this process's own clock."""
-    return clock() >= lease.deadline

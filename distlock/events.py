@@ -1,0 +1,51 @@
+"""Tells the log and the signals' receivers what happens to locks."""
+
+from __future__ import annotations
+
+import logging
+
+from django.dispatch import Signal
+
+from distlock.backends.base import BaseBackend
+from distlock.hold import Hold
+from distlock.lease import Lease
+from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
+
+logger = logging.getLogger("distlock")
+
+_VERBS = {lock_acquired: "acquired", lock_released: "released", lock_broken: "broke"}
+
+
+def tell(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
+    """Log the event and send its signal; an error of a receiver is logged, not raised."""
+    _log(signal, backend, lease)
+    signal.send_robust(type(backend), lease=lease, using=backend.alias)
+
+
+async def atell(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
+    """See tell()."""
+    _log(signal, backend, lease)
+    await signal.asend_robust(type(backend), lease=lease, using=backend.alias)
+
+
+def tell_loss(hold: Hold, reason: str) -> None:
+    """Log a loss, call ``on_lost``, send ``lock_lost``."""
+    lease = hold.lease
+    # A lease that nobody was to renew ends as planned; any other loss is somebody's emergency.
+    level = logging.ERROR if hold.renews else logging.INFO
+    logger.log(level, "lost %r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
+    if hold.on_lost is not None:
+        try:
+            hold.on_lost(lease)
+        except Exception:  # whatever a callback raises, the others must still be told
+            logger.exception("on_lost of lock %r failed", lease.name)
+    lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
+
+
+def _log(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
+    level = logging.WARNING if signal is lock_broken else logging.DEBUG
+    logger.log(level, "%s %r on %r, %s", _VERBS[signal], lease.name, backend.alias, _of(lease))
+
+
+def _of(lease: Lease) -> str:
+    return f"token {lease.token}, owner {str(lease.owner)!r}"

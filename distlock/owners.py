@@ -1,0 +1,100 @@
+"""Who is asking: the current thread or asyncio task, told apart for ever from all others."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+import sys
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+from distlock.lease import Owner
+
+Life = Callable[[], bool]
+
+#: A named owner's key begins with this; a nonce is hexadecimal and never does.
+NAMED = "@"
+
+_MAX_LABEL = 255
+
+_process_nonce = uuid.uuid4().hex
+_serials = itertools.count(1)
+_thread_serial = threading.local()
+_task_serials: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
+
+
+def current_owner(name: str | None = None) -> Owner:
+    """Return who holds what is taken here and now.
+
+    With ``name`` the owner is everyone who says this name; else it is the current asyncio task, or
+    the current thread (or greenlet) where no task runs.
+    """
+    task = current_task()
+    label = task.get_name() if task else threading.current_thread().name
+    key = f"{NAMED}{name}" if name is not None else f"{_process_nonce}:{_serial(task)}"
+    return Owner(key, socket.gethostname()[:_MAX_LABEL], os.getpid(), label[:_MAX_LABEL])
+
+
+def is_named(owner: Owner) -> bool:
+    """Return whether the owner was named by the caller and may be in several places at once."""
+    return owner.key.startswith(NAMED)
+
+
+def current_life() -> Life:
+    """Return a function that tells whether the current task, thread or greenlet still runs."""
+    if task := current_task():
+        task_ref = weakref.ref(task)
+        return lambda: (living := task_ref()) is not None and not living.done()
+    if greenlet := _current_greenlet():
+        greenlet_ref = weakref.ref(greenlet)
+        return lambda: (living := greenlet_ref()) is not None and not living.dead
+    thread_ref = weakref.ref(threading.current_thread())
+    return lambda: (living := thread_ref()) is not None and living.is_alive()
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """Return the running asyncio task, None outside of asyncio."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
+
+
+def gevent_patched() -> bool:
+    """Return whether gevent has replaced threads by greenlets in this process."""
+    monkey: Any = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def _serial(task: asyncio.Task[Any] | None) -> int:
+    # Ids of threads and tasks are used again after their death; these numbers never are.
+    if task is not None:
+        serial = _task_serials.get(task)
+        if serial is None:
+            serial = _task_serials[task] = next(_serials)
+        return serial
+    try:
+        return int(_thread_serial.value)
+    except AttributeError:
+        _thread_serial.value = next(_serials)
+        return int(_thread_serial.value)
+
+
+def _current_greenlet() -> Any:
+    if not gevent_patched():
+        return None
+    return sys.modules["greenlet"].getcurrent()
+
+
+def _after_fork() -> None:
+    global _process_nonce
+    _process_nonce = uuid.uuid4().hex
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
