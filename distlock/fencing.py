@@ -1,0 +1,201 @@
+"""Rows that remember the newest fencing token they were written under, and refuse older ones.
+
+A lock cannot stop a holder that was suspended, lost its lease and writes all the same when it wakes
+up; only the place that is written to can. See Martin Kleppmann, "How to do distributed locking"
+(2016), on fencing tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar, cast
+
+from asgiref.sync import sync_to_async
+from django.db import NotSupportedError, connections, models, transaction
+from django.db.models.expressions import RawSQL, Subquery
+from django.db.models.sql import Query
+from django.db.models.sql.where import ExtraWhere
+from django.utils.translation import gettext_lazy as _
+
+from distlock.exceptions import StaleToken
+
+M = TypeVar("M", bound=models.Model)
+
+FENCE = "fence"
+#: Rows named in one statement; the databases limit its parameters, some to a thousand.
+BATCH = 500
+
+
+class FencedQuerySet(models.QuerySet[M]):
+    """A queryset whose rows can be written on condition of a fencing token."""
+
+    def fenced_update(self, token: int, /, **values: Any) -> int:
+        """Update the rows as ``update(**values)`` does, unless a newer token has written to one.
+
+        ``token`` is that of the lock that protects the rows (``lock.token``). The rows keep it;
+        without ``values`` that is all, and shuts out the earlier holders at once. It is all or
+        nothing, also inside a transaction of the caller's, which remains usable.
+
+        A row that a newer holder has moved out of the queryset is no row of it any more: choose
+        rows by what does not change, or look at the number returned.
+
+        Returns the number of rows that were found. Raises StaleToken if any of them was written
+        under a newer token; TypeError or ValueError for what can be no token, and TypeError where
+        ``update()`` does. Where the database refuses to write to rows that changed since the
+        transaction began (PostgreSQL from REPEATABLE READ on), its OperationalError comes first.
+        """
+        token = checked_token(token)
+        if FENCE in values:
+            raise TypeError(f"{FENCE} is written by fenced_update() itself; do not pass it")
+        if self.query.combinator:
+            raise NotSupportedError("fenced_update() cannot be called after a union or the like")
+        if self.query.is_sliced:
+            raise TypeError("fenced_update() cannot be called once a slice has been taken")
+        if self.query.distinct_fields:
+            raise TypeError("fenced_update() cannot be called after .distinct(*fields)")
+        self._for_write = True
+        self._result_cache = None
+        with transaction.atomic(using=self.db):
+            fenced = _fence_field(self.model).model
+            if fenced is self.model._meta.concrete_model:
+                if _looks_only_at_its_rows(self.query):
+                    return _write(self, token, values)
+                return sum(
+                    _write(_rows(self.model, self.db, pks), token, values)
+                    for pks, _ in self._chosen(fenced)
+                )
+            # The fence is in a parent's table. Once it is ours, so are the children's rows.
+            count = 0
+            for pks, parents in self._chosen(fenced):
+                count += _write(_rows(fenced, self.db, parents), token, {})
+                if values:
+                    _rows(self.model, self.db, pks).update(**values)
+            return count
+
+    fenced_update.alters_data = True  # type: ignore[attr-defined]
+
+    async def afenced_update(self, token: int, /, **values: Any) -> int:
+        """See fenced_update()."""
+        return await sync_to_async(self.fenced_update)(token, **values)
+
+    afenced_update.alters_data = True  # type: ignore[attr-defined]
+
+    def _chosen(self, fenced: type[models.Model]) -> Iterator[tuple[list[Any], list[Any]]]:
+        """Yield the primary keys of the rows, and of the rows with their fences, in batches.
+
+        For filters that look at other rows too: those may look different after the first write.
+        """
+        connection = connections[self.db]
+        chosen = self.order_by("pk").values_list("pk", str(fenced._meta.pk.name))
+        if connection.vendor == "mysql":
+            # A plain SELECT would see the rows as they were when the transaction began.
+            chosen = chosen.select_for_update()
+        elif not connection.features.has_select_for_update:
+            # SQLite lets no reader become a writer once another has written in between.
+            table = connection.ops.quote_name(fenced._meta.db_table)
+            column = connection.ops.quote_name(str(_fence_field(fenced).column))
+            with connection.cursor() as cursor:
+                cursor.execute(f"UPDATE {table} SET {column} = {column} WHERE 1 = 0")
+        pairs = list(chosen)
+        for start in range(0, len(pairs), BATCH):
+            pks, parents = zip(*pairs[start : start + BATCH], strict=True)
+            yield list(pks), list(parents)
+
+
+class FencedManager(models.Manager[M]):
+    """The manager that gives fenced querysets."""
+
+    _queryset_class = FencedQuerySet
+
+    def get_queryset(self) -> FencedQuerySet[M]:
+        return cast("FencedQuerySet[M]", super().get_queryset())
+
+    def fenced_update(self, token: int, /, **values: Any) -> int:
+        """See FencedQuerySet.fenced_update()."""
+        return self.get_queryset().fenced_update(token, **values)
+
+    fenced_update.alters_data = True  # type: ignore[attr-defined]
+
+    async def afenced_update(self, token: int, /, **values: Any) -> int:
+        """See FencedQuerySet.fenced_update()."""
+        return await self.get_queryset().afenced_update(token, **values)
+
+    afenced_update.alters_data = True  # type: ignore[attr-defined]
+
+
+class FenceField(models.BigIntegerField):  # type: ignore[type-arg]
+    """The newest token a row was written under; saving an instance leaves it alone.
+
+    An instance was read some time ago, and its idea of the fence may be older than the row's.
+    """
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> Any:
+        return super().pre_save(model_instance, add) if add else models.F(self.attname)
+
+
+class FencedModel(models.Model):
+    """A model whose rows refuse writes under an older fencing token than their last one.
+
+    Only ``fenced_update()`` asks for a token; ``save()`` and ``update()`` write unconditionally.
+    """
+
+    fence = FenceField(_("fencing token"), default=0, editable=False)
+
+    objects = FencedManager()
+
+    class Meta:
+        abstract = True
+
+
+def checked_token(token: object) -> int:
+    """Return ``token`` if it can be a fencing token; TypeError or ValueError otherwise."""
+    if not isinstance(token, int) or isinstance(token, bool):
+        raise TypeError(f"token must be an int, not {token!r}")
+    if not 0 <= token <= models.BigIntegerField.MAX_BIGINT:
+        raise ValueError(f"token must be within 0 and 2**63 - 1, got {token!r}")
+    return int(token)
+
+
+def _fence_field(model: type[models.Model]) -> models.Field[Any, Any]:
+    return cast("models.Field[Any, Any]", model._meta.get_field(FENCE))
+
+
+def _rows(model: type[models.Model], using: str, pks: list[Any]) -> models.QuerySet[Any]:
+    return model._base_manager.using(using).filter(pk__in=pks)
+
+
+def _write(rows: models.QuerySet[Any], token: int, values: dict[str, Any]) -> int:
+    """Update the rows that have no newer fence, and raise StaleToken if others are among them.
+
+    The UPDATE comes first: the condition in it holds for whatever was committed until then, on
+    every database, and those it writes cannot be changed any more. A row that it left alone has a
+    newer fence, is not touched by ``values``, and so still answers to the filter.
+    """
+    count = rows.filter(fence__lte=token).update(**{FENCE: token}, **values)
+    newer = rows.filter(fence__gt=token).order_by().values_list(FENCE, flat=True)
+    # Locking makes MySQL read what is committed now, not what was when the transaction began.
+    if fences := list(newer.select_for_update()):
+        raise StaleToken(
+            f"{len(fences)} of the rows of {rows.model._meta.label} were written under newer"
+            f" fencing tokens, up to {max(fences)}; nothing was written under {token}"
+        )
+    return count
+
+
+def _looks_only_at_its_rows(query: Query) -> bool:
+    """Return whether the filter depends on nothing but the columns of the row it decides about."""
+    query = query.chain()
+    query.get_initial_alias()
+    if query.count_active_tables() > 1 or query.distinct or query.extra_tables:
+        return False
+    if query.group_by is not None or query.where.contains_over_clause:
+        return False
+    return not _has_subquery(query.where)
+
+
+def _has_subquery(expression: Any) -> bool:
+    if isinstance(expression, (Query, Subquery, RawSQL, ExtraWhere)):  # raw text may hold one
+        return True
+    if not hasattr(expression, "get_source_expressions"):
+        return False
+    return any(_has_subquery(source) for source in expression.get_source_expressions() if source)
