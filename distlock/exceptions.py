@@ -40,3 +40,7 @@ class NotSupported(LockError):
 
 class StaleToken(LockError):
     """A protected row has been written under a newer fencing token than the one given."""
+
+
+class ReleasedInTransaction(RuntimeWarning):
+    """A lock was released while the transaction that it protected was still open."""

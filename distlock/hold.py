@@ -12,6 +12,11 @@ from distlock.owners import Life
 
 OnLost = Callable[[Lease], object]
 
+#: Why a hold can be gone.
+ENDED = "its lease ended before it was renewed"
+BROKEN = "it was broken, or taken over after its lease had ended"
+ROLLED_BACK = "the transaction it was taken in was rolled back"
+
 
 class Hold:
     """A lease, how often its owner has entered, and what becomes of it.
@@ -19,7 +24,18 @@ class Hold:
     ``lost`` says why the lock is gone although its owner has not left yet; a lost hold stays lost.
     """
 
-    __slots__ = ("alive", "backend", "count", "due", "lease", "lost", "on_end", "on_lost", "renews")
+    __slots__ = (
+        "alive",
+        "backend",
+        "count",
+        "due",
+        "lease",
+        "look",
+        "lost",
+        "on_end",
+        "on_lost",
+        "renews",
+    )
 
     def __init__(
         self,
@@ -39,7 +55,8 @@ class Hold:
         self.on_end = on_end
         self.count = 1
         self.lost: str | None = None
-        self.due = 0.0
+        self.due = 0.0  # when it is to be renewed
+        self.look = 0.0  # when the keeper looks at it next
         self.extend(lease.deadline)
 
     def extend(self, deadline: float) -> None:
@@ -58,9 +75,9 @@ class Hold:
         if self.lost is not None:
             return self.lost
         if clock() >= self.lease.deadline:
-            return "its lease ended before it was renewed"
+            return ENDED
         if not self.backend.vouches(self.lease):
-            return "the transaction it was taken in was rolled back"
+            return ROLLED_BACK
         return None
 
     def loss(self) -> LockLost | None:

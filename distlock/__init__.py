@@ -1,0 +1,38 @@
+"""A lock for Django projects that lives in the database they already have."""
+
+from __future__ import annotations
+
+from distlock.exceptions import (
+    LockDeadlock,
+    LockError,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+    NotSupported,
+    ReleasedInTransaction,
+    StaleToken,
+)
+from distlock.handler import locks
+from distlock.lease import Lease, LockInfo, Owner, State
+from distlock.lock import Lock
+
+__all__ = [
+    "Lease",
+    "Lock",
+    "LockDeadlock",
+    "LockError",
+    "LockInfo",
+    "LockLost",
+    "LockNotHeld",
+    "LockTimeout",
+    "LockUnavailable",
+    "NotSupported",
+    "Owner",
+    "ReleasedInTransaction",
+    "StaleToken",
+    "State",
+    "locks",
+]
+
+__version__ = "0.1.0"

@@ -1,0 +1,56 @@
+"""Asks a backend for a lease that has time left when it arrives."""
+
+from __future__ import annotations
+
+from distlock.backends.base import BaseBackend
+from distlock.clock import clock
+from distlock.exceptions import LockUnavailable
+from distlock.lease import Claim, Lease
+from distlock.threads import in_thread
+
+#: The local deadline counts from before the request was sent. Where the answer took a long wait,
+#: much of the lease seems to be over, and it is renewed before anyone relies on it.
+_FRESH = 2 / 3
+
+
+def ask(
+    backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None
+) -> Lease | None:
+    """Return a lease, or None if someone else has the lock (until ``deadline``, if ``wait``)."""
+    while True:
+        lease = backend.acquire(claim, deadline) if wait else backend.try_acquire(claim)
+        if lease is None or _fresh(lease):
+            return lease
+        sent_at = clock()
+        if renewed := _renewed(lease, sent_at, backend.renew([lease]).get(lease.nonce)):
+            return renewed
+
+
+async def aask(
+    backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None
+) -> Lease | None:
+    """See ask()."""
+    while True:
+        lease = await (backend.aacquire(claim, deadline) if wait else backend.atry_acquire(claim))
+        if lease is None or _fresh(lease):
+            return lease
+        sent_at = clock()
+        answer = await in_thread(backend.renew, [lease])
+        if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
+            return renewed
+
+
+def _fresh(lease: Lease) -> bool:
+    return lease.deadline - clock() > lease.duration * _FRESH
+
+
+def _renewed(lease: Lease, sent_at: float, answer: bool | None) -> Lease | None:
+    """Return the lease as renewed, None if it is gone already and must be asked for again."""
+    if answer is False:
+        return None
+    renewed = lease.until(sent_at + lease.duration)
+    if answer is None or clock() >= renewed.deadline:
+        raise LockUnavailable(
+            f"lock {lease.name!r}: answers take longer than the lease of {lease.duration:g} s lasts"
+        )
+    return renewed

@@ -1,0 +1,172 @@
+"""Locks of one process: the reference of what a backend does, and what a user's tests run on."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, ClassVar
+
+from django.db import DEFAULT_DB_ALIAS
+
+from distlock.backends.base import BaseBackend
+from distlock.backends.durable import durable
+from distlock.clock import clock
+from distlock.exceptions import LockLost
+from distlock.lease import Claim, Lease, LockInfo, State, Swept
+
+
+@dataclass(slots=True)
+class _Held:
+    claim: Claim
+    token: int
+    taken_at: float
+    expires_at: float
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
+    committing: bool = False  # a transaction is being committed under it: it cannot end now
+
+    @property
+    def expired(self) -> bool:
+        return clock() >= self.expires_at and not self.committing
+
+
+class LocalBackend(BaseBackend):
+    """Threads and tasks of one process exclude each other; other processes are not seen."""
+
+    supports_owner: ClassVar[bool] = True
+    supports_atomic: ClassVar[bool] = True
+
+    _instances: ClassVar[weakref.WeakSet[LocalBackend]] = weakref.WeakSet()
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        # Tokens go on growing over restarts, because what they protect may outlive the process.
+        self._last_token = time.time_ns() // 1000
+        self._instances.add(self)
+        self.reset()
+
+    def reset(self) -> None:
+        """Hold nothing: in the child of a fork, the holds are the parent's."""
+        self._changed = threading.Condition(threading.Lock())
+        self._held: dict[str, _Held] = {}
+
+    def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
+        with self._changed:
+            held = self._held.get(claim.name)
+            if held and not held.expired and held.claim.owner != claim.owner:
+                return None
+            self._last_token += 1
+            now = clock()
+            self._held[claim.name] = _Held(claim, self._last_token, now, now + claim.duration)
+            return claim.granted(self._last_token, now)
+
+    def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
+        with self._changed:
+            return {lease.nonce: self._renew(lease) for lease in leases}
+
+    def _renew(self, lease: Lease) -> bool:
+        held = self._current(lease.claim)
+        if held is None or held.expired:
+            return False
+        held.expires_at = clock() + lease.duration
+        return True
+
+    def release(self, lease: Lease, deadline: float | None = None) -> bool:
+        with self._changed:
+            return self._free(lease.claim)
+
+    def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
+        with self._changed:
+            self._free(claim)
+
+    def verify(self, lease: Lease, deadline: float | None = None) -> bool:
+        with self._changed:
+            held = self._current(lease.claim)
+            return held is not None and not held.expired
+
+    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
+        with self._changed:
+            held = self._held.get(name)
+            return self._info(held) if held else LockInfo(name, self.alias)
+
+    def list(self, prefix: str = "", deadline: float | None = None) -> list[LockInfo]:
+        with self._changed:
+            names = sorted(name for name in self._held if name.startswith(prefix))
+            return [self._info(self._held[name]) for name in names]
+
+    def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
+        with self._changed:
+            held = self._held.get(name)
+            if held is None or held.token != token:
+                return None
+            self._changed.wait_for(lambda: not held.committing)
+            if not self._free(held.claim):
+                return None
+        lease = Lease(held.claim, held.token, held.expires_at)
+        if self.listener:
+            self.listener.lease_lost(lease, "it was broken")
+        return lease
+
+    def sweep(self) -> Swept:
+        with self._changed:
+            ended = [name for name, held in self._held.items() if held.expired]
+            for name in ended:
+                del self._held[name]
+            return Swept(expired=len(ended))
+
+    @contextmanager
+    def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
+        try:
+            with durable(using or DEFAULT_DB_ALIAS):
+                yield
+                self._set_committing(lease, True)
+        finally:
+            self._set_committing(lease, False)
+
+    def _set_committing(self, lease: Lease, committing: bool) -> None:
+        with self._changed:
+            held = self._current(lease.claim)
+            if committing and (held is None or held.expired):
+                raise LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
+            if held:
+                held.committing = committing
+            self._changed.notify_all()
+
+    def _current(self, claim: Claim) -> _Held | None:
+        held = self._held.get(claim.name)
+        return held if held and held.claim.nonce == claim.nonce else None
+
+    def _free(self, claim: Claim) -> bool:
+        if self._current(claim) is None:
+            return False
+        del self._held[claim.name]
+        return True
+
+    def _info(self, held: _Held) -> LockInfo:
+        now = clock()
+        return LockInfo(
+            held.claim.name,
+            self.alias,
+            State.EXPIRED if held.expired else State.HELD,
+            owner=held.claim.owner,
+            token=held.token,
+            since=held.since,
+            until=datetime.now(UTC) + timedelta(seconds=held.expires_at - now),
+            held_for=now - held.taken_at,
+            remaining=max(held.expires_at - now, 0.0),
+            description=held.claim.description,
+        )
+
+
+def _after_fork() -> None:
+    for backend in LocalBackend._instances:
+        backend.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,352 @@
+"""The lock that users hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from django.utils.asyncio import async_unsafe
+
+from distlock.backends.base import BaseBackend
+from distlock.clock import clock
+from distlock.decorating import decorate
+from distlock.events import atell, tell
+from distlock.exceptions import LockLost, LockNotHeld, LockTimeout, NotSupported
+from distlock.handler import DEFAULT_ALIAS, locks
+from distlock.hold import BROKEN, Hold, OnLost
+from distlock.holdings import Wish, holdings
+from distlock.lease import Claim, LockInfo, State
+from distlock.names import checked_description, checked_name, checked_owner
+from distlock.owners import current_life, current_owner
+from distlock.signals import lock_broken
+from distlock.threads import in_thread
+from distlock.transactions import warn_if_uncommitted
+from distlock.waits import (
+    checked_callback,
+    checked_flag,
+    checked_seconds,
+    waiting_limit,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def _blocks(method: F) -> F:
+    """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
+    name = method.__name__
+    twin = "async with" if name.startswith("__") else f"await lock.a{name}()"
+    return async_unsafe(f"Lock.{name}() would block the event loop; use `{twin}`.")(method)
+
+
+class Lock:
+    """A lock that one owner at a time holds, among all processes that use the same backend.
+
+    The owner is the current thread, or the current asyncio task. Two ``Lock`` objects of one name
+    in one thread are one lock: the owner enters it again, and leaves as often as it entered.
+
+    Use it with ``with``, with ``async with``, or as a decorator of plain and async functions. The
+    name given to a decorator is a template: ``@Lock("report:{account_id}")`` is filled in from the
+    arguments of each call, defaults included.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        using: str = DEFAULT_ALIAS,
+        blocking: bool = True,
+        timeout: float | None = None,
+        lease: float | None = None,
+        renew: bool = True,
+        description: str = "",
+        owner: str | None = None,
+        on_lost: OnLost | None = None,
+    ) -> None:
+        """Describe a lock; nothing is asked or taken yet.
+
+        - ``name``: what is locked, 1 to 564 characters, compared exactly; no control characters,
+          no space at either end.
+        - ``using``: the alias of the backend in the ``DISTLOCK`` setting.
+        - ``blocking``: False tries once instead of waiting.
+        - ``timeout``: seconds to wait at the most; None waits for ever.
+        - ``lease``: seconds after which the backend may give the lock to another unless it was
+          renewed meanwhile; None takes the backend's ``LEASE``.
+        - ``renew``: False leaves the lease to run out, for holds that no process watches over.
+        - ``description``: shown to those who look at the lock.
+        - ``owner``: a name for the owner in place of the thread or task, so that a hold may be
+          entered and left wherever that name is said, in other processes too: the process that
+          takes it next adopts the hold under a new token.
+        - ``on_lost``: called with the lease when the hold has been lost, on a thread of its own.
+
+        Raises TypeError or ValueError that names the argument and its value.
+        """
+        self.name = checked_name(name)
+        if not isinstance(using, str):
+            raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
+        self.using = using
+        self.blocking = checked_flag("blocking", blocking)
+        waiting_limit(self.blocking, timeout)
+        self.timeout = timeout
+        self.lease = None if lease is None else checked_seconds("lease", lease)
+        self.renew = checked_flag("renew", renew)
+        self.description = checked_description(description)
+        self.owner = None if owner is None else checked_owner(owner)
+        checked_callback("on_lost", on_lost)
+        self.on_lost = on_lost
+
+    def __repr__(self) -> str:
+        state = "held" if self.held else "not held"
+        return f"<Lock {self.name!r} using={self.using!r} {state}>"
+
+    # Taking and leaving
+
+    @_blocks
+    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """Take the lock; True if it is held afterwards, False if someone else has it.
+
+        As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
+        in seconds, -1 waits for ever. What is not given is as the constructor was told. A lock
+        that is held already is entered once more; one that was lost and not released yet raises
+        LockLost.
+
+        Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
+        cannot be asked, LockDeadlock if waiting would never end.
+        """
+        wait, deadline = self._limit(blocking, timeout)
+        return holdings.acquire(self._wish(), wait=wait, deadline=deadline)
+
+    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """See acquire()."""
+        wait, deadline = self._limit(blocking, timeout)
+        return await holdings.aacquire(self._wish(), wait=wait, deadline=deadline)
+
+    @_blocks
+    def release(self) -> None:
+        """Leave the lock once; it is free when it was left as often as it was entered.
+
+        Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
+        LockUnavailable if the backend cannot be told; it is then freed when the backend can be
+        reached again, or when its lease ends.
+        """
+        if holdings.release(self._key, self._current_owner):
+            warn_if_uncommitted(self.name)
+
+    async def arelease(self) -> None:
+        """See release()."""
+        await holdings.arelease(self._key, self._current_owner)
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise LockTimeout(self._busy())
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.release()
+        except Exception as error:
+            if exc is None:
+                raise
+            # The body's own error is what the caller must see; this one goes with it.
+            exc.add_note(f"besides, leaving the lock failed: {error}")
+
+    async def __aenter__(self) -> Self:
+        if not await self.aacquire():
+            raise LockTimeout(self._busy())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self.arelease()
+        except Exception as error:
+            if exc is None:
+                raise
+            exc.add_note(f"besides, leaving the lock failed: {error}")
+
+    def __call__(self, function: F) -> F:
+        """Decorate a plain or async function; every call takes the lock anew."""
+        return decorate(function, self.name, self._renamed)
+
+    @contextmanager
+    def atomic(self, using: str | None = None) -> Iterator[Self]:
+        """Hold the lock around a transaction that can commit only while the lock is still held.
+
+        The transaction begins after the lock was taken and is committed before it is freed, so
+        the next holder sees all of it. ``using`` is the database of the transaction; it must be
+        the one that the locks live in, which is the default.
+
+        Raises LockLost, with everything rolled back, if the lock was lost before the commit;
+        LockError if a transaction is open already; NotSupported where the backend cannot give it.
+        """
+        with self, self._backend.atomic(self._hold.lease, using):
+            yield self
+
+    # Knowing
+
+    @property
+    def held(self) -> bool:
+        """Whether the current thread or task holds the lock, by what this process knows."""
+        try:
+            self.check()
+        except (LockNotHeld, LockLost):
+            return False
+        return True
+
+    @property
+    def token(self) -> int:
+        """The fencing token of the current hold: it grows with every grant of this lock.
+
+        Raises LockNotHeld or LockLost, so that no write goes out without a token.
+        """
+        return self._hold.lease.token
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends by the local clock, unless it is renewed before.
+
+        Raises LockNotHeld or LockLost.
+        """
+        return self._hold.lease.remaining
+
+    def check(self) -> None:
+        """Raise LockNotHeld or LockLost unless the lock is held. Asks no backend."""
+        _ = self._hold
+
+    @_blocks
+    def verify(self) -> None:
+        """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
+        hold = self._hold
+        self._verified(hold, self._backend.verify(hold.lease))
+
+    async def averify(self) -> None:
+        """See verify()."""
+        hold = self._hold
+        self._verified(hold, await in_thread(self._backend.verify, hold.lease))
+
+    @_blocks
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock at the moment; it may be otherwise a moment later."""
+        return self.info().state is State.HELD
+
+    async def alocked(self) -> bool:
+        """See locked()."""
+        return (await self.ainfo()).state is State.HELD
+
+    @_blocks
+    def info(self) -> LockInfo:
+        """Return who holds the lock, since when and until when, and who waits where known."""
+        return self._backend.inspect(self.name)
+
+    async def ainfo(self) -> LockInfo:
+        """See info()."""
+        return await in_thread(self._backend.inspect, self.name)
+
+    # Breaking
+
+    @_blocks
+    def force_release(self, token: int) -> bool:
+        """Break exactly the hold that has this token; False if it is no longer the one.
+
+        Its holder learns of it with its next renewal at the latest, and may be working until then.
+        """
+        lease = self._backend.force_release(self.name, _checked_token(token))
+        if lease is not None:
+            tell(lock_broken, self._backend, lease)
+        return lease is not None
+
+    async def aforce_release(self, token: int) -> bool:
+        """See force_release()."""
+        lease = await in_thread(self._backend.force_release, self.name, _checked_token(token))
+        if lease is not None:
+            await atell(lock_broken, self._backend, lease)
+        return lease is not None
+
+    # Inside
+
+    @property
+    def _backend(self) -> BaseBackend:
+        return locks[self.using]
+
+    @property
+    def _key(self) -> tuple[str, str]:
+        return self.using, self.name
+
+    @property
+    def _current_owner(self) -> Any:
+        return current_owner(self.owner)
+
+    @property
+    def _hold(self) -> Hold:
+        return holdings.hold(self._key, self._current_owner)
+
+    def _verified(self, hold: Hold, current: bool) -> None:
+        if not current:
+            holdings.lose(hold, BROKEN)
+        if loss := hold.loss():
+            raise loss
+
+    def _limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
+        if blocking is None:
+            blocking = self.blocking if timeout is None else True
+        else:
+            blocking = checked_flag("blocking", blocking)
+        if timeout is None and blocking:
+            timeout = self.timeout
+        wait, seconds = waiting_limit(blocking, timeout)
+        return wait, None if seconds is None else clock() + seconds
+
+    def _wish(self) -> Wish:
+        backend = self._backend
+        if self.lease is not None and not backend.supports_lease:
+            raise NotSupported(
+                f"lease={self.lease!r}: the locks of DISTLOCK[{self.using!r}] have no lease of their"
+                " own length; leave it out"
+            )
+        if self.owner is not None and not backend.supports_owner:
+            raise NotSupported(
+                f"owner={self.owner!r}: a hold of DISTLOCK[{self.using!r}] cannot pass from one"
+                " process to another; leave it out"
+            )
+        claim = Claim(
+            self.name,
+            self._current_owner,
+            self.lease if self.lease is not None else backend.settings.lease,
+            self.description,
+        )
+        return Wish(backend, claim, current_life(), self.renew, self.on_lost)
+
+    def _renamed(self, name: str) -> Lock:
+        return Lock(
+            name,
+            using=self.using,
+            blocking=self.blocking,
+            timeout=self.timeout,
+            lease=self.lease,
+            renew=self.renew,
+            description=self.description,
+            owner=self.owner,
+            on_lost=self.on_lost,
+        )
+
+    def _busy(self) -> str:
+        waited = ""
+        if self.blocking and self.timeout is not None:
+            waited = f" for the {self.timeout:g} s that were waited"
+        return f"lock {self.name!r} on {self.using!r} was held by someone else{waited}"
+
+
+def _checked_token(token: object) -> int:
+    if not isinstance(token, int) or isinstance(token, bool):
+        raise TypeError(f"token must be an int, not {token!r}")
+    return token

@@ -1,0 +1,31 @@
+"""Warns when a lock is released although what it protected is not committed yet."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from django.db import connections
+
+from distlock.exceptions import ReleasedInTransaction
+
+
+def warn_if_uncommitted(name: str) -> None:
+    """Warn if a transaction of this thread is open, other than the one around a test case.
+
+    The next holder would not see what was written under the lock until that transaction commits.
+    """
+    for connection in connections.all(initialized_only=True):
+        if _has_open_transaction(connection):
+            warnings.warn(
+                f"lock {name!r} was released inside a transaction on {connection.alias!r} that is"
+                " still open: the next holder cannot see its changes yet. Release it after the"
+                " transaction, or use `with lock.atomic():`.",
+                ReleasedInTransaction,
+                stacklevel=4,
+            )
+
+
+def _has_open_transaction(connection: Any) -> bool:
+    # django.test marks the blocks that it wraps around a test case, which never commit.
+    return any(not block._from_testcase for block in connection.atomic_blocks)

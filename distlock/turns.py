@@ -1,0 +1,144 @@
+"""The local queue: threads and tasks of this process, first come, first served.
+
+Only the one whose turn it is asks the backend, so a process contends once for all its threads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+
+from distlock.clock import left
+from distlock.exceptions import LockDeadlock
+from distlock.lease import Owner
+from distlock.owners import is_named
+
+Key = tuple[str, str]  # alias, name
+
+_LONGEST_WAIT = threading.TIMEOUT_MAX
+
+
+class Turn:
+    """A place in the queue for one lock."""
+
+    __slots__ = ("_here", "joined", "key", "owner", "wake")
+
+    def __init__(self, key: Key, owner: Owner) -> None:
+        self.key = key
+        self.owner = owner
+        self.joined = False  # someone else with the same owner's name has got the lock meanwhile
+        self._here = False
+        self.wake: Callable[[], object] = lambda: None
+
+    def come(self) -> None:
+        """Say that it is this one's turn; RuntimeError if nobody waits for it any more."""
+        self._here = True
+        self.wake()
+
+    def wait(self, deadline: float | None) -> bool:
+        """Block until it is one's turn; False if ``deadline`` passed before."""
+        event = threading.Event()
+        self.wake = event.set
+        # It may have come before there was anything to wake.
+        return self._here or event.wait(left(deadline, _LONGEST_WAIT))
+
+    async def await_(self, deadline: float | None) -> bool:
+        """See wait()."""
+        loop = asyncio.get_running_loop()
+        event = asyncio.Event()
+        self.wake = lambda: loop.call_soon_threadsafe(event.set)
+        if self._here:
+            return True
+        try:
+            rest = None if deadline is None else left(deadline, _LONGEST_WAIT)
+            async with asyncio.timeout(rest):
+                await event.wait()
+        except TimeoutError:
+            return False
+        return True
+
+
+class Turns:
+    """All queues of a process. The first in a queue has the turn, and keeps it until it leaves."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._queues: dict[Key, deque[Turn]] = {}
+        self._waiting: dict[str, Turn] = {}  # by owner; a thread or task waits for one turn only
+
+    def take(self, key: Key, owner: Owner, *, wait: bool) -> Turn | None:
+        """Take the next place; None if it is someone else's turn and the caller will not wait.
+
+        Raises LockDeadlock if the one whose turn it is waits, perhaps through others, for the
+        caller: neither would ever go on.
+        """
+        turn = Turn(key, owner)
+        with self._mutex:
+            queue = self._queues.setdefault(key, deque())
+            if queue:
+                if not wait:
+                    return None
+                self._refuse_circle(turn)
+                self._waiting[owner.key] = turn
+            else:
+                turn.come()
+            queue.append(turn)
+        return turn
+
+    def leave(self, turn: Turn) -> None:
+        """Give up a place, or end one's turn: the next one comes. Leaving twice does no harm."""
+        with self._mutex:
+            self._stop_waiting(turn)
+            queue = self._queues.get(turn.key)
+            if queue is None or turn not in queue:
+                return
+            had_turn = queue[0] is turn
+            queue.remove(turn)
+            if had_turn:
+                self._next(queue)
+            if not queue:
+                del self._queues[turn.key]
+
+    def admit(self, turn: Turn) -> None:
+        """Let in all who wait under the same owner's name: the lock is now theirs as well."""
+        with self._mutex:
+            queue = self._queues.get(turn.key, deque())
+            for other in [other for other in queue if other is not turn]:
+                if other.owner == turn.owner:
+                    queue.remove(other)
+                    other.joined = True
+                    self._wake(other)
+
+    def _next(self, queue: deque[Turn]) -> None:
+        while queue and not self._wake(queue[0]):
+            queue.popleft()
+
+    def _wake(self, turn: Turn) -> bool:
+        self._stop_waiting(turn)
+        try:
+            turn.come()
+        except RuntimeError:  # its event loop was closed: nobody is there
+            return False
+        return True
+
+    def _stop_waiting(self, turn: Turn) -> None:
+        if self._waiting.get(turn.owner.key) is turn:
+            del self._waiting[turn.owner.key]
+
+    def _refuse_circle(self, turn: Turn) -> None:
+        names = [turn.key[1]]
+        ahead = self._queues[turn.key][0]
+        # A named owner may be in other threads too, which can free what it holds.
+        while not is_named(ahead.owner):
+            if ahead.owner == turn.owner:
+                raise LockDeadlock(
+                    "waiting would never end: each owner in this circle of locks waits for the"
+                    f" next, {' -> '.join(map(repr, names))}"
+                )
+            blocked = self._waiting.get(ahead.owner.key)
+            if blocked is None:
+                return
+            names.append(blocked.key[1])
+            ahead = self._queues[blocked.key][0]

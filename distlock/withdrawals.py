@@ -1,0 +1,66 @@
+"""Takes back what may have been granted to a claim that nobody waits for any more."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from distlock.backends.base import BaseBackend
+from distlock.clock import clock
+from distlock.exceptions import LockError
+from distlock.lease import Claim
+
+logger = logging.getLogger("distlock")
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+
+class Withdrawals:
+    """Claims to take back, by nonce, on one thread that lives while there are any.
+
+    A claim is tried until the backend has answered or the lease it may have got has ended.
+    """
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._pending: dict[str, tuple[BaseBackend, Claim, float]] = {}
+        self._running = False
+
+    def add(self, backend: BaseBackend, claim: Claim) -> None:
+        """Take the claim back soon, without making the caller wait."""
+        with self._mutex:
+            self._pending[claim.nonce] = (backend, claim, clock() + claim.duration)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="distlock-withdrawals", daemon=True).start()
+
+    def _run(self) -> None:
+        pause = _FIRST_PAUSE
+        while True:
+            self._try_all()
+            with self._mutex:
+                if not self._pending:
+                    self._running = False
+                    return
+            time.sleep(pause)
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    def _try_all(self) -> None:
+        with self._mutex:
+            pending = list(self._pending.values())
+        silent: set[BaseBackend] = set()
+        for backend, claim, until in pending:
+            if clock() < until:
+                # A backend that did not answer for one claim will not answer for the next.
+                if backend in silent:
+                    continue
+                try:
+                    backend.withdraw(claim, until)
+                except LockError:
+                    silent.add(backend)
+                    continue
+                except Exception:
+                    logger.exception("could not withdraw the claim for %r", claim.name)
+            with self._mutex:
+                self._pending.pop(claim.nonce, None)
