@@ -1,0 +1,1 @@
+"""Behaviour of distlock, shown on real servers."""

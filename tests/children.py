@@ -1,0 +1,171 @@
+"""Functions of test modules in processes of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib
+import inspect
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+#: Seconds in which a child has to say what it is expected to say.
+LIMIT = 30.0
+
+_ROOT = Path(__file__).parent.parent
+_PROGRAM = "from tests.children import main; main()"
+_PATCHED = "from gevent import monkey; monkey.patch_all(); "  # before anything else is imported
+
+
+def say(*words: object) -> None:
+    """In a child: send a line to the parent."""
+    print(*words, flush=True)
+
+
+def hear() -> str:
+    """In a child: wait for a line of the parent; EOFError when the parent will send no more."""
+    line = sys.stdin.readline()
+    if not line:
+        raise EOFError
+    return line.rstrip("\n")
+
+
+class Child:
+    """A process that runs ``module:function`` with the databases and locks of this moment."""
+
+    def __init__(
+        self,
+        function: str | Callable[..., Any],
+        *args: Any,
+        gevent: bool = False,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        from tests.servers.guard import guard
+
+        if not isinstance(function, str):
+            function = f"{function.__module__}:{function.__qualname__}"
+        program = _PATCHED + _PROGRAM if gevent else _PROGRAM
+        self._function = function
+        self._errors = tempfile.TemporaryFile()
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", program, function, json.dumps(args)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=_ROOT,
+            start_new_session=True,
+            env={**os.environ, **_environment(), **(env or {})},
+        )
+        self._guard = guard()
+        self._guard.watch(self.pid, signal.SIGKILL)
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, name="child-output", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def errors(self) -> str:
+        """What it has written to its stderr so far."""
+        return os.pread(self._errors.fileno(), 1_000_000, 0).decode(errors="replace")
+
+    def line(self, timeout: float = LIMIT) -> str:
+        """Return its next line; AssertionError if it sends none in ``timeout`` seconds."""
+        try:
+            line = self._lines.get(timeout=timeout)
+        except queue.Empty:
+            raise AssertionError(self._complaint(f"said nothing for {timeout:g} s")) from None
+        if line is None:
+            self._lines.put(None)
+            raise AssertionError(self._complaint("ended without another line"))
+        return line
+
+    def tell(self, text: str = "") -> None:
+        """Send it a line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(text + "\n")
+        self._process.stdin.flush()
+
+    def signal(self, signum: int) -> None:
+        """Send it a signal."""
+        self._process.send_signal(signum)
+
+    def kill(self) -> None:
+        """End it at once, if it still runs."""
+        self._process.kill()
+        self.wait()
+
+    def wait(self, timeout: float = LIMIT) -> int:
+        """Return its exit code; AssertionError if it has not ended in ``timeout`` seconds."""
+        try:
+            code = self._process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(self._complaint(f"still runs after {timeout:g} s")) from None
+        self._guard.forget(self.pid)
+        return code
+
+    def finish(self, timeout: float = LIMIT) -> list[str]:
+        """Return its remaining lines once it has ended well; AssertionError otherwise."""
+        if code := self.wait(timeout):
+            raise AssertionError(self._complaint(f"ended with exit code {code}"))
+        return list(iter(self._lines.get, None))
+
+    def close(self) -> None:
+        """End it and let go of its pipes."""
+        self.kill()
+        self._reader.join(LIMIT)
+        for pipe in (self._process.stdin, self._process.stdout, self._errors):
+            assert pipe is not None
+            with contextlib.suppress(BrokenPipeError):  # a line that it never read
+                pipe.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _complaint(self, problem: str) -> str:
+        return f"{self._function} (process {self.pid}) {problem}. Its stderr:\n{self.errors}"
+
+
+def _environment() -> dict[str, str]:
+    from django.conf import settings
+
+    from tests.settings import INHERITED
+
+    handed = {"DATABASES": settings.DATABASES}
+    if hasattr(settings, "DISTLOCK"):
+        handed["DISTLOCK"] = settings.DISTLOCK
+    return {
+        "DJANGO_SETTINGS_MODULE": "tests.settings",
+        INHERITED: json.dumps(handed),
+    }
+
+
+def main() -> None:
+    """Be the child: run the function that the command line names."""
+    import django
+
+    django.setup()
+    target, arguments = sys.argv[1:]
+    module, _, name = target.partition(":")
+    function: Any = importlib.import_module(module)
+    for part in name.split("."):
+        function = getattr(function, part)
+    if inspect.iscoroutinefunction(function):
+        asyncio.run(function(*json.loads(arguments)))
+    else:
+        function(*json.loads(arguments))

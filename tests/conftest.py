@@ -1,0 +1,156 @@
+"""The servers, databases and child processes that tests ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+from django.db import connections
+
+from tests.children import Child
+from tests.databases import ALIASES, SQLite, migrate, moved, publish
+from tests.servers.mariadb import MariaDB
+from tests.servers.postgresql import PostgreSQL
+from tests.servers.process import Server
+from tests.servers.proxy import Proxy
+from tests.servers.redis import Redis
+from tests.servers.zookeeper import ZooKeeper
+
+_DATABASE_BACKEND = "distlock.backends.database.DatabaseBackend"
+_LOCAL_BACKEND = "distlock.backends.local.LocalBackend"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def committed_tables(django_db_blocker: Any) -> Iterator[None]:
+    """Let every test use the databases: locks must be seen by other sessions."""
+    with django_db_blocker.unblock():
+        yield
+
+
+@pytest.fixture(scope="session")
+def sqlite() -> Iterator[SQLite]:
+    yield from _ready("sqlite", SQLite())
+
+
+@pytest.fixture(scope="session")
+def memory() -> Iterator[SQLite]:
+    yield from _ready("memory", SQLite("file:memorydb_memory?mode=memory&cache=shared"))
+
+
+@pytest.fixture(scope="session")
+def mariadb() -> Iterator[MariaDB]:
+    with MariaDB() as server:
+        yield from _ready("mariadb", server)
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQL]:
+    with PostgreSQL() as server:
+        yield from _ready("postgresql", server)
+
+
+@pytest.fixture(scope="session")
+def zookeeper() -> Iterator[ZooKeeper]:
+    with ZooKeeper() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def redis() -> Iterator[Redis]:
+    with Redis() as server:
+        yield server
+
+
+@pytest.fixture
+def server(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
+    """``server(kind)``: the running server; brought back after the test if it is down by then."""
+    with ExitStack() as after:
+
+        def get(kind: str) -> Any:
+            found = request.getfixturevalue(kind)
+            after.callback(found.heal)
+            return found
+
+        yield get
+
+
+@pytest.fixture
+def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, Any]]:
+    """``backend_settings(kind)``: a ``DISTLOCK`` whose backend is of that kind, without locks."""
+
+    def make(
+        kind: str, *, alias: str = "default", OPTIONS: dict[str, Any] | None = None, **entry: Any
+    ) -> dict[str, Any]:
+        options = dict(OPTIONS or {})
+        backend = _LOCAL_BACKEND
+        if kind in ALIASES:
+            request.getfixturevalue(kind).execute("DELETE FROM database_lock")
+            backend = _DATABASE_BACKEND
+            options = {"database": ALIASES[kind], "idle": 60, **options}
+        elif kind != "local":
+            raise ValueError(f"There is no kind of backend called {kind!r}.")
+        return {alias: {"BACKEND": backend, "OPTIONS": options, **entry}}
+
+    return make
+
+
+@pytest.fixture
+def proxied(server: Callable[[str], Any]) -> Iterator[Callable[[str], Proxy]]:
+    """``proxied(kind)``: put a network that can break before a server, until the test ends."""
+    from distlock.handler import locks
+
+    with ExitStack() as after:
+
+        def make(kind: str) -> Proxy:
+            proxy = after.enter_context(Proxy(server(kind).port))
+            if kind in ALIASES:
+                locks.close_all()  # no session may go past the proxy
+                after.callback(locks.close_all)
+                after.enter_context(moved(ALIASES[kind], proxy.port))
+            return proxy
+
+        yield make
+
+
+@pytest.fixture
+def child() -> Iterator[Callable[..., Child]]:
+    """``child(function, *args)``: run a function in a process that ends with the test."""
+    with ExitStack() as after:
+
+        def start(function: str | Callable[..., Any], *args: Any, **options: Any) -> Child:
+            process = Child(function, *args, **options)
+            after.callback(process.close)
+            return process
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(request: pytest.FixtureRequest, committed_tables: None) -> None:
+    """For ``django_db`` marks and test cases: the same databases, those that the run needs."""
+    kinds = {alias: kind for kind, alias in ALIASES.items()}
+    for alias in _aliases_of(request.session.items):
+        request.getfixturevalue(kinds[alias])
+
+
+def _aliases_of(items: list[pytest.Item]) -> list[str]:
+    wanted = {"default"}
+    for item in items:
+        marker = item.get_closest_marker("django_db")
+        databases = marker.kwargs.get("databases") if marker else None
+        databases = databases or getattr(getattr(item, "cls", None), "databases", None) or ()
+        wanted.update(ALIASES.values() if databases == "__all__" else databases)
+    return sorted(wanted)
+
+
+def _ready(kind: str, database: Any) -> Iterator[Any]:
+    alias = ALIASES[kind]
+    connections[alias].close()
+    del connections[alias]  # a connection made before there was a database
+    publish(alias, database.django())
+    migrate(alias)
+    yield database
+    if not isinstance(database, Server):
+        database.close()

@@ -1,0 +1,106 @@
+"""What the tests need from the system, and the Debian packages that bring it.
+
+Run as a script it prints the packages that are missing, and exits with 1 if there are any.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import sys
+import sysconfig
+from collections.abc import Callable
+
+#: Servers lie where only root's PATH leads.
+_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin"])
+_JARS = "/usr/share/java"
+
+
+class Missing(RuntimeError):
+    """Something is not installed; the message says what to run."""
+
+
+def program(name: str) -> str:
+    """Return the path of a program; Missing if it is not installed."""
+    return _found(name, shutil.which(name, path=_PATH))
+
+
+def postgresql_program(name: str) -> str:
+    """Return the path of a program of the newest PostgreSQL server that is installed."""
+    installed = glob.glob(f"/usr/lib/postgresql/*/bin/{name}")
+    newest = max(installed, key=lambda path: float(path.split("/")[4]), default=None)
+    return _found(name, newest or shutil.which(name, path=_PATH))
+
+
+def jar(name: str) -> str:
+    """Return the path of a Java library; Missing if it is not installed."""
+    path = f"{_JARS}/{name}"
+    return _found(name, path if os.path.exists(path) else None)
+
+
+def missing_packages() -> list[str]:
+    """Return the packages to install for the servers and for building the database drivers."""
+    return [package for package, present in _packages().items() if not present()]
+
+
+def install_command(packages: list[str]) -> str:
+    """Return what root has to run to install ``packages``."""
+    return f"apt-get update && apt-get install -y {' '.join(packages)}"
+
+
+_PROVIDED_BY = {
+    "mariadbd": "mariadb-server",
+    "mariadb-install-db": "mariadb-server",
+    "initdb": "postgresql",
+    "postgres": "postgresql",
+    "java": "default-jre-headless",
+    "zookeeper.jar": "libzookeeper-java",
+    "redis-server": "redis-server",
+}
+
+
+def _packages() -> dict[str, Callable[[], bool]]:
+    return {
+        "mariadb-server": lambda: _has(program, "mariadbd") and _has(program, "mariadb-install-db"),
+        "postgresql": lambda: _has(postgresql_program, "initdb"),
+        "libzookeeper-java": lambda: _has(jar, "zookeeper.jar"),
+        "default-jre-headless": lambda: _has(program, "java"),
+        "redis-server": lambda: _has(program, "redis-server"),
+        "libmariadb-dev": lambda: _has(program, "mariadb_config"),
+        "pkg-config": lambda: _has(program, "pkg-config"),
+        "gcc": lambda: _has(program, "gcc"),
+        "python3-dev": lambda: os.path.exists(sysconfig.get_path("include") + "/Python.h"),
+        "python3-venv": _can_make_environments,
+    }
+
+
+def _can_make_environments() -> bool:
+    try:
+        import ensurepip  # noqa: F401
+    except ImportError:
+        return False
+    return True
+
+
+def _has(find: Callable[[str], str], name: str) -> bool:
+    try:
+        return bool(find(name))
+    except Missing:
+        return False
+
+
+def _found(name: str, path: str | None) -> str:
+    if path is None:
+        package = _PROVIDED_BY.get(name, name)
+        raise Missing(
+            f"The tests need {name}, which is not installed. Run as root:"
+            f" {install_command([package])}"
+        )
+    return path
+
+
+if __name__ == "__main__":
+    packages = missing_packages()
+    print(*packages)
+    sys.exit(1 if packages else 0)

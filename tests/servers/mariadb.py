@@ -1,0 +1,77 @@
+"""A MariaDB server."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.servers.debian import program
+from tests.servers.process import DatabaseServer
+
+
+class MariaDB(DatabaseServer):
+    """``mariadbd`` with its own defaults, whatever the machine's configuration says."""
+
+    name = "mariadb"
+    account = "mysql"
+    engine = "django.db.backends.mysql"
+    scheme = "mysql"
+    administrator = "root"
+
+    def install(self) -> None:
+        self.run(
+            program("mariadb-install-db"),
+            "--no-defaults",
+            f"--datadir={self.folder / 'data'}",
+            "--auth-root-authentication-method=normal",
+            "--skip-test-db",
+        )
+        self.write(
+            "accounts.sql",
+            f"CREATE DATABASE IF NOT EXISTS {self.database} CHARACTER SET utf8mb4;\n"
+            f"ALTER USER '{self.administrator}'@'{self.host}' IDENTIFIED BY '{self.password}';\n"
+            f"CREATE USER IF NOT EXISTS '{self.user}'@'{self.host}'"
+            f" IDENTIFIED BY '{self.password}';\n"
+            f"GRANT ALL ON {self.database}.* TO '{self.user}'@'{self.host}';\n"
+            f"GRANT ALL ON `test\\_{self.database}`.* TO '{self.user}'@'{self.host}';\n",
+        )
+
+    def command(self) -> list[str]:
+        return [
+            program("mariadbd"),
+            "--no-defaults",
+            f"--datadir={self.folder / 'data'}",
+            f"--bind-address={self.host}",
+            f"--port={self.port}",
+            f"--socket={self.folder / 'socket'}",
+            f"--init-file={self.folder / 'accounts.sql'}",
+            "--skip-name-resolve",
+        ]
+
+    def answers(self) -> bool:
+        import MySQLdb
+
+        try:
+            self.execute("SELECT 1")
+        except MySQLdb.OperationalError:
+            return False
+        return True
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        import MySQLdb
+
+        connection = MySQLdb.connect(
+            host=self.host,
+            port=self.port,
+            user=self.administrator,
+            password=self.password,
+            database=self.database,
+            charset="utf8mb4",
+            connect_timeout=10,
+            autocommit=True,
+        )
+        try:
+            cursor = connection.cursor()
+            cursor.execute(sql)
+            return list(cursor.fetchall())
+        finally:
+            connection.close()

@@ -1,0 +1,83 @@
+"""A PostgreSQL server."""
+
+from __future__ import annotations
+
+import signal
+from typing import Any
+
+from tests.servers.debian import postgresql_program
+from tests.servers.process import DatabaseServer
+
+
+class PostgreSQL(DatabaseServer):
+    """``postgres`` with its own defaults, on TCP only."""
+
+    name = "postgresql"
+    account = "postgres"
+    stop_signal = signal.SIGINT  # closes the sessions instead of waiting for them to end
+    engine = "django.db.backends.postgresql"
+    scheme = "postgres"
+    administrator = "postgres"
+
+    def install(self) -> None:
+        self.run(
+            postgresql_program("initdb"),
+            f"--pgdata={self.folder / 'data'}",
+            f"--username={self.administrator}",
+            f"--pwfile={self.write('password', self.password)}",
+            "--auth=scram-sha-256",
+            "--encoding=UTF8",
+            "--locale=C.UTF-8",
+        )
+        # Single-user mode takes one statement a line.
+        self._bootstrap(
+            f"CREATE ROLE {self.user} LOGIN CREATEDB PASSWORD '{self.password}'\n"
+            f"CREATE DATABASE {self.database} OWNER {self.user}\n"
+        )
+
+    def command(self) -> list[str]:
+        settings = {
+            "listen_addresses": self.host,
+            "port": self.port,
+            "unix_socket_directories": "",
+        }
+        return [
+            postgresql_program("postgres"),
+            "-D",
+            str(self.folder / "data"),
+            *(f"--{name}={value}" for name, value in settings.items()),
+        ]
+
+    def answers(self) -> bool:
+        import psycopg
+
+        try:
+            self.execute("SELECT 1")
+        except psycopg.OperationalError:
+            return False
+        return True
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        import psycopg
+
+        with psycopg.connect(
+            host=self.host,
+            port=self.port,
+            user=self.administrator,
+            password=self.password,
+            dbname=self.database,
+            connect_timeout=10,
+            autocommit=True,
+        ) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def _bootstrap(self, statements: str) -> None:
+        self.run(
+            "/bin/sh",
+            "-c",
+            'exec "$0" --single -D "$1" postgres < "$2"',
+            postgresql_program("postgres"),
+            str(self.folder / "data"),
+            str(self.write("accounts.sql", statements)),
+        )

@@ -1,0 +1,203 @@
+"""A TCP proxy before a server: the network that tests can break."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+from typing import Self
+
+from tests.servers.process import HOST, free_port
+
+_CHUNK = 65536
+
+
+class _Link:
+    """One client's connection and its counterpart at the server."""
+
+    def __init__(self, client: socket.socket, server: socket.socket) -> None:
+        self.client = client
+        self.server = server
+        self.harmed = False  # bytes are missing: it can never be of use again
+        self.reply_is_lost: threading.Event | None = None
+        self._open_ends = 2
+
+    def cut(self) -> None:
+        for end in (self.client, self.server):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def half_closed(self) -> bool:
+        """Note that one direction has ended; tell whether both have."""
+        self._open_ends -= 1
+        return self._open_ends == 0
+
+    def close(self) -> None:
+        self.client.close()
+        self.server.close()
+
+
+class Proxy:
+    """Forwards connections to a server until told otherwise; a context manager.
+
+    Every method takes effect at once, for the connections there are and for new ones.
+    """
+
+    def __init__(self, port: int, host: str = HOST) -> None:
+        self.host = HOST
+        self.port = free_port()
+        self._target = (host, port)
+        self._lock = threading.Lock()
+        self._links: set[_Link] = set()
+        self._drops_requests = False
+        self._drops_replies = False
+        self._losing: tuple[bytes, threading.Event] | None = None
+        self._listener: socket.socket | None = None
+        self._listen()
+
+    @property
+    def connections(self) -> int:
+        """How many connections go through it now."""
+        with self._lock:
+            return len(self._links)
+
+    def cut(self) -> None:
+        """Close all connections; new ones are accepted."""
+        with self._lock:
+            for link in self._links:
+                link.cut()
+
+    def refuse(self) -> None:
+        """Close all connections and refuse new ones until `heal`."""
+        with self._lock:
+            listener, self._listener = self._listener, None
+        if listener:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            listener.close()
+        self.cut()
+
+    def drop_requests(self) -> None:
+        """Swallow what clients send until `heal`."""
+        with self._lock:
+            self._drops_requests = True
+
+    def drop_replies(self) -> None:
+        """Swallow what the server sends until `heal`."""
+        with self._lock:
+            self._drops_replies = True
+
+    def silence(self) -> None:
+        """Swallow everything until `heal`; connections stay open."""
+        with self._lock:
+            self._drops_requests = self._drops_replies = True
+
+    def lose_reply(self, to: bytes = b"") -> threading.Event:
+        """Lose the reply to the next request that contains ``to``, and its connection with it.
+
+        The event is set when it has happened; the server has then carried out the request.
+        """
+        event = threading.Event()
+        with self._lock:
+            self._losing = (to, event)
+        return event
+
+    def heal(self) -> None:
+        """Forward again; connections from which bytes are missing are cut."""
+        with self._lock:
+            self._drops_requests = self._drops_replies = False
+            self._losing = None
+            for link in self._links:
+                if link.harmed:
+                    link.cut()
+            refusing = self._listener is None
+        if refusing:
+            self._listen()
+
+    def close(self) -> None:
+        """Close all connections for good."""
+        self.refuse()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()
+
+    def _listen(self) -> None:
+        listener = socket.create_server((self.host, self.port), backlog=128)
+        with self._lock:
+            self._listener = listener
+        self._spawn(self._accept, listener)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except OSError:
+                return
+            self._spawn(self._connect, client, listener)
+
+    def _connect(self, client: socket.socket, listener: socket.socket) -> None:
+        try:
+            server = socket.create_connection(self._target)
+        except OSError:
+            client.close()
+            return
+        link = _Link(client, server)
+        for end in (client, server):
+            end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with self._lock:
+            self._links.add(link)
+            if self._listener is not listener:
+                link.cut()  # refused while it was being connected
+        self._spawn(self._forward_requests, link)
+        self._spawn(self._forward_replies, link)
+
+    def _forward_requests(self, link: _Link) -> None:
+        while data := _received(link.client):
+            with self._lock:
+                dropped = self._drops_requests
+                link.harmed |= dropped
+                if not dropped and self._losing and self._losing[0] in data:
+                    link.reply_is_lost, self._losing = self._losing[1], None
+            if not dropped:
+                _pass_on(data, link.server)
+        self._ended(link, link.server)
+
+    def _forward_replies(self, link: _Link) -> None:
+        while data := _received(link.server):
+            with self._lock:
+                lost = link.reply_is_lost
+                dropped = self._drops_replies
+                link.harmed |= dropped
+            if lost:
+                link.cut()
+                lost.set()
+                break
+            if not dropped:
+                _pass_on(data, link.client)
+        self._ended(link, link.client)
+
+    def _ended(self, link: _Link, other: socket.socket) -> None:
+        with self._lock:
+            with contextlib.suppress(OSError):
+                other.shutdown(socket.SHUT_WR)
+            if link.half_closed():
+                self._links.discard(link)
+                link.close()
+
+    def _spawn(self, target: object, *args: object) -> None:
+        threading.Thread(target=target, args=args, name="proxy", daemon=True).start()  # type: ignore[arg-type]
+
+
+def _received(end: socket.socket) -> bytes:
+    try:
+        return end.recv(_CHUNK)
+    except OSError:
+        return b""
+
+
+def _pass_on(data: bytes, end: socket.socket) -> None:
+    with contextlib.suppress(OSError):  # the other direction notices
+        end.sendall(data)

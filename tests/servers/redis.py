@@ -1,0 +1,40 @@
+"""A Redis server, the broker of the Celery tests."""
+
+from __future__ import annotations
+
+from tests.servers.debian import program
+from tests.servers.process import Server
+
+
+class Redis(Server):
+    """``redis-server`` that writes every change to disk."""
+
+    name = "redis"
+
+    @property
+    def url(self) -> str:
+        return f"redis://{self.host}:{self.port}/0"
+
+    def install(self) -> None:
+        """An empty folder will do."""
+
+    def command(self) -> list[str]:
+        settings = {
+            "bind": self.host,
+            "port": self.port,
+            "dir": self.folder,
+            "save": "",
+            "appendonly": "yes",
+            "appendfsync": "always",
+        }
+        options = [text for name, value in settings.items() for text in (f"--{name}", str(value))]
+        return [program("redis-server"), *options]
+
+    def answers(self) -> bool:
+        import redis
+
+        try:
+            with redis.Redis(self.host, self.port, socket_timeout=10) as client:
+                return bool(client.ping())
+        except redis.ConnectionError:
+            return False

@@ -1,0 +1,150 @@
+"""ZooKeeper, one server or an ensemble."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Mapping
+from typing import Self
+
+from tests.servers.debian import jar, program
+from tests.servers.process import HOST, Server, free_port
+
+#: Enough for tests; sessions can be as short as two ticks.
+TICK_MILLISECONDS = 200
+
+
+class ZooKeeper(Server):
+    """A ``QuorumPeerMain``; alone, or ``number`` of the ``peers`` of an ensemble.
+
+    ``properties`` are lines of ``zoo.cfg`` that differ from those below. ``peers`` gives for each
+    number of the ensemble the ports for followers and for elections.
+    """
+
+    name = "zookeeper"
+
+    def __init__(
+        self,
+        properties: Mapping[str, str] | None = None,
+        *,
+        number: int = 1,
+        peers: Mapping[int, tuple[int, int]] | None = None,
+    ) -> None:
+        super().__init__()
+        self._number = number
+        self._peers = peers or {}
+        self._properties = dict(properties or {})
+
+    @property
+    def url(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def hosts(self) -> str:
+        """The connection string of a client."""
+        return self.url
+
+    def install(self) -> None:
+        data = self.folder / "data"
+        data.mkdir()
+        (data / "myid").write_text(str(self._number))
+        properties = {
+            "dataDir": str(data),
+            "clientPort": str(self.port),
+            "clientPortAddress": self.host,
+            "tickTime": str(TICK_MILLISECONDS),
+            "initLimit": "100",
+            "syncLimit": "20",
+            "maxClientCnxns": "0",
+            "admin.enableServer": "false",
+            "4lw.commands.whitelist": "*",
+            "extendedTypesEnabled": "true",
+            **{
+                f"server.{number}": f"{HOST}:{following}:{electing}"
+                for number, (following, electing) in self._peers.items()
+            },
+            **self._properties,
+        }
+        lines = [f"{key}={value}\n" for key, value in properties.items()]
+        self.write("zoo.cfg", "".join(lines))
+
+    def command(self) -> list[str]:
+        return [
+            program("java"),
+            "-Xmx256m",
+            "-XX:+UseSerialGC",
+            "-XX:TieredStopAtLevel=1",
+            "-Dzookeeper.extendedTypesEnabled=true",
+            "-Djava.net.preferIPv4Stack=true",
+            "-cp",
+            jar("zookeeper.jar"),
+            "org.apache.zookeeper.server.quorum.QuorumPeerMain",
+            str(self.folder / "zoo.cfg"),
+        ]
+
+    def answers(self) -> bool:
+        return "\nMode: " in self.four_letters("srvr")
+
+    def four_letters(self, word: str) -> str:
+        """Ask for one of ZooKeeper's reports (``srvr``, ``cons``, ``wchp``, ``dump``, …)."""
+        answer = b""
+        with (
+            contextlib.suppress(OSError),
+            socket.create_connection((self.host, self.port), timeout=10) as connection,
+        ):
+            connection.sendall(word.encode())
+            while received := connection.recv(65536):
+                answer += received
+        return answer.decode()
+
+
+class Ensemble:
+    """Several ZooKeeper servers that are one service."""
+
+    def __init__(self, size: int = 3, properties: Mapping[str, str] | None = None) -> None:
+        peers = {number: (free_port(), free_port()) for number in range(1, size + 1)}
+        self.members = [ZooKeeper(properties, number=number, peers=peers) for number in peers]
+
+    @property
+    def hosts(self) -> str:
+        """The connection string of a client."""
+        return ",".join(member.url for member in self.members)
+
+    @property
+    def leader(self) -> ZooKeeper:
+        """The member that leads now; LookupError while there is none."""
+        for member in self.members:
+            if member.running and "Mode: leader" in member.four_letters("srvr"):
+                return member
+        raise LookupError("The ensemble has no leader at the moment.")
+
+    def start(self) -> Self:
+        """Start all members and return when each of them serves clients."""
+        for member in self.members:
+            member.launch()
+        for member in self.members:
+            member.await_answer()
+        return self
+
+    def heal(self) -> None:
+        """Bring back every member that a test has stopped or paused."""
+        stopped = [member for member in self.members if not member.running]
+        for member in stopped:
+            member.launch()
+        for member in self.members:
+            member.resume()
+            member.await_answer()
+
+    def close(self) -> None:
+        for member in self.members:
+            member.close()
+
+    def __enter__(self) -> Self:
+        try:
+            return self.start()
+        except BaseException:
+            self.close()
+            raise
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.close()

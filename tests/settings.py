@@ -1,0 +1,32 @@
+"""Django's settings for the tests; the servers fill in where they are once they run."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+#: What a test run hands to its child processes, as JSON.
+INHERITED = "DISTLOCK_TEST_SETTINGS"
+
+_inherited: dict[str, Any] = json.loads(os.environ.get(INHERITED, "{}"))
+
+SECRET_KEY = "only for tests"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "distlock", "tests"]
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TIME_ZONE = "Asia/Kathmandu"  # a quarter of an hour off: nothing may depend on it
+
+#: Nobody listens on port 1: an entry that no fixture has filled in refuses connections.
+_NOT_STARTED = {"NAME": "not started", "HOST": "127.0.0.1", "PORT": "1"}
+DATABASES: dict[str, dict[str, Any]] = _inherited.get(
+    "DATABASES",
+    {
+        "default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+        "memory": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"},
+        "mariadb": {"ENGINE": "django.db.backends.mysql", **_NOT_STARTED},
+        "postgresql": {"ENGINE": "django.db.backends.postgresql", **_NOT_STARTED},
+    },
+)
+if "DISTLOCK" in _inherited:
+    DISTLOCK: dict[str, Any] = _inherited["DISTLOCK"]
