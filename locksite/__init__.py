@@ -1,0 +1,1 @@
+"""A ticket shop that shows distlock at work."""

@@ -1,0 +1,85 @@
+"""The work that goes on behind the site: guests who buy and give back, a counter that counts."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
+
+from django.db import DatabaseError
+
+from distlock import Lock, LockError
+from locksite.demo.models import Counter
+from locksite.demo.worker import Boss
+from locksite.shop import sales
+from locksite.shop.models import Order
+
+_FIRST = "Ada Amir Bea Chidi Dunja Elif Emre Fatou Hana Ivo Jun Kaya Lena Malik Noor Otis Pia Sana"
+_LAST = "Adler Bianchi Costa Dahl Egede Fofana Grau Hoang Ito Jansen Kovac Lund Moreau Nkosi Orr"
+
+T = TypeVar("T")
+
+#: Orders that one guest keeps; beyond that the oldest is given back.
+MOST_ORDERS = 45
+
+
+def keep_adding(boss: Boss, counter: int) -> int:
+    """Add 1 to the shared counter again and again; returns how often it was done."""
+    lock = Lock(f"counter:{counter}", description="shared counter")
+
+    def add_one() -> bool:
+        with lock:
+            value = Counter.objects.values_list("value", flat=True).get(pk=counter)
+            time.sleep(random.uniform(0.1, 0.4))
+            Counter.objects.filter(pk=counter).update(value=value + 1)
+        return True
+
+    done = 0
+    while boss.hear(random.uniform(0.1, 0.6)) is None:
+        done += bool(_undisturbed(add_one))
+    return done
+
+
+def keep_buying(boss: Boss, events: list[int], guest: int, guests: int) -> int:
+    """Buy seats as guest number ``guest`` of ``guests``; returns how many orders were placed."""
+    orders = deque(
+        order
+        for order in Order.objects.filter(channel=Order.Channel.DEMO).order_by("pk")
+        if order.pk % guests == guest
+    )
+    placed = 0
+    while boss.hear(random.uniform(0.2, 1.2)) is None:
+        order = _undisturbed(partial(_buy_something, events))
+        if order:
+            orders.append(order)
+            placed += 1
+        if orders and (order is None or len(orders) > MOST_ORDERS):
+            _undisturbed(partial(sales.cancel, orders.popleft()))
+    return placed
+
+
+def _buy_something(events: list[int]) -> Order | None:
+    buyer = f"{random.choice(_FIRST.split())} {random.choice(_LAST.split())}"
+    seats = random.choice([1, 2, 2, 2, 3, 4])
+    # Some evenings are more popular than others.
+    event = events[min(int(random.expovariate(0.45)), len(events) - 1)]
+    try:
+        return sales.buy(event, buyer, seats, pay=_pay, channel=Order.Channel.DEMO)
+    except sales.SoldOut:
+        return None
+
+
+def _pay(token: int) -> None:
+    """Take as long as a payment service does."""
+    time.sleep(random.uniform(0.2, 0.9))
+
+
+def _undisturbed(work: Callable[[], T]) -> T | None:
+    """Do ``work``; a database or lock service that is away for a while ends no guest's evening."""
+    try:
+        return work()
+    except (DatabaseError, LockError):
+        return None

@@ -1,0 +1,62 @@
+"""The site, served while processes buy and count behind it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+
+from locksite.demo.models import Counter
+from locksite.demo.processes import Crew
+from locksite.demo.server import HOST, site_server
+from locksite.shop.models import Event
+from locksite.shop.pages import events_with_sales, oversold
+from locksite.shop.season import open_season
+
+GUESTS = 4
+COUNTERS = 2
+
+
+def serve(port: int | None, say: Callable[[str], object]) -> str:
+    """Serve until KeyboardInterrupt; returns a summary of what went on meanwhile.
+
+    Raises OSError if ``port`` was asked for and is taken.
+    """
+    open_season()
+    server = site_server(port)
+    counter = Counter.objects.create()
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    try:
+        with Crew(GUESTS + COUNTERS) as crew:
+            _start_work(crew, counter.pk)
+            thread.start()
+            say(f"\n  The shop is open: http://{HOST}:{server.server_port}/")
+            say(f"  {GUESTS} guests buy, {COUNTERS} processes count. Ctrl-C closes it.\n")
+            try:
+                thread.join()
+            except KeyboardInterrupt:
+                say("")
+            done = _end_work(crew)
+        counter.refresh_from_db()
+        return (
+            f"  Orders: {sum(done[:GUESTS])}; seats oversold: {oversold(events_with_sales())}."
+            f" Additions: {sum(done[GUESTS:])}, counted: {counter.value}.\n"
+        )
+    finally:
+        if thread.is_alive():
+            server.shutdown()
+        server.server_close()
+        counter.delete()
+
+
+def _start_work(crew: Crew, counter: int) -> None:
+    events = list(Event.objects.values_list("pk", flat=True))
+    for guest, worker in enumerate(crew.workers[:GUESTS]):
+        worker.start("keep_buying", events=events, guest=guest, guests=GUESTS)
+    for worker in crew.workers[GUESTS:]:
+        worker.start("keep_adding", counter=counter)
+
+
+def _end_work(crew: Crew) -> Sequence[int]:
+    for worker in crew.workers:
+        worker.tell("enough")
+    return crew.results()

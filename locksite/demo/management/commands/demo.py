@@ -1,0 +1,105 @@
+"""``manage.py demo``: shows with real processes what the lock is for, and serves the shop."""
+
+from __future__ import annotations
+
+import signal
+from argparse import ArgumentParser
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+
+from distlock import LockError, locks
+from locksite.demo import acts, live
+from locksite.demo.processes import Crew, WorkerFailed
+
+ACTS: dict[str, Callable[[Crew], Iterator[acts.Finding]]] = {
+    "Shared counter": acts.shared_counter,
+    "Ticket shop": acts.ticket_rush,
+    "Three clients": acts.three_clients,  # the last: one of the crew dies in it
+}
+LINE = "  {what:<46}{expected:<12}{seen:<15}{ok}"
+
+
+class Command(BaseCommand):
+    help = "Shows what the lock is for, with real processes."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        what = parser.add_mutually_exclusive_group(required=True)
+        what.add_argument(
+            "--once",
+            action="store_true",
+            help="Count and sell with and without the lock, and kill a holder; exits with 0 only"
+            " if everything came out as it must.",
+        )
+        what.add_argument(
+            "--serve",
+            action="store_true",
+            help="Serve the shop with the work going on, until Ctrl-C.",
+        )
+        parser.add_argument(
+            "--port", type=int, help="Port for --serve (8000, or a free one if that is taken)."
+        )
+
+    def handle(self, *, once: bool, port: int | None, **options: Any) -> None:
+        self._require_tables()
+        signal.signal(signal.SIGTERM, _interrupt)
+        try:
+            if once:
+                self._play()
+            else:
+                self._serve(port)
+        except KeyboardInterrupt:
+            raise CommandError("Interrupted.", returncode=130) from None
+
+    def _play(self) -> None:
+        backend = type(locks["default"]).__name__
+        self.stdout.write(f"\n  {acts.WORKERS} processes, {connection.display_name}, {backend}\n\n")
+        self._write("", "expected", "seen", "ok")
+        problems = []
+        with Crew(acts.WORKERS) as crew:
+            for title, act in ACTS.items():
+                for finding in self._findings(title, act, crew):
+                    ok = "yes" if finding.ok else self.style.ERROR("NO")
+                    self._write(finding.what, finding.expected, finding.seen, ok)
+                    if not finding.ok:
+                        problems.append(f"{finding.what}: {finding.problem or finding.seen}")
+        self.stdout.write("")
+        if problems:
+            raise CommandError("\n".join(["Not everything came out as it must.", *problems]))
+
+    def _findings(
+        self,
+        title: str,
+        act: Callable[[Crew], Iterator[acts.Finding]],
+        crew: Crew,
+    ) -> Iterator[acts.Finding]:
+        try:
+            yield from act(crew)
+        except (WorkerFailed, LockError, LookupError) as error:
+            yield acts.Finding(title, "", "failed", False, str(error))
+
+    def _write(self, what: str, expected: str, seen: str, ok: str) -> None:
+        self.stdout.write(LINE.format(what=what, expected=expected, seen=seen, ok=ok))
+        self.stdout.flush()
+
+    def _serve(self, port: int | None) -> None:
+        try:
+            summary = live.serve(port, self.stdout.write)
+        except OSError as error:
+            raise CommandError(f"Cannot serve on port {port}: {error.strerror}.") from error
+        except WorkerFailed as error:
+            raise CommandError(f"The work behind the site could not go on: {error}") from error
+        self.stdout.write(summary)
+
+    def _require_tables(self) -> None:
+        executor = MigrationExecutor(connection)
+        if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+            raise CommandError("The tables are not up to date: run `manage.py migrate` first.")
+
+
+def _interrupt(signum: int, frame: object) -> NoReturn:
+    """Let SIGTERM end the demo as Ctrl-C does."""
+    raise KeyboardInterrupt

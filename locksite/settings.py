@@ -1,0 +1,83 @@
+"""The site's settings; what depends on the place it runs in comes from the environment.
+
+- ``DATABASE_URL``: ``sqlite:///…``, ``mysql://…`` or ``postgres://…`` (a file in this folder)
+- ``LOCKS``: which entry of ``LOCK_BACKENDS`` below keeps the locks (``database``)
+- ``DEBUG``: 1 or 0 (1)
+- ``SECRET_KEY``, ``ALLOWED_HOSTS``: needed for anything else than a look at the demo
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
+
+from locksite.databases import database
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+DEBUG = os.environ.get("DEBUG", "1") == "1"
+# Known to everyone who can read this file: good for the demo and nothing else.
+SECRET_KEY = os.environ.get("SECRET_KEY", "demo-only-" + "not-a-secret-" * 4)
+ALLOWED_HOSTS = os.environ.get("ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
+
+INSTALLED_APPS = [
+    "django.contrib.staticfiles",
+    "distlock",
+    "locksite.shop",
+    "locksite.demo",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "locksite.urls"
+WSGI_APPLICATION = "locksite.wsgi.application"
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {"context_processors": ["django.template.context_processors.request"]},
+    }
+]
+
+DATABASES = {
+    "default": database(os.environ.get("DATABASE_URL") or f"sqlite:///{BASE_DIR / 'db.sqlite3'}")
+}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# Where locks can live. Code says `Lock("event:1")` and never where; only this setting does.
+LOCK_BACKENDS = {
+    # In the database above: nothing else has to run. This is what distlock does without any
+    # setting, too.
+    "database": {
+        "BACKEND": "distlock.backends.database.DatabaseBackend",
+        # A holder that dies keeps others out for at most this many seconds. One that lives
+        # renews its lease three times as often, so a long job needs no long lease.
+        "LEASE": 30,
+        "OPTIONS": {
+            "database": "default",  # an alias of DATABASES
+        },
+    },
+    # In the memory of one process, for tests and development. Processes do not see one another's
+    # locks here: `LOCKS=local manage.py demo --once` shows what comes of that.
+    "local": {"BACKEND": "distlock.backends.local.LocalBackend"},
+}
+
+LOCKS = os.environ.get("LOCKS", "database")
+if LOCKS not in LOCK_BACKENDS:
+    raise ImproperlyConfigured(f"LOCKS is {LOCKS!r}; it must be one of {', '.join(LOCK_BACKENDS)}.")
+DISTLOCK = {"default": LOCK_BACKENDS[LOCKS]}
+
+USE_TZ = True
+TIME_ZONE = "UTC"
+LANGUAGE_CODE = "en"
+USE_I18N = True
+
+STATIC_URL = "static/"
+STATIC_ROOT = BASE_DIR / "build" / "static"

@@ -1,0 +1,1 @@
+"""A ticket shop whose seats must not be oversold."""

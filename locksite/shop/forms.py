@@ -1,0 +1,32 @@
+"""What a buyer has to say."""
+
+from __future__ import annotations
+
+import unicodedata
+
+from django import forms
+from django.core.exceptions import ValidationError
+
+MOST_SEATS = 6
+
+
+def printable(value: str) -> None:
+    """Refuse control characters and halves of surrogate pairs, which no ticket can show."""
+    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in value):
+        raise ValidationError("Please leave out control characters.")
+
+
+class BuyForm(forms.Form):
+    quantity = forms.TypedChoiceField(
+        label="Seats",
+        choices=[(n, str(n)) for n in range(1, MOST_SEATS + 1)],
+        coerce=int,
+        error_messages={"invalid_choice": f"Please choose 1 to {MOST_SEATS} seats."},
+    )
+    buyer = forms.CharField(
+        label="Your name",
+        max_length=60,
+        validators=[printable],
+        widget=forms.TextInput(attrs={"autocomplete": "name", "placeholder": "Ada Lovelace"}),
+        error_messages={"required": "Please give a name for the ticket."},
+    )

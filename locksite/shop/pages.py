@@ -1,0 +1,52 @@
+"""What the shop's front page shows, in as few queries as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from django.db.models import Sum
+from django.db.models.functions import Coalesce
+
+from distlock import LockError, locks
+from distlock.lease import LockInfo
+from locksite.shop.models import Event, Order
+
+MOST_LOCKS = 12
+MOST_ORDERS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLocks:
+    """The locks held at this moment; None when their backend could not be asked."""
+
+    held: Sequence[LockInfo] | None
+    backend: str
+    lease: float  # seconds a lease of this backend lasts
+
+
+def held_locks() -> HeldLocks:
+    """Ask the backend which locks are held; a backend that is away spoils no page."""
+    backend = locks["default"]
+    name = type(backend).__name__.removesuffix("Backend")
+    try:
+        held = list(islice(backend.list(), MOST_LOCKS))
+    except LockError:
+        held = None
+    return HeldLocks(held, name, backend.settings.lease)
+
+
+def events_with_sales() -> list[Event]:
+    """Return the events with ``sold``, the seats in orders: counted apart from ``seats_left``."""
+    events = Event.objects.annotate(sold=Coalesce(Sum("orders__quantity"), 0))
+    return list(events.order_by("starts_at", "pk"))
+
+
+def oversold(events: Sequence[Event]) -> int:
+    """Return how many seats were sold beyond those there are."""
+    return sum(max(event.sold - event.seats, 0) for event in events)  # type: ignore[attr-defined]
+
+
+def recent_orders() -> list[Order]:
+    return list(Order.objects.select_related("event")[:MOST_ORDERS])

@@ -1,0 +1,121 @@
+"""Selling seats and taking them back, so that none is ever sold twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from django.db import transaction
+
+from distlock import Lock, LockError, locks
+from locksite.shop.models import Event, Order
+
+T = TypeVar("T")
+
+#: Seconds that a buyer waits for those before them.
+PATIENCE = 10.0
+
+
+class SoldOut(Exception):
+    """Fewer seats are left than were asked for."""
+
+    def __init__(self, left: int) -> None:
+        super().__init__(f"{left} seats left")
+        self.left = left
+
+
+def free_of_charge(token: int) -> None:
+    """Take no payment."""
+
+
+def buy(
+    event_id: int,
+    buyer: str,
+    quantity: int,
+    *,
+    channel: str = Order.Channel.WEB,
+    pay: Callable[[int], None] = free_of_charge,
+    timeout: float = PATIENCE,
+) -> Order:
+    """Sell seats to ``buyer`` and return the order.
+
+    ``pay`` takes the money. It may take its time: it runs under the lock but outside of any
+    transaction, and is given the fencing token to pass on. ``timeout`` is in seconds.
+
+    Raises :class:`SoldOut`, ``Event.DoesNotExist``, and :class:`distlock.LockError` when the lock
+    could not be had or did not last until the sale was committed; nothing is sold then.
+    """
+
+    def sell(lock: Lock) -> Order:
+        left = seats_left(event_id)
+        if left < quantity:
+            raise SoldOut(left)
+        pay(lock.token)
+        with committing(lock):
+            stock = Event.objects.filter(pk=event_id)
+            stock.fenced_update(lock.token, seats_left=left - quantity)
+            return Order.objects.create(
+                event_id=event_id,
+                buyer=buyer,
+                quantity=quantity,
+                channel=channel,
+                token=lock.token,
+            )
+
+    return alone_with(event_id, f"sale of {quantity}", sell, timeout)
+
+
+def cancel(order: Order, *, timeout: float = PATIENCE) -> bool:
+    """Take an order back and its seats with it; False if it was taken back already.
+
+    Raises :class:`distlock.LockError` as :func:`buy` does.
+    """
+
+    def take_back(lock: Lock) -> bool:
+        left = seats_left(order.event_id)
+        with committing(lock):
+            deleted, _ = Order.objects.filter(pk=order.pk).delete()
+            if deleted:
+                stock = Event.objects.filter(pk=order.event_id)
+                stock.fenced_update(lock.token, seats_left=left + order.quantity)
+        return bool(deleted)
+
+    return alone_with(order.event_id, f"return of {order.quantity}", take_back, timeout)
+
+
+def seats_left(event_id: int) -> int:
+    """Return how many seats the event has left; ``Event.DoesNotExist`` if there is no such."""
+    return Event.objects.values_list("seats_left", flat=True).get(pk=event_id)
+
+
+def alone_with(
+    event_id: int, description: str, work: Callable[[Lock], T], timeout: float = PATIENCE
+) -> T:
+    """Do ``work`` while nobody else changes the event's seats, and return what it returns."""
+    finished = False
+    try:
+        with Lock(f"event:{event_id}", timeout=timeout, description=description) as lock:
+            result = work(lock)
+            finished = True
+    except LockError:
+        if not finished:
+            raise
+        # Lost only after the commit, on the way out: the work stands.
+    return result
+
+
+@contextmanager
+def committing(lock: Lock) -> Iterator[None]:
+    """A transaction for what was worked out under ``lock``, which the caller holds.
+
+    With locks in the database it can commit only while the lock is still held. With locks kept
+    elsewhere that cannot be promised; there the fenced update refuses what comes too late.
+    """
+    if locks["default"].supports_atomic:
+        with lock.atomic():
+            yield
+    else:
+        with transaction.atomic(durable=True):
+            yield
+            lock.check()

@@ -1,0 +1,10 @@
+"""The site for a WSGI server."""
+
+from __future__ import annotations
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "locksite.settings")
+application = get_wsgi_application()
