@@ -13,9 +13,7 @@ from distlock.threads import in_thread
 _FRESH = 2 / 3
 
 
-def ask(
-    backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None
-) -> Lease | None:
+def ask(backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None) -> Lease | None:
     """Return a lease, or None if someone else has the lock (until ``deadline``, if ``wait``)."""
     while True:
         lease = backend.acquire(claim, deadline) if wait else backend.try_acquire(claim)

@@ -79,7 +79,9 @@ class BackendHandler:
             )
         params = self.settings[alias]
         if not isinstance(params, Mapping) or "BACKEND" not in params:
-            raise ImproperlyConfigured(f"DISTLOCK[{alias!r}] must be a dictionary with a 'BACKEND'.")
+            raise ImproperlyConfigured(
+                f"DISTLOCK[{alias!r}] must be a dictionary with a 'BACKEND'."
+            )
         path = params["BACKEND"]
         try:
             backend_class = path if isinstance(path, type) else import_string(path)

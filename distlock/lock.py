@@ -36,8 +36,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 def _blocks(method: F) -> F:
     """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
     name = method.__name__
-    twin = "async with" if name.startswith("__") else f"await lock.a{name}()"
-    return async_unsafe(f"Lock.{name}() would block the event loop; use `{twin}`.")(method)
+    return async_unsafe(
+        f"Lock.{name}() would block the event loop; use `await lock.a{name}()` or `async with lock:`."
+    )(method)
 
 
 class Lock:

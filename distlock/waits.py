@@ -51,7 +51,9 @@ def waiting_limit(blocking: bool, timeout: float | None) -> tuple[bool, float | 
     if seconds == _FOR_EVER:
         return blocking, None
     if not blocking:
-        raise ValueError(f"can't specify a timeout for a non-blocking call, got timeout={timeout!r}")
+        raise ValueError(
+            f"can't specify a timeout for a non-blocking call, got timeout={timeout!r}"
+        )
     if seconds < 0:
         raise ValueError(f"timeout must be a non-negative number, got {timeout!r}")
     if seconds > threading.TIMEOUT_MAX:

@@ -7,14 +7,15 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar, Protocol
 
 from distlock.backends.settings import BackendSettings
 from distlock.clock import left
-from distlock.exceptions import NotSupported
+from distlock.exceptions import LockError, NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
-from distlock.threads import in_thread
+from distlock.threads import submit
 
 
 class Listener(Protocol):
@@ -93,7 +94,18 @@ class BaseBackend(ABC):
 
     async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See try_acquire()."""
-        return await in_thread(self.try_acquire, claim, deadline)
+        call = submit(self.try_acquire, claim, deadline)
+        try:
+            return await asyncio.shield(asyncio.wrap_future(call))
+        except BaseException:
+            # Cancelled, but the thread goes on; it must not take a lock for nobody.
+            call.add_done_callback(self._give_back)
+            raise
+
+    def _give_back(self, call: Future[Lease | None]) -> None:
+        if call.exception() is None and (lease := call.result()):
+            with suppress(LockError):
+                self.release(lease)
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See acquire()."""
@@ -133,7 +145,7 @@ class BaseBackend(ABC):
         more. Doing it twice does no harm.
         """
 
-    def forget(self, lease: Lease) -> None:
+    def forget(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
         """Drop whatever this process keeps for a lease that has been lost. No I/O, no errors."""
 
     # Looking
@@ -152,7 +164,7 @@ class BaseBackend(ABC):
 
     @abstractmethod
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
-        """Return the locks that are held or expired and whose names begin with ``prefix``, by name."""
+        """Return, by name, what is held or expired under names that begin with ``prefix``."""
 
     # Clearing
 
@@ -176,7 +188,7 @@ class BaseBackend(ABC):
             " (distlock.fencing.FencedModel) or use a lock of the database backend."
         )
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most have no connection
         """Give connections back. The backend may be used again afterwards."""
 
     def checks(self) -> Iterable[Any]:
