@@ -123,7 +123,7 @@ class Holdings:
             yield entry
         except BaseException as error:
             self._dismiss(wish)
-            # Interrupted, cancelled or left without an answer: it may have been granted all the same.
+            # Interrupted, cancelled, left without an answer: it may have been granted all the same.
             if entry.asked and not (isinstance(error, LockUnavailable) and not error.sent):
                 self._withdrawals.add(wish.backend, wish.claim)
             self._turns.leave(turn)

@@ -22,7 +22,7 @@ from distlock.lease import Lease
 logger = logging.getLogger("distlock")
 
 _SHORTEST_RETRY, _LONGEST_RETRY = 0.02, 1.0
-#: The condition variable counts on another clock than ours, which may have slept: look now and then.
+#: The condition variable counts on a clock that may have slept, unlike ours: look now and then.
 _LONGEST_SLEEP = 60.0
 
 
@@ -94,7 +94,7 @@ class Keeper:
                 logger.exception("the keeper of leases goes on after an error")
 
     def _wait_for_work(self) -> list[Hold]:
-        """Sleep until something is due; return the holds to look at, each noted for its next look."""
+        """Sleep until something is due; return the holds to look at."""
         with self._changed:
             while not (due := self._due()):
                 sleep = min(self._looks[0][0] - clock(), _LONGEST_SLEEP) if self._looks else None

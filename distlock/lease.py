@@ -1,4 +1,4 @@
-"""The words that locks are spoken of with: owner, claim, lease, and what a backend knows of a lock."""
+"""The words for locks: owner, claim, lease, and what a backend knows of a lock."""
 
 from __future__ import annotations
 

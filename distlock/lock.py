@@ -37,7 +37,7 @@ def _blocks(method: F) -> F:
     """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
     name = method.__name__
     return async_unsafe(
-        f"Lock.{name}() would block the event loop; use `await lock.a{name}()` or `async with lock:`."
+        f"Lock.{name}() would block the event loop; use `await lock.a{name}()` or `async with`."
     )(method)
 
 
@@ -237,7 +237,7 @@ class Lock:
 
     @_blocks
     def locked(self) -> bool:
-        """Return whether anyone holds the lock at the moment; it may be otherwise a moment later."""
+        """Return whether anyone holds the lock now; a moment later it may be otherwise."""
         return self.info().state is State.HELD
 
     async def alocked(self) -> bool:
@@ -311,8 +311,8 @@ class Lock:
         backend = self._backend
         if self.lease is not None and not backend.supports_lease:
             raise NotSupported(
-                f"lease={self.lease!r}: the locks of DISTLOCK[{self.using!r}] have no lease of their"
-                " own length; leave it out"
+                f"lease={self.lease!r}: the locks of DISTLOCK[{self.using!r}] have no lease of"
+                " their own length; leave it out"
             )
         if self.owner is not None and not backend.supports_owner:
             raise NotSupported(
