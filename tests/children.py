@@ -55,7 +55,7 @@ class Child:
             function = f"{function.__module__}:{function.__qualname__}"
         program = _PATCHED + _PROGRAM if gevent else _PROGRAM
         self._function = function
-        self._errors = tempfile.TemporaryFile()
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (kept as long as the child)
         self._process = subprocess.Popen(
             [sys.executable, "-c", program, function, json.dumps(args)],
             stdin=subprocess.PIPE,
@@ -146,9 +146,7 @@ def _environment() -> dict[str, str]:
 
     from tests.settings import INHERITED
 
-    handed = {"DATABASES": settings.DATABASES}
-    if hasattr(settings, "DISTLOCK"):
-        handed["DISTLOCK"] = settings.DISTLOCK
+    handed = {"DATABASES": settings.DATABASES, "DISTLOCK": getattr(settings, "DISTLOCK", {})}
     return {
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         INHERITED: json.dumps(handed),

@@ -6,16 +6,30 @@ import json
 import os
 from typing import Any
 
+from locksite import settings as site
+
 #: What a test run hands to its child processes, as JSON.
 INHERITED = "DISTLOCK_TEST_SETTINGS"
 
 _inherited: dict[str, Any] = json.loads(os.environ.get(INHERITED, "{}"))
 
 SECRET_KEY = "only for tests"
-INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "distlock", "tests"]
+INSTALLED_APPS = [
+    "django.contrib.contenttypes",
+    "django.contrib.auth",
+    "django.contrib.staticfiles",
+    "distlock",
+    "locksite.shop",
+    "locksite.demo",
+    "tests",
+]
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 USE_TZ = True
 TIME_ZONE = "Asia/Kathmandu"  # a quarter of an hour off: nothing may depend on it
+ROOT_URLCONF = site.ROOT_URLCONF
+MIDDLEWARE = site.MIDDLEWARE
+TEMPLATES = site.TEMPLATES
+STATIC_URL = site.STATIC_URL
 
 #: Nobody listens on port 1: an entry that no fixture has filled in refuses connections.
 _NOT_STARTED = {"NAME": "not started", "HOST": "127.0.0.1", "PORT": "1"}
@@ -28,5 +42,10 @@ DATABASES: dict[str, dict[str, Any]] = _inherited.get(
         "postgresql": {"ENGINE": "django.db.backends.postgresql", **_NOT_STARTED},
     },
 )
-if "DISTLOCK" in _inherited:
-    DISTLOCK: dict[str, Any] = _inherited["DISTLOCK"]
+DISTLOCK: dict[str, Any] = _inherited.get(
+    "DISTLOCK",
+    {
+        "default": {"BACKEND": "distlock.backends.database.DatabaseBackend"},
+        "local": {"BACKEND": "distlock.backends.local.LocalBackend"},
+    },
+)

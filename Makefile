@@ -1,0 +1,69 @@
+# make test              every check, and the tests on the oldest and the newest supported pair
+# make test ARGS="-k x"  the same, with arguments for pytest
+# make demo              show the locks at work, then serve the site that uses them
+# make help              the rest
+
+SHELL := /bin/bash
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+# Each Python has its own Django, see requirements.txt.
+BASE := 3.11
+NEWEST := 3.13
+BETWEEN := 3.12
+
+env = .envs/$(1)/.ready
+bin = .envs/$(1)/bin
+PYTEST = $(call bin,$(1))/python -m pytest $(ARGS)
+
+.PHONY: help test test-all lint demo build clean packages
+
+help:
+	@echo "make test       lint, types, migrations, and the tests on Python $(BASE) and $(NEWEST)"
+	@echo "make test-all   the same and the tests on Python $(BETWEEN)"
+	@echo "make lint       lint, format, types, migrations"
+	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show"
+	@echo "make build      build the wheel and check what is in it"
+	@echo "make clean      remove what these have made"
+	@echo "ARGS=\"...\"      arguments for pytest"
+
+test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) lint
+	$(call PYTEST,$(BASE))
+	$(call PYTEST,$(NEWEST))
+
+test-all: packages $(call env,$(BETWEEN)) test
+	$(call PYTEST,$(BETWEEN))
+
+lint: packages $(call env,$(BASE))
+	$(call bin,$(BASE))/ruff check .
+	$(call bin,$(BASE))/ruff format --check .
+	$(call bin,$(BASE))/mypy
+	$(call bin,$(BASE))/python -m django makemigrations --check --dry-run --settings=tests.settings --pythonpath=.
+
+packages:
+	@tools/packages $(BASE)
+
+# The demo runs on SQLite: Django and this package are all it needs.
+demo: .envs/demo/.ready
+	.envs/demo/bin/python manage.py migrate --verbosity 0
+	.envs/demo/bin/python manage.py demo --once
+ifndef ONCE
+	.envs/demo/bin/python manage.py demo --serve
+endif
+
+build: .envs/build/.ready
+	rm -rf build dist
+	.envs/build/bin/python -m pip wheel -q --no-deps --wheel-dir dist .
+	.envs/build/bin/python tools/check_wheel.py dist/*.whl
+
+clean:
+	rm -rf .envs build dist .mypy_cache .pytest_cache .ruff_cache
+
+.envs/demo/.ready: requirements.txt pyproject.toml tools/environment
+	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e . dj-database-url
+
+.envs/build/.ready: requirements.txt tools/environment
+	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt Django packaging
+
+.envs/%/.ready: requirements.txt tools/environment | packages
+	@tools/environment .envs/$* $* -r requirements.txt
