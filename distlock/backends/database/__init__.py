@@ -1,0 +1,1 @@
+"""Locks in the project's own database."""

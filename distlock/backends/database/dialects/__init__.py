@@ -1,0 +1,1 @@
+"""What is said to each database engine, and how its answers read."""

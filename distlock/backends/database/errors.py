@@ -1,0 +1,152 @@
+"""What can become of a statement, told from the errors of the drivers."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from distlock.exceptions import LockUnavailable
+
+
+class StatementFailed(Exception):
+    """A statement had no answer. The driver's error is the ``__cause__``.
+
+    ``usable`` tells whether the session can go on, ``sent`` whether the server may have carried
+    the statement out all the same.
+    """
+
+    usable = False
+    sent = True
+
+
+class NoSession(StatementFailed):
+    """No session could be opened, so nothing was sent."""
+
+    sent = False
+
+
+class Gone(StatementFailed):
+    """The session ended before the answer came: the server stopped, or the network broke."""
+
+
+class Overran(StatementFailed):
+    """The answer did not come in time, and the session was given up."""
+
+
+class RowLocked(StatementFailed):
+    """A transaction of someone else kept a row for longer than is waited for."""
+
+    usable = True
+    sent = False
+
+
+class FileLocked(StatementFailed):
+    """SQLite: another connection was writing for as long as the statement could wait."""
+
+    usable = True
+    sent = False
+
+
+class Conflict(StatementFailed):
+    """The engine chose this statement to end a deadlock, or saw a concurrent write; try again."""
+
+    usable = True
+    sent = False
+
+
+class Cancelled(StatementFailed):
+    """Another session called this one out of its statement."""
+
+    usable = True
+
+
+class NoTable(StatementFailed):
+    """The table of the locks has not been made yet."""
+
+    sent = False
+
+
+# https://mariadb.com/kb/en/mariadb-error-code-reference/
+_MYSQL: dict[int, type[StatementFailed]] = {
+    1205: RowLocked,  # ER_LOCK_WAIT_TIMEOUT
+    3572: RowLocked,  # ER_LOCK_NOWAIT
+    1213: Conflict,  # ER_LOCK_DEADLOCK
+    1020: Conflict,  # ER_CHECKREAD
+    1317: Cancelled,  # ER_QUERY_INTERRUPTED
+    1146: NoTable,  # ER_NO_SUCH_TABLE
+    1053: Gone,  # ER_SERVER_SHUTDOWN
+    1158: Gone,  # ER_NET_READ_ERROR
+    1159: Gone,  # ER_NET_READ_INTERRUPTED
+    1160: Gone,  # ER_NET_ERROR_ON_WRITE
+    1161: Gone,  # ER_NET_WRITE_INTERRUPTED
+    1927: Gone,  # ER_CONNECTION_KILLED
+    2006: Gone,  # CR_SERVER_GONE_ERROR
+    2013: Gone,  # CR_SERVER_LOST
+    2055: Gone,  # CR_SERVER_LOST_EXTENDED
+    4031: Gone,  # ER_CLIENT_INTERACTION_TIMEOUT
+}
+
+# https://www.postgresql.org/docs/current/errcodes-appendix.html
+_POSTGRESQL: dict[str, type[StatementFailed]] = {
+    "55P03": RowLocked,  # lock_not_available
+    "40P01": Conflict,  # deadlock_detected
+    "40001": Conflict,  # serialization_failure
+    "57014": Cancelled,  # query_canceled
+    "42P01": NoTable,  # undefined_table
+    "57P01": Gone,  # admin_shutdown
+    "57P02": Gone,  # crash_shutdown
+    "57P05": Gone,  # idle_session_timeout
+    "25P03": Gone,  # idle_in_transaction_session_timeout
+}
+
+
+def failure(error: BaseException, vendor: str) -> type[StatementFailed]:
+    """Return what kind of failure a driver's error is; Django may have wrapped it."""
+    if error.__cause__ is not None and type(error).__module__ == "django.db.utils":
+        error = error.__cause__
+    if vendor == "mysql":
+        return _MYSQL.get(error.args[0] if error.args else 0, StatementFailed)
+    if vendor == "postgresql":
+        return _postgresql(error)
+    if isinstance(error, sqlite3.Error):
+        return _sqlite(error)
+    return StatementFailed
+
+
+def _postgresql(error: Any) -> type[StatementFailed]:
+    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+    if state is None:
+        # It did not come from the server: the connection broke, or the driver found a mistake.
+        broke = type(error).__name__ in ("OperationalError", "InterfaceError")
+        return Gone if broke else StatementFailed
+    if state.startswith("08"):  # connection exceptions
+        return Gone
+    return _POSTGRESQL.get(state, StatementFailed)
+
+
+def _sqlite(error: sqlite3.Error) -> type[StatementFailed]:
+    # https://www.sqlite.org/rescode.html; extended codes keep the primary one in the low byte
+    code = error.sqlite_errorcode & 0xFF if hasattr(error, "sqlite_errorcode") else None
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return FileLocked
+    if "no such table" in str(error):
+        return NoTable
+    return StatementFailed
+
+
+def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
+    """Return the error that callers of the backend get to see."""
+    cause = failed.__cause__
+    if isinstance(failed, NoTable):
+        message = (
+            f"database {database!r} has no table for locks:"
+            f" run `manage.py migrate distlock --database={database}`"
+        )
+    else:
+        message = f"database {database!r}: {failed}"
+        if cause is not None and str(cause) not in message:
+            message += f": {cause}"
+    error = LockUnavailable(message)
+    error.sent = failed.sent
+    error.__cause__ = cause
+    return error

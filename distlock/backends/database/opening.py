@@ -1,0 +1,132 @@
+"""Opens sessions: on the project's own settings of a database, with what locks need put on top."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, InvalidStateError
+from typing import Any
+
+from django.db import Error as DjangoDatabaseError
+from django.db import connections
+
+from distlock.backends.database.errors import NoSession, StatementFailed
+from distlock.backends.database.session import LocalSession, Session, Statement
+
+Options = dict[str, Any]
+
+_MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
+
+
+def open_session(
+    database: str, limit: float, *, timeout: float, blocking: bool = False, pooled: bool = False
+) -> Session:
+    """Open a session with the database of an alias; NoSession if there is none within ``limit`` s.
+
+    ``timeout`` is the most that a statement will be given, in seconds. ``blocking`` sessions may
+    wait in the server for as long as they like. ``pooled`` says that a pooler may give every
+    statement another server process, so that nothing may be set that lasts.
+    """
+    wrapper = connections[database].copy()
+    wrapper.inc_thread_sharing()
+    wrapper.settings_dict.update(CONN_MAX_AGE=None, AUTOCOMMIT=True, ATOMIC_REQUESTS=False)
+    options = wrapper.settings_dict.setdefault("OPTIONS", {})
+    set_up = None
+    if wrapper.vendor == "mysql":
+        set_up = _mysql(options, limit, timeout, blocking)
+    elif wrapper.vendor == "postgresql":
+        set_up = _postgresql(options, limit, blocking)
+    elif wrapper.vendor == "sqlite":
+        return _opened(wrapper, None, limit)
+    return _within(limit, lambda: _opened(wrapper, None if pooled else set_up, limit))
+
+
+def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> str:
+    options.update(charset="utf8mb4", isolation_level="read committed")
+    options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
+    for option in ("read_timeout", "write_timeout"):
+        # The watchdog is more precise, but has no say where gevent runs everything on one thread.
+        if blocking:
+            options.pop(option, None)
+        else:
+            options[option] = _at_most(options, option, timeout + 1)
+    # lock_wait_timeout is about ALTER TABLE: what waits for it must not go on when we have left.
+    return (
+        "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1,"
+        f" lock_wait_timeout = {math.ceil(timeout)}"
+    )
+
+
+def _postgresql(options: Options, limit: float, blocking: bool) -> str:
+    for option in ("pool", "isolation_level", "server_side_binding"):
+        options.pop(option, None)
+    name = f"distlock {socket.gethostname()}:{os.getpid()}"
+    options["application_name"] = name.encode()[:_MAX_APPLICATION_NAME].decode(errors="ignore")
+    options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
+    for option, seconds in {"idle": 30, "interval": 10, "count": 3}.items():
+        options.setdefault(f"keepalives_{option}", seconds)
+    # A lock time-out would end the waits for native locks, too.
+    return (
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+        f" SET lock_timeout = '{0 if blocking else 1}s'"
+    )
+
+
+def _at_most(options: Options, option: str, seconds: float) -> int:
+    """Return the user's own seconds if they are less; drivers want them whole and above 0."""
+    own = int(options.get(option) or 0)
+    most = max(math.ceil(seconds), 1)
+    return min(own, most) if own > 0 else most
+
+
+def _opened(wrapper: Any, set_up: str | None, limit: float) -> Session:
+    try:
+        wrapper.ensure_connection()
+        session = (LocalSession if wrapper.vendor == "sqlite" else Session)(wrapper)
+    except (wrapper.Database.Error, DjangoDatabaseError) as error:
+        raise NoSession("cannot connect") from (error.__cause__ or error)
+    if set_up is not None:
+        try:
+            session.run(Statement(set_up), limit)
+        except BaseException as error:
+            session.close()
+            if isinstance(error, StatementFailed):
+                raise NoSession(f"cannot set up a session: {error}") from error.__cause__
+            raise
+    return session
+
+
+def _within(limit: float, opening: Callable[[], Session]) -> Session:
+    """Open on a thread of its own, and do not wait for longer than the limit."""
+    future: Future[Session] = Future()
+
+    def run() -> None:
+        try:
+            session = opening()
+        except BaseException as error:
+            with contextlib.suppress(InvalidStateError):  # nobody waits any more
+                future.set_exception(error)
+            return
+        try:
+            future.set_result(session)
+        except InvalidStateError:
+            session.close()
+
+    threading.Thread(target=run, name="distlock-connect", daemon=True).start()
+    try:
+        return future.result(limit)
+    except BaseException as error:
+        if future.cancel():
+            if isinstance(error, TimeoutError):
+                raise NoSession(f"cannot connect within {limit:.3g} s") from None
+            raise
+        # It came at the last moment, or it failed.
+        if isinstance(error, TimeoutError):
+            return future.result()
+        if future.exception() is None:
+            future.result().close()
+        raise

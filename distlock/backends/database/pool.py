@@ -1,0 +1,183 @@
+"""A few shared sessions with one database, and the one place where statements are tried again."""
+
+from __future__ import annotations
+
+import copy
+import os
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from django.core import mail
+from django.db import connections
+
+from distlock.backends.database import errors
+from distlock.backends.database.opening import open_session
+from distlock.backends.database.session import Answer, Session, Statement
+from distlock.backends.database.watchdog import watchdog
+from distlock.clock import clock, left
+
+#: Seconds that the database gets for an answer even if the caller has less time left: the last look
+#: at a lock is made when the time is up, and must not fail just for that.
+SHORTEST_LIMIT = 0.25
+
+#: Seconds that a session is kept while nobody uses it, unless the settings say otherwise.
+IDLE = 60.0
+
+#: What to run; a function gets the session, for texts that depend on the server.
+Request = Statement | Callable[[Session], Statement]
+
+
+class Pool:
+    """Sessions with one database, which the threads of a process share."""
+
+    def __init__(
+        self, database: str, *, timeout: float, idle: float | None = None, pooled: bool = False
+    ) -> None:
+        """``timeout`` and ``idle`` are seconds: the most for any answer, and to keep a session.
+
+        ``idle=None`` is a minute, but nothing where Django's tests run: an open session would keep
+        the test database from being dropped. See open_session() for ``pooled``.
+        """
+        self.database = database
+        self.timeout = timeout
+        self.pooled = pooled
+        self._idle = idle
+        self.reset()
+        _pools.add(self)
+
+    def reset(self) -> None:
+        """Have no sessions; those of before a fork are the parent's."""
+        self._mutex = threading.Lock()
+        self._free: list[tuple[Session, float]] = []  # with when it was given back; newest last
+        self._lent: set[Session] = set()
+        self._reaping = False
+
+    def limit(self, deadline: float | None) -> float:
+        """Return the seconds that the server gets for an answer that is due by ``deadline``."""
+        return max(left(deadline, self.timeout), min(SHORTEST_LIMIT, self.timeout))
+
+    def run(self, request: Request, deadline: float | None = None) -> Answer:
+        """Run a statement that may be repeated: twice must be as good as once.
+
+        Tried once more, on a fresh session, if the first one turned out dead, and for as long as
+        there is time if the engine chose it to end a deadlock. Raises a StatementFailed.
+        """
+        until = clock() + self.limit(deadline)
+        dead = sent = False
+        while True:
+            limit = self.limit(until)
+            try:
+                with self._session(limit, fresh=dead) as session:
+                    statement = request(session) if callable(request) else request
+                    return session.run(statement, limit)
+            except (errors.Gone, errors.Conflict, errors.Cancelled) as failed:
+                sent = failed.sent = failed.sent or sent
+                again = not (isinstance(failed, errors.Gone) and dead)
+                dead = dead or isinstance(failed, errors.Gone)
+                if not again or clock() >= until:
+                    raise
+            except errors.StatementFailed as failed:
+                failed.sent = failed.sent or sent
+                raise
+
+    @contextmanager
+    def session(self, deadline: float | None = None) -> Iterator[Session]:
+        """Lend a shared session, for statements that answer at once; raises NoSession."""
+        with self._session(self.limit(deadline)) as session:
+            yield session
+
+    def open(self, deadline: float | None = None, *, blocking: bool = False) -> Session:
+        """Open a session that the caller alone uses, and closes; raises NoSession.
+
+        ``blocking``: its statements may take as long as they like.
+        """
+        return self._open(self.limit(deadline), blocking=blocking)
+
+    def close(self) -> None:
+        """Close the sessions that nobody uses now, and the others when they are given back."""
+        with self._mutex:
+            free, self._free = self._free, []
+            self._lent.clear()
+        for session, _ in free:
+            session.close()
+
+    @contextmanager
+    def _session(self, limit: float, *, fresh: bool = False) -> Iterator[Session]:
+        session = self._take(fresh) or self._open(limit)
+        with self._mutex:
+            self._lent.add(session)
+        try:
+            yield session
+        except errors.StatementFailed:
+            raise  # the session knows by itself whether it can go on
+        except BaseException:
+            session.usable = False
+            raise
+        finally:
+            self._give_back(session)
+
+    def _open(self, limit: float, *, blocking: bool = False) -> Session:
+        settings = copy.deepcopy(connections[self.database].settings_dict)
+        session = open_session(
+            self.database, limit, timeout=self.timeout, blocking=blocking, pooled=self.pooled
+        )
+        session.settings = settings
+        return session
+
+    def _take(self, fresh: bool) -> Session | None:
+        """Return a free session that is alive as far as can be told without asking."""
+        settings = connections[self.database].settings_dict
+        while True:
+            with self._mutex:
+                if not self._free:
+                    return None
+                session, _ = self._free.pop()
+            # Where one session was dead, others that have waited most likely are, too; and the
+            # test runner points an alias to another database.
+            if not fresh and session.settings == settings and not session.stale:
+                return session
+            session.close()
+
+    def _give_back(self, session: Session) -> None:
+        keep = self._keep()
+        with self._mutex:
+            wanted = session in self._lent and session.usable and keep > 0
+            self._lent.discard(session)
+            if wanted:
+                self._free.append((session, clock()))
+                if not self._reaping:
+                    self._reaping = True
+                    watchdog.add(keep, self._reap)
+        if not wanted:
+            session.close()
+
+    def _keep(self) -> float:
+        if self._idle is not None:
+            return self._idle
+        return 0.0 if hasattr(mail, "outbox") else IDLE
+
+    def _reap(self) -> None:
+        keep = self._keep()
+        with self._mutex:
+            kept = [(session, since) for session, since in self._free if clock() - since < keep]
+            reaped = [session for session, since in self._free if clock() - since >= keep]
+            self._free = kept
+            self._reaping = bool(kept)
+            if kept:
+                watchdog.add(kept[0][1] + keep - clock(), self._reap)
+        for session in reaped:
+            session.close()
+
+
+_pools: weakref.WeakSet[Pool] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for pool in _pools:
+        pool.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,231 @@
+"""One session with a database server: runs a statement within a time limit and reads the answer.
+
+What other modules build on (everything else in this package goes through it):
+
+- :func:`distlock.backends.database.pool.Pool.run` runs a statement on a shared session. It retries
+  what may be retried, and raises nothing but a :class:`~.errors.StatementFailed`.
+- :meth:`Pool.session` lends a shared session, :meth:`Pool.open` opens one of one's own, with
+  ``blocking=True`` for one that may wait in the server for as long as it likes.
+- :meth:`Session.run` and :meth:`Session.run_all` run one statement, or several in one packet;
+  ``limit`` is in seconds, None for none.
+- ``ident`` is the server's name for the session (``pg_backend_pid()``, ``CONNECTION_ID()``), by
+  which another session can call it out of a statement: that raises :class:`~.errors.Cancelled`.
+- ``hang_up()`` ends the statement that another thread is running here, from this side:
+  that raises :class:`~.errors.Gone`. It and ``ident`` may be used by any thread, the rest only by
+  the one that uses the session.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from django.db import Error as DjangoDatabaseError
+from django.db.backends.base.base import BaseDatabaseWrapper
+
+from distlock.backends.database import errors
+from distlock.backends.database.watchdog import watchdog
+from distlock.clock import clock
+
+
+class Statement(NamedTuple):
+    """SQL as Django's cursors take it: with ``%(name)s`` or ``%s``, and ``%%`` for a ``%``."""
+
+    sql: str
+    params: Mapping[str, Any] | tuple[Any, ...] = {}
+
+
+class Answer(NamedTuple):
+    """The rows that a statement returned, and how many it says it has changed (or found)."""
+
+    rows: list[tuple[Any, ...]]
+    changed: int
+
+
+class Session:
+    """A connection of our own, apart from the caller's: autocommit, and used by any thread in turn.
+
+    ``wrapper`` is a connected ``DatabaseWrapper`` that nobody else uses.
+    """
+
+    def __init__(self, wrapper: BaseDatabaseWrapper) -> None:
+        self.wrapper: Any = wrapper  # of whichever engine
+        self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
+        self.usable = True
+        self.vendor = wrapper.vendor
+        self.ident = _server_id(wrapper)
+        self._closing = threading.Lock()
+        # A descriptor of our own: the driver may close its own at any time, and the number would
+        # then belong to another socket just when we shut it down.
+        self._socket = _socket_of(wrapper)
+        self._overran = False
+        _sessions.add(self)
+
+    def run(self, statement: Statement, limit: float | None) -> Answer:
+        """Run a statement; of several in one packet, return the last answer with rows, if any."""
+        answers = self.run_all(statement, limit)
+        for answer in reversed(answers):
+            if answer.rows:
+                return answer
+        return answers[-1]
+
+    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
+        """Run all statements of one packet; each one's answer. Raises a StatementFailed."""
+        if self._socket is None or limit is None:
+            return self._run(statement, limit)
+        watch = watchdog.add(limit, self._overrun)
+        try:
+            return self._run(statement, limit)
+        finally:
+            if not watchdog.call_off(watch):
+                self.usable = False
+
+    def _run(self, statement: Statement, limit: float | None) -> list[Answer]:
+        try:
+            return self._execute(statement)
+        except (self.wrapper.Database.Error, DjangoDatabaseError) as error:
+            raise self._failed(error, limit) from error
+        except BaseException:
+            self.usable = False  # interrupted halfway: nobody knows what comes next on the wire
+            raise
+
+    def _execute(self, statement: Statement) -> list[Answer]:
+        # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
+        cursor = self.wrapper.create_cursor()
+        try:
+            cursor.execute(statement.sql, statement.params)
+            answers = [_answer(cursor)]
+            next_set = getattr(cursor, "nextset", None)
+            while next_set is not None and next_set():
+                answers.append(_answer(cursor))
+            return answers
+        finally:
+            cursor.close()
+
+    def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
+        if self._overran:
+            self.usable = False
+            return errors.Overran(f"no answer within {limit:.3g} s")
+        kind = errors.failure(error, self.vendor)
+        self.usable = self.usable and kind.usable
+        return kind(str(error))
+
+    def _overrun(self) -> None:
+        self._overran = True
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """Shut the socket down, which ends whatever waits for it; the session is of no use then."""
+        self.usable = False
+        with self._closing:
+            if self._socket is not None:
+                with contextlib.suppress(OSError):  # the other side was first
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def stale(self) -> bool:
+        """Whether the server has said something, or hung up, while nothing was asked."""
+        if self._socket is None:
+            return False
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def fileno(self) -> int:
+        """Return a descriptor of the session's socket, -1 where there is none."""
+        return -1 if self._socket is None else self._socket.fileno()
+
+    def close(self) -> None:
+        """End the session, quietly, whatever state it is in; the server frees its native locks."""
+        self.usable = False
+        _sessions.discard(self)
+        with contextlib.suppress(Exception):  # it is gone either way
+            self.wrapper.close()
+        with self._closing:
+            if self._socket is not None:
+                self._socket.close()
+
+    def leave_to_parent(self) -> None:
+        """After a fork, in the child: let nothing that happens here reach the parent's session."""
+        self.usable = False
+        _graveyard.append(self)  # a destructor would say goodbye to the server
+        if self._socket is None:
+            return
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, self._socket.fileno(), inheritable=False)
+        if (fd := _fileno(self.wrapper)) >= 0:
+            os.dup2(nowhere, fd, inheritable=False)
+        os.close(nowhere)
+
+
+class LocalSession(Session):
+    """A session with a database in this process (SQLite): no socket; the library does the waiting."""
+
+    def _run(self, statement: Statement, limit: float | None) -> list[Answer]:
+        """See Session._run(). ``limit`` is for the wait until others have written."""
+        deadline = None if limit is None else clock() + limit
+        self._wait_at_most(limit)
+        while True:
+            try:
+                return super()._run(statement, limit)
+            except errors.FileLocked:
+                # A shared cache (the in-memory test database) refuses at once instead of waiting.
+                if deadline is not None and clock() >= deadline:
+                    raise
+                time.sleep(0.002)
+
+    def _wait_at_most(self, limit: float | None) -> None:
+        milliseconds = 2**31 - 1 if limit is None else int(limit * 1000)
+        self.wrapper.connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+
+
+def _answer(cursor: Any) -> Answer:
+    if cursor.description is None:
+        return Answer([], cursor.rowcount)
+    rows = [tuple(row) for row in cursor.fetchall()]
+    return Answer(rows, cursor.rowcount)
+
+
+def _server_id(wrapper: BaseDatabaseWrapper) -> int | None:
+    if wrapper.vendor == "postgresql":
+        return int(wrapper.connection.info.backend_pid)
+    if wrapper.vendor == "mysql":
+        return int(wrapper.connection.thread_id())
+    return None
+
+
+def _fileno(wrapper: BaseDatabaseWrapper) -> int:
+    fileno = getattr(wrapper.connection, "fileno", None)
+    if fileno is None:
+        return -1
+    try:
+        return int(fileno())
+    except Exception:  # the driver knows the method, but has no socket (any more)
+        return -1
+
+
+def _socket_of(wrapper: BaseDatabaseWrapper) -> socket.socket | None:
+    if (fd := _fileno(wrapper)) < 0:
+        return None
+    return socket.socket(fileno=os.dup(fd))
+
+
+_sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+_graveyard: list[Session] = []
+
+
+def _after_fork() -> None:
+    for session in list(_sessions):
+        session.leave_to_parent()
+    _sessions.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
