@@ -12,10 +12,12 @@ import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.events import tell_loss
+from distlock.exceptions import LockError
 from distlock.hold import BROKEN, ENDED, Hold
 from distlock.lease import Lease
 
@@ -181,6 +183,10 @@ class Keeper:
         for hold in batch:
             if answer.get(hold.lease.nonce) is False:
                 self.lose(hold, BROKEN)
+            elif hold.lost is not None and answer.get(hold.lease.nonce):
+                # The answer came after the loss was told, and has made the others wait again.
+                with suppress(LockError):
+                    backend.withdraw(hold.lease.claim)
 
 
 def _pause(hold: Hold) -> float:

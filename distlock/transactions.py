@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import Any
 
 from django.db import connections
 
 from distlock.exceptions import ReleasedInTransaction
+
+_INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
 
 
 def warn_if_uncommitted(name: str) -> None:
@@ -22,8 +25,16 @@ def warn_if_uncommitted(name: str) -> None:
                 " still open: the next holder cannot see its changes yet. Release it after the"
                 " transaction, or use `with lock.atomic():`.",
                 ReleasedInTransaction,
-                stacklevel=4,
+                stacklevel=_callers_level(),
             )
+
+
+def _callers_level() -> int:
+    """Return the ``stacklevel`` of the line outside of distlock that released the lock."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _has_open_transaction(connection: Any) -> bool:

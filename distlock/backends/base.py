@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from abc import ABC, abstractmethod
@@ -13,9 +14,12 @@ from typing import Any, ClassVar, Protocol
 
 from distlock.backends.settings import BackendSettings
 from distlock.clock import left
-from distlock.exceptions import LockError, NotSupported
+from distlock.exceptions import LockError, LockUnavailable, NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
 from distlock.threads import submit
+
+#: Seconds beyond a time limit that the answer to the last question may take.
+_LAST_ANSWER = 0.5
 
 
 class Listener(Protocol):
@@ -95,11 +99,14 @@ class BaseBackend(ABC):
     async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See try_acquire()."""
         call = submit(self.try_acquire, claim, deadline)
+        limit = None if deadline is None else left(deadline, math.inf) + _LAST_ANSWER
         try:
-            return await asyncio.shield(asyncio.wrap_future(call))
-        except BaseException:
-            # Cancelled, but the thread goes on; it must not take a lock for nobody.
+            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(call)), limit)
+        except BaseException as error:
+            # The thread goes on all the same; it must not take a lock for nobody.
             call.add_done_callback(self._give_back)
+            if isinstance(error, TimeoutError):
+                raise LockUnavailable(f"{self!r} did not answer in time") from error
             raise
 
     def _give_back(self, call: Future[Lease | None]) -> None:

@@ -156,7 +156,7 @@ class LocalBackend(BaseBackend):
             owner=held.claim.owner,
             token=held.token,
             since=held.since,
-            until=datetime.now(UTC) + timedelta(seconds=held.expires_at - now),
+            until=held.since + timedelta(seconds=held.expires_at - held.taken_at),
             held_for=now - held.taken_at,
             remaining=max(held.expires_at - now, 0.0),
             description=held.claim.description,
