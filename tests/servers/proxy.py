@@ -172,8 +172,8 @@ class Proxy:
                 dropped = self._drops_replies
                 link.harmed |= dropped
             if lost:
+                lost.set()  # before the client can notice
                 link.cut()
-                lost.set()
                 break
             if not dropped:
                 _pass_on(data, link.client)

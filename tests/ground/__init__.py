@@ -1,0 +1,1 @@
+"""The servers, the breakable network and the child processes that the other tests stand on."""
