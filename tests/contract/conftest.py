@@ -1,0 +1,134 @@
+"""The same tests for every backend, with threads, tasks and processes as owners."""
+
+import uuid
+
+import pytest
+
+from distlock import locks
+from tests.contract.actor_process import ProcessActor
+from tests.contract.actors import Loop, TaskActor, ThreadActor
+from tests.contract.watch import events
+
+KINDS = ["local", "sqlite", "mariadb", "postgresql"]
+#: kinds whose locks exist within one process only
+ONE_PROCESS = {"local"}
+SHARED = [kind for kind in KINDS if kind not in ONE_PROCESS]
+
+SINGLE = [("thread",), ("task",)]
+PAIRS = [("thread", "thread"), ("task", "task"), ("thread", "task")]
+PAIRS_OF_PROCESSES = [("thread", "process")]
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "shared: for backends that several processes share")
+
+
+def pytest_generate_tests(metafunc):
+    """Run a test on every kind of backend; with ``anna`` also as a thread and as a task.
+
+    With ``ben`` too they are two threads, two tasks, one of each, and two processes. A test that is
+    marked ``shared`` tells of several processes and leaves out the kinds that live within one.
+    """
+    names = metafunc.fixturenames
+    if "kind" not in names:
+        return
+    kinds = SHARED if metafunc.definition.get_closest_marker("shared") else KINDS
+    if "roles" not in names:
+        metafunc.parametrize("kind", kinds)
+        return
+    if "ben" in names:
+        cases = [(kind, roles) for kind in kinds for roles in PAIRS]
+        cases += [(kind, roles) for kind in SHARED for roles in PAIRS_OF_PROCESSES]
+    else:
+        cases = [(kind, roles) for kind in kinds for roles in SINGLE]
+    ids = [f"{kind}-{'+'.join(roles)}" for kind, roles in cases]
+    metafunc.parametrize(("kind", "roles"), cases, ids=ids)
+
+
+@pytest.fixture
+def kind():
+    """The kind of backend, as ``backend_settings`` calls it."""
+
+
+@pytest.fixture
+def roles():
+    """What the actors of the test are."""
+
+
+@pytest.fixture
+def using(kind, backend_settings, settings):
+    """The alias of the backend under test."""
+    settings.DISTLOCK = backend_settings(kind)
+    yield "default"
+    locks.close_all()
+
+
+@pytest.fixture
+def backend(using):
+    """The backend under test."""
+    return locks[using]
+
+
+@pytest.fixture
+def name(request):
+    """A name that no other test uses."""
+    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def loop():
+    """An event loop on a thread of its own, for actors that are tasks."""
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def actor(using, loop, child):
+    """Make an actor: ``actor("thread")``, ``actor("task")`` or ``actor("process")``."""
+    made = []
+
+    def make(what, using=using):
+        if what == "thread":
+            new = ThreadActor(using)
+        elif what == "task":
+            new = TaskActor(using, loop)
+        else:
+            new = ProcessActor(using, child)
+        made.append(new)
+        return new
+
+    yield make
+    for one in made:
+        one.leave()
+
+
+@pytest.fixture
+def anna(actor, roles):
+    """Who takes the lock first."""
+    return actor(roles[0])
+
+
+@pytest.fixture
+def ben(actor, roles):
+    """Who wants it too."""
+    return actor(roles[1])
+
+
+@pytest.fixture
+def carl(actor):
+    """A third one."""
+    return actor("thread")
+
+
+@pytest.fixture
+def dora(actor):
+    """A fourth."""
+    return actor("thread")
+
+
+@pytest.fixture
+def told():
+    """What the signals of this process told during the test."""
+    with events() as seen:
+        yield seen

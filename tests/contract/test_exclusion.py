@@ -1,0 +1,114 @@
+"""One owner at a time: threads, tasks and processes exclude one another."""
+
+import pytest
+
+from distlock import Lock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import waits
+
+
+def test_a_free_lock_is_taken(anna, name):
+    lock = anna.lock(name)
+    assert lock.acquire() is True
+    assert lock.held is True
+
+
+def test_a_lock_is_free_before_and_after(anna, name):
+    lock = anna.lock(name)
+    assert not lock.held
+    lock.acquire()
+    lock.release()
+    assert not lock.held
+    assert not lock.locked()
+
+
+def test_nobody_else_gets_a_held_lock(anna, ben, name):
+    anna.take(name)
+    assert ben.lock(name).acquire(blocking=False) is False
+
+
+def test_who_did_not_get_it_does_not_hold_it(anna, ben, name):
+    anna.take(name)
+    lock = ben.lock(name)
+    lock.acquire(blocking=False)
+    assert lock.held is False
+    assert lock.locked() is True
+
+
+def test_the_next_gets_it_once_it_is_free(anna, ben, name):
+    anna.take(name).release()
+    assert ben.lock(name).acquire(blocking=False) is True
+
+
+def test_a_waiter_gets_it_when_it_is_released(anna, ben, name):
+    held = anna.take(name)
+    waiting = ben.lock(name).start("acquire")
+    assert waits(waiting)
+    held.release()
+    assert waiting.result(PATIENCE) is True
+
+
+def test_a_released_lock_can_be_taken_back_and_forth(anna, ben, name):
+    hers, his = anna.lock(name), ben.lock(name)
+    for _ in range(5):
+        assert hers.acquire(timeout=PATIENCE)
+        assert not his.acquire(blocking=False)
+        hers.release()
+        assert his.acquire(timeout=PATIENCE)
+        assert not hers.acquire(blocking=False)
+        his.release()
+
+
+def test_a_failed_try_changes_nothing_for_the_holder(anna, ben, name):
+    held = anna.take(name)
+    before = held.info()
+    ben.tries(name)
+    held.verify()
+    after = held.info()
+    assert (after.owner, after.token, after.since) == (before.owner, before.token, before.since)
+
+
+def test_a_failed_try_leaves_nothing_that_takes_the_lock_later(anna, ben, carl, name):
+    held = anna.take(name)
+    assert not ben.tries(name)
+    held.release()
+    assert not ben.lock(name).locked()
+    assert carl.tries(name)
+
+
+def test_locks_of_different_names_have_nothing_to_do_with_each_other(anna, ben, name):
+    anna.take(name)
+    assert ben.tries(name + ":other")
+
+
+def test_one_owner_may_hold_many_locks(anna, name):
+    held = [anna.take(f"{name}:{number}") for number in range(20)]
+    assert all(lock.held for lock in held)
+    assert len({lock.token for lock in held}) >= 1
+    for lock in reversed(held):
+        lock.release()
+
+
+def test_two_aliases_of_one_place_are_one_lock(kind, backend_settings, settings, name):
+    """The alias is a way to the lock; where it lives decides."""
+    if_shared = kind != "local"
+    settings.DISTLOCK = {
+        **backend_settings(kind),
+        **backend_settings(kind, alias="other"),
+    }
+    with Lock(name, using="default"):
+        got = Lock(name, using="other", blocking=False).acquire()
+    assert got is not if_shared
+    if got:
+        Lock(name, using="other").release()
+
+
+@pytest.mark.parametrize("other", ["sqlite"])
+def test_the_same_name_in_two_places_is_two_locks(kind, other, backend_settings, settings, name):
+    other = "local" if kind == other else other
+    settings.DISTLOCK = {**backend_settings(kind), **backend_settings(other, alias="other")}
+    with Lock(name, using="default") as one, Lock(name, using="other", blocking=False) as two:
+        assert one.held
+        assert two.held
+    assert not one.held
+    assert not two.held

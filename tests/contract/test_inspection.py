@@ -1,0 +1,183 @@
+"""Who holds a lock, since when, until when, and who waits: as anyone may ask the backend."""
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from distlock.lease import State
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+
+
+def test_a_lock_never_taken_is_free(anna, using, name):
+    info = anna.lock(name).info()
+    assert (info.name, info.using, info.state) == (name, using, State.FREE)
+    assert (info.owner, info.token, info.since, info.until) == (None, None, None, None)
+    assert (info.held_for, info.remaining) == (None, None)
+
+
+def test_a_held_lock_names_its_holder(anna, name):
+    lock = anna.take(name, description="nightly run")
+    info = lock.info()
+    assert info.state is State.HELD
+    assert (info.owner.host, info.owner.pid) == (socket.gethostname(), os.getpid())
+    assert info.owner.thread
+    assert info.token == lock.token
+    assert info.description == "nightly run"
+
+
+def test_the_holder_is_named_by_its_thread_or_task(actor, name):
+    thread, task = actor("thread"), actor("task")
+    thread.take(f"{name}:thread")
+    task.take(f"{name}:task")
+    assert thread.lock(f"{name}:thread").info().owner.thread == thread.thread.name
+    assert task.lock(f"{name}:task").info().owner.thread == task.task.get_name()
+
+
+def test_anyone_may_ask(anna, ben, name):
+    held = anna.take(name)
+    info = ben.lock(name).info()
+    assert (info.state, info.token) == (State.HELD, held.token)
+
+
+def test_since_and_until_are_aware_and_enclose_now_by_the_backends_clock(anna, backend, name):
+    info = anna.take(name, lease=20).info()
+    assert info.since.tzinfo is not None
+    assert info.since + timedelta(seconds=info.held_for) <= info.until
+    assert (info.until - info.since).total_seconds() == pytest.approx(20, abs=0.01)
+    assert info.held_for >= 0
+    assert info.held_for + info.remaining == pytest.approx(20, abs=0.01)
+
+
+def test_the_backends_clock_is_about_right_here(anna, name):
+    """All servers of the tests run on this machine."""
+    since = anna.take(name).info().since
+    assert abs(datetime.now(UTC) - since) < timedelta(seconds=PATIENCE)
+
+
+def test_what_remains_grows_less(anna, name):
+    lock = anna.take(name, renew=False)
+    first = lock.info()
+    later = eventually(lambda: (info := lock.info()).remaining < first.remaining and info)
+    assert later.held_for > first.held_for
+    assert later.until == first.until
+
+
+def test_a_released_lock_is_free_and_may_remember_its_last_token(anna, name):
+    lock = anna.take(name)
+    token = lock.token
+    lock.release()
+    info = lock.info()
+    assert info.state is State.FREE
+    assert (info.owner, info.since, info.until) == (None, None, None)
+    assert (info.held_for, info.remaining) == (None, None)
+    assert info.token in (None, token)
+
+
+def test_an_ended_lease_is_seen_as_expired_and_not_as_locked(anna, name):
+    lock = anna.take(name, lease=0.2, renew=False)
+    info = eventually(lambda: (info := lock.info()).state is not State.HELD and info)
+    assert info.state is State.EXPIRED
+    assert info.owner.pid == os.getpid()
+    assert info.remaining <= 0
+    assert lock.locked() is False
+
+
+def test_locked_tells_whether_anyone_holds_it(anna, ben, name):
+    lock = ben.lock(name)
+    assert lock.locked() is False
+    held = anna.take(name)
+    assert lock.locked() is True
+    held.release()
+    assert lock.locked() is False
+
+
+def test_who_waits_is_known_in_order_or_not_claimed_to_be_known(anna, ben, backend, name):
+    held = anna.take(name)
+    assert held.info().waiters == (() if backend.supports_waiters else None)
+    waiting = ben.lock(name).start("acquire")
+    if backend.supports_waiters:
+        waiters = eventually(lambda: held.info().waiters)
+        assert len(waiters) == 1
+    else:
+        assert held.info().waiters is None
+    held.release()
+    assert waiting.result(PATIENCE)
+
+
+# Lists
+
+
+def test_the_list_has_what_is_held_by_name(anna, backend, name):
+    for number in (2, 1, 3):
+        anna.take(f"{name}:{number}")
+    listed = list(backend.list(name))
+    assert [info.name for info in listed] == [f"{name}:{number}" for number in (1, 2, 3)]
+    assert {info.state for info in listed} == {State.HELD}
+    assert {info.using for info in listed} == {"default"}
+
+
+def test_the_list_says_of_each_lock_what_info_says(anna, backend, name):
+    lock = anna.take(name, description="why")
+    (listed,) = backend.list(name)
+    asked = lock.info()
+    assert (listed.owner, listed.token, listed.since, listed.until, listed.description) == (
+        asked.owner,
+        asked.token,
+        asked.since,
+        asked.until,
+        asked.description,
+    )
+    assert (listed.owner.host, listed.owner.pid) == (asked.owner.host, asked.owner.pid)
+
+
+def test_the_list_has_no_free_locks(anna, backend, name):
+    anna.take(f"{name}:freed").release()
+    anna.lock(f"{name}:never").locked()
+    assert list(backend.list(name)) == []
+
+
+def test_the_list_has_ended_leases_that_nobody_has_cleared(anna, backend, name):
+    lock = anna.take(name, lease=0.2, renew=False)
+    eventually(lambda: not lock.locked())
+    assert [info.state for info in backend.list(name)] == [State.EXPIRED]
+
+
+def test_without_a_prefix_everything_is_listed(anna, backend, name):
+    anna.take(name)
+    assert name in [info.name for info in backend.list()]
+
+
+@pytest.mark.parametrize(
+    ("prefix", "inside", "outside"),
+    [
+        ("a", "ab", "ba"),
+        ("a", "ab", "Ab"),
+        ("a", "ab", "äb"),
+        ("50%", "50% off", "50 off"),
+        ("a_", "a_b", "axb"),
+        ("a\\", "a\\b", "ab"),
+        ("a\\_", "a\\_b", "a_b"),
+        ("a*", "a*b", "ab"),
+        ("a?", "a?b", "axb"),
+        ("[ab]", "[ab]c", "ac"),
+        ("a'", "a'b", "ab"),
+        ("🔒", "🔒1", "🔓1"),
+        ("é", "éa", "ea"),
+        ("x/", "x/y", "x"),
+        ("same", "same", "sam"),
+    ],
+)
+def test_a_prefix_is_compared_exactly(anna, backend, prefix, inside, outside):
+    anna.take(inside)
+    anna.take(outside)
+    assert [info.name for info in backend.list(prefix)] == [inside]
+
+
+def test_names_are_listed_in_the_order_of_their_characters(anna, backend):
+    names = ["B", "a", "b", "~", "é", "z1", "z10", "z2", "ｂ", "🔒"]
+    for each in names:
+        anna.take(each)
+    assert [info.name for info in backend.list()] == sorted(names)

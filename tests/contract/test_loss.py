@@ -1,0 +1,135 @@
+"""A lock that is gone is seen to be gone: while the work goes on, and before anyone else has it."""
+
+import pytest
+
+from distlock import Lock, LockLost
+from distlock.clock import clock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import Once, eventually
+
+LEASE = 0.6  # seconds; a broken lock is noticed by its next renewal, a third of it away
+
+
+def expire(lock, other, name):
+    """Let the lease run out (it is taken with ``renew=False``)."""
+    eventually(lambda: not lock.held)
+
+
+def break_(lock, other, name):
+    """Break the lock, and wait until its holder has noticed by itself."""
+    assert other.lock(name).force_release(lock.token)
+    eventually(lambda: not lock.held)
+
+
+WAYS = [
+    pytest.param({"lease": 0.3, "renew": False}, expire, id="expired"),
+    pytest.param({"lease": LEASE}, break_, id="broken"),
+]
+
+
+@pytest.mark.parametrize(("options", "lose"), WAYS)
+def test_a_lost_lock_says_so_everywhere(anna, carl, name, options, lose):
+    lock = anna.take(name, **options)
+    lose(lock, carl, name)
+    assert lock.held is False
+    for member in ("check", "verify", "token", "remaining", "acquire"):
+        if member == "acquire" and not options.get("renew", True):
+            continue  # nobody was to renew it, so it may simply be taken again
+        with pytest.raises(LockLost) as caught:
+            lock.start(member).result(PATIENCE)
+        assert repr(name) in str(caught.value)
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+@pytest.mark.parametrize(("options", "lose"), WAYS)
+def test_on_lost_and_the_signal_tell_of_the_loss_once(
+    anna, carl, name, told, using, backend, options, lose
+):
+    on_lost = Once()
+    lock = anna.take(name, on_lost=on_lost, **options)
+    token = lock.token
+    lose(lock, carl, name)
+    (lease,) = on_lost.wait()
+    assert (lease.name, lease.token) == (name, token)
+    assert told.wait_for("lost", name) == ("lost", name, token, using, type(backend))
+    with pytest.raises(LockLost):
+        lock.release()
+    assert len(on_lost.calls) == 1
+    assert told.words(name).count("lost") == 1
+    assert "released" not in told.words(name)
+
+
+def test_a_loss_is_known_before_anyone_else_can_have_the_lock(anna, ben, name):
+    lock = anna.take(name, lease=0.5, renew=False)
+    deadline = clock() + lock.remaining
+    other = ben.lock(name)
+    assert other.acquire(timeout=PATIENCE)
+    assert clock() >= deadline
+    assert lock.held is False
+    with pytest.raises(LockLost):
+        lock.check()
+
+
+def test_a_loss_is_found_by_verify_before_the_next_renewal(anna, carl, name):
+    on_lost = Once()
+    lock = anna.take(name, lease=60, on_lost=on_lost)
+    carl.lock(name).force_release(lock.token)
+    with pytest.raises(LockLost):
+        lock.verify()
+    assert not lock.held
+    on_lost.wait()
+
+
+def test_a_lock_that_was_released_in_time_is_not_lost(anna, name, told):
+    on_lost = Once()
+    lock = anna.take(name, lease=0.3, renew=False, on_lost=on_lost)
+    deadline = clock() + lock.remaining
+    lock.release()
+    eventually(lambda: clock() > deadline + 0.1)
+    assert not on_lost.calls
+    assert told.words(name) == ["acquired", "released"]
+
+
+def test_an_error_in_on_lost_keeps_nobody_from_being_told(anna, name, told, caplog):
+    def complain(lease):
+        raise RuntimeError("the callback has a bug")
+
+    anna.take(name, lease=0.2, renew=False, on_lost=complain)
+    told.wait_for("lost", name)
+    eventually(lambda: "the callback has a bug" in caplog.text)
+
+
+def test_on_lost_that_takes_its_time_delays_no_other_loss(anna, name):
+    import threading
+
+    blocked = threading.Event()
+    on_lost = Once()
+    try:
+        anna.take(f"{name}:1", lease=0.2, renew=False, on_lost=lambda lease: blocked.wait(PATIENCE))
+        anna.take(f"{name}:2", lease=0.3, renew=False, on_lost=on_lost)
+        on_lost.wait()
+    finally:
+        blocked.set()
+
+
+def test_on_lost_may_use_locks(using, anna, name):
+    seen = Once()
+
+    def cope(lease):
+        with Lock(f"{name}:repair", using=using, timeout=PATIENCE) as repair:
+            seen(repair.token)
+
+    anna.take(name, lease=0.2, renew=False, on_lost=cope)
+    seen.wait()
+
+
+def test_the_callback_of_the_first_entry_is_the_holds(anna, carl, name):
+    first, second = Once(), Once()
+    lock = anna.take(name, on_lost=first)
+    anna.take(name, on_lost=second)
+    carl.lock(name).force_release(lock.token)
+    with pytest.raises(LockLost):
+        lock.verify()
+    first.wait()
+    assert not second.calls

@@ -1,0 +1,159 @@
+"""The same owner may enter again, by any Lock of the name, and leaves as often as it entered."""
+
+import pytest
+
+from distlock import LockLost, LockNotHeld
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import waits
+
+
+def test_the_owner_enters_again_without_waiting(anna, name):
+    lock = anna.take(name)
+    assert lock.acquire(blocking=False) is True
+
+
+def test_two_lock_objects_of_one_name_are_one_lock(anna, name):
+    anna.take(name)
+    other = anna.lock(name)
+    assert other.held is True
+    assert other.acquire(blocking=False) is True
+
+
+def test_the_lock_stays_until_it_was_left_as_often_as_entered(anna, ben, name):
+    lock = anna.take(name)
+    lock.acquire()
+    lock.acquire()
+    for _ in range(2):
+        lock.release()
+        assert lock.held
+        assert not ben.tries(name)
+    lock.release()
+    assert not lock.held
+    assert ben.tries(name)
+
+
+def test_it_does_not_matter_by_which_object_it_is_left(anna, ben, name):
+    one, two = anna.take(name), anna.take(name)
+    one.release()
+    one.release()
+    assert not two.held
+    assert ben.tries(name)
+
+
+def test_leaving_once_more_than_entered_is_an_error(anna, name):
+    lock = anna.take(name)
+    lock.acquire()
+    lock.release()
+    lock.release()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+
+
+def test_entering_again_is_the_same_hold(anna, name):
+    lock = anna.take(name)
+    token, since = lock.token, lock.info().since
+    again = anna.take(name)
+    assert again.token == lock.token == token
+    assert lock.info().since == since
+
+
+def test_entering_again_does_not_change_the_lease(anna, name):
+    lock = anna.take(name, lease=30)
+    anna.take(name, lease=1, renew=False)
+    assert lock.remaining > 1
+
+
+def test_entering_after_leaving_is_a_new_hold(anna, name):
+    lock = anna.take(name)
+    token = lock.token
+    lock.release()
+    lock.acquire()
+    assert lock.token > token
+
+
+def test_the_owner_enters_again_past_those_who_wait(anna, ben, name):
+    lock = anna.take(name)
+    waiting = ben.lock(name).start("acquire")
+    assert waits(waiting)
+    assert lock.acquire(timeout=PATIENCE) is True
+    lock.release()
+    assert waits(waiting, 0.05)
+    lock.release()
+    assert waiting.result(PATIENCE) is True
+
+
+def test_an_object_shared_by_two_owners_is_held_by_one(using, loop, name):
+    """What a Lock says depends on who asks."""
+    from distlock import Lock
+    from tests.contract.actors import ThreadActor
+
+    shared = Lock(name, using=using)
+    other = ThreadActor(using)
+    with shared:
+        assert other.call(lambda: shared.held).result(PATIENCE) is False
+        assert other.call(shared.acquire, blocking=False).result(PATIENCE) is False
+        with pytest.raises(LockNotHeld):
+            other.call(shared.release).result(PATIENCE)
+        assert shared.held
+    other.leave()
+
+
+def test_a_task_does_not_inherit_what_its_parent_holds(using, loop, actor, name):
+    import asyncio
+
+    from distlock import Lock
+
+    async def parent():
+        async with Lock(name, using=using):
+            return await asyncio.create_task(child())
+
+    async def child():
+        lock = Lock(name, using=using)
+        return lock.held, await lock.aacquire(blocking=False)
+
+    assert actor("task").call(parent).result(PATIENCE) == (False, False)
+
+
+def test_a_thread_and_the_task_that_it_runs_are_two_owners(using, name):
+    import asyncio
+
+    from distlock import Lock
+
+    async def attempt():
+        return await Lock(name, using=using).aacquire(blocking=False)
+
+    with Lock(name, using=using):
+        assert asyncio.run(attempt()) is False
+
+
+def test_entering_a_lost_hold_again_raises_lock_lost(anna, carl, name):
+    lock = anna.take(name)
+    assert carl.lock(name).force_release(lock.token)
+    with pytest.raises(LockLost):
+        lock.verify()
+    with pytest.raises(LockLost):
+        lock.acquire()
+
+
+def test_a_lost_lock_can_be_taken_again_once_it_was_left(anna, carl, name):
+    lock = anna.take(name)
+    token = lock.token
+    carl.lock(name).force_release(token)
+    with pytest.raises(LockLost):
+        lock.release()
+    assert lock.acquire(timeout=PATIENCE)
+    assert lock.token > token
+    lock.check()
+
+
+def test_each_level_of_a_lost_lock_is_told_of_the_loss(anna, carl, name):
+    lock = anna.take(name)
+    lock.acquire()
+    carl.lock(name).force_release(lock.token)
+    with pytest.raises(LockLost):
+        lock.verify()
+    for _ in range(2):
+        with pytest.raises(LockLost):
+            lock.release()
+    with pytest.raises(LockNotHeld):
+        lock.release()

@@ -1,0 +1,103 @@
+"""Freeing touches only one's own: a stale handle never reaches the successor's lock."""
+
+import pytest
+
+from distlock import LockLost, LockNotHeld
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+
+
+def lapse(lock):
+    """Wait until the local deadline of a lease that nobody renews has passed."""
+    eventually(lambda: not lock.held)
+
+
+def test_a_lock_never_taken_cannot_be_released(anna, name):
+    with pytest.raises(LockNotHeld) as caught:
+        anna.lock(name).release()
+    assert isinstance(caught.value, RuntimeError)
+    assert repr(name) in str(caught.value)
+
+
+def test_someone_elses_lock_cannot_be_released(anna, ben, name):
+    held = anna.take(name)
+    with pytest.raises(LockNotHeld):
+        ben.lock(name).release()
+    held.verify()
+
+
+@pytest.mark.parametrize("member", ["token", "remaining", "check", "verify"])
+def test_a_lock_that_is_not_held_answers_nothing_about_a_hold(anna, name, member):
+    with pytest.raises(LockNotHeld):
+        anna.lock(name).start(member).result(PATIENCE)
+
+
+@pytest.mark.parametrize("member", ["token", "remaining", "check", "verify"])
+def test_someone_elses_lock_answers_nothing_about_ones_own_hold(anna, ben, name, member):
+    anna.take(name)
+    with pytest.raises(LockNotHeld):
+        ben.lock(name).start(member).result(PATIENCE)
+
+
+def test_leaving_after_the_lease_ended_does_not_touch_the_successor(anna, ben, name):
+    stale = anna.take(name, lease=0.4, renew=False)
+    successor = ben.take(name)
+    with pytest.raises(LockLost):
+        stale.release()
+    successor.verify()
+    assert not anna.tries(name)
+
+
+def test_leaving_after_a_break_does_not_touch_the_successor(anna, ben, name):
+    stale = anna.take(name)
+    assert ben.lock(name).force_release(stale.token)
+    successor = ben.take(name)
+    with pytest.raises(LockLost):
+        stale.release()
+    successor.verify()
+    assert not anna.tries(name)
+
+
+def test_verifying_after_the_lease_ended_finds_the_successor_out(anna, ben, name):
+    stale = anna.take(name, lease=0.4, renew=False)
+    ben.take(name)
+    with pytest.raises(LockLost):
+        stale.verify()
+
+
+def test_a_lease_that_ended_is_lost_even_if_nobody_took_it(anna, name):
+    stale = anna.take(name, lease=0.3, renew=False)
+    lapse(stale)
+    with pytest.raises(LockLost):
+        stale.check()
+    with pytest.raises(LockLost):
+        stale.release()
+
+
+def test_who_lost_the_lock_and_takes_it_again_holds_the_new_one(anna, name):
+    """Nobody was to renew the first hold, so nobody need have left it."""
+    lock = anna.take(name, lease=0.3, renew=False)
+    first = lock.token
+    lapse(lock)
+    again = anna.take(name)
+    assert again.token > first
+    again.verify()
+    again.release()
+    with pytest.raises(LockNotHeld):
+        again.release()
+
+
+def test_a_released_lock_is_free_for_everyone_at_once(anna, ben, carl, name):
+    anna.take(name).release()
+    assert ben.tries(name)
+    assert carl.tries(name)
+
+
+def test_a_lock_can_be_taken_and_released_many_times(anna, name):
+    lock = anna.lock(name)
+    tokens = []
+    for _ in range(30):
+        assert lock.acquire(timeout=PATIENCE)
+        tokens.append(lock.token)
+        lock.release()
+    assert tokens == sorted(set(tokens))

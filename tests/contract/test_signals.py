@@ -1,0 +1,97 @@
+"""Signals tell of every lock that is taken and left, with its lease and its backend."""
+
+import pytest
+
+from distlock import Lock
+from distlock.lease import Lease
+from distlock.signals import lock_acquired, lock_released
+from tests.contract.actors import PATIENCE
+
+
+def test_taking_and_leaving_are_told(anna, name, told, using, backend):
+    lock = anna.take(name)
+    token = lock.token
+    lock.release()
+    assert [event for event in told if event[1] == name] == [
+        ("acquired", name, token, using, type(backend)),
+        ("released", name, token, using, type(backend)),
+    ]
+
+
+def test_entering_again_is_no_new_event(anna, name, told):
+    lock = anna.take(name)
+    lock.acquire()
+    lock.release()
+    assert told.words(name) == ["acquired"]
+    lock.release()
+    assert told.words(name) == ["acquired", "released"]
+
+
+def test_a_failed_try_is_no_event(anna, ben, name, told):
+    anna.take(name)
+    ben.tries(name)
+    assert told.words(name) == ["acquired"]
+
+
+@pytest.mark.parametrize("signal", [lock_acquired, lock_released])
+def test_receivers_get_the_lease(using, name, signal):
+    leases = []
+
+    def receive(sender, lease, using, **kwargs):
+        leases.append(lease)
+
+    signal.connect(receive)
+    try:
+        with Lock(name, using=using) as lock:
+            token = lock.token
+    finally:
+        signal.disconnect(receive)
+    (lease,) = leases
+    assert isinstance(lease, Lease)
+    assert (lease.name, lease.token) == (name, token)
+
+
+@pytest.mark.parametrize("signal", [lock_acquired, lock_released])
+def test_an_error_in_a_receiver_disturbs_nobody(anna, ben, name, signal):
+    def fail(**kwargs):
+        raise RuntimeError("a receiver has a bug")
+
+    signal.connect(fail)
+    try:
+        lock = anna.take(name)
+        lock.verify()
+        lock.release()
+    finally:
+        signal.disconnect(fail)
+    assert ben.tries(name)
+
+
+def test_the_lock_is_held_when_its_taking_is_told(using, name):
+    held = []
+
+    def receive(sender, lease, using, **kwargs):
+        held.append(Lock(lease.name, using=using).held)
+
+    lock_acquired.connect(receive)
+    try:
+        with Lock(name, using=using):
+            assert held == [True]
+    finally:
+        lock_acquired.disconnect(receive)
+
+
+def test_a_receiver_may_be_a_coroutine_function(using, actor, name):
+    seen = []
+
+    async def receive(sender, lease, using, **kwargs):
+        seen.append(lease.name)
+
+    async def work():
+        async with Lock(name, using=using):
+            return list(seen)
+
+    lock_acquired.connect(receive)
+    try:
+        assert actor("task").call(work).result(PATIENCE) == [name]
+    finally:
+        lock_acquired.disconnect(receive)

@@ -1,0 +1,103 @@
+"""Sweeping clears leases that have ended, and trusts nothing but their end."""
+
+import threading
+
+import pytest
+
+from distlock import LockLost
+from distlock.lease import State, Swept
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+
+
+def ended(actor, name):
+    lock = actor.take(name, lease=0.2, renew=False)
+    eventually(lambda: lock.info().state is State.EXPIRED)
+    return lock
+
+
+def test_an_ended_lease_is_swept_and_counted(anna, backend, name):
+    lock = ended(anna, name)
+    assert backend.sweep().expired == 1
+    assert lock.info().state is State.FREE
+    assert list(backend.list(name)) == []
+
+
+def test_several_ended_leases_are_swept_at_once(anna, backend, name):
+    locks = [anna.take(f"{name}:{number}", lease=0.3, renew=False) for number in range(5)]
+    eventually(lambda: all(lock.info().state is State.EXPIRED for lock in locks))
+    assert backend.sweep().expired == 5
+
+
+def test_a_held_lock_is_not_swept(anna, ben, backend, name):
+    lock = anna.take(name)
+    assert backend.sweep() == Swept()
+    lock.verify()
+    assert not ben.tries(name)
+
+
+def test_there_is_nothing_to_sweep_the_second_time(anna, backend, name):
+    ended(anna, name)
+    backend.sweep()
+    assert backend.sweep() == Swept()
+
+
+def test_a_lock_that_was_just_freed_is_not_swept(anna, backend, name):
+    """Its row or node may be kept for its token."""
+    anna.take(name).release()
+    assert backend.sweep().expired == 0
+
+
+def test_whoever_had_the_swept_lock_has_lost_it(anna, backend, name):
+    lock = ended(anna, name)
+    backend.sweep()
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_swept_lock_can_be_taken(anna, ben, backend, name):
+    ended(anna, name)
+    backend.sweep()
+    assert ben.tries(name)
+
+
+def test_sweeping_does_not_disturb_who_waits(anna, ben, backend, name):
+    held = anna.take(name)
+    waiting = ben.lock(name).start("acquire")
+    for _ in range(3):
+        backend.sweep()
+    assert not waiting.done()
+    held.release()
+    assert waiting.result(PATIENCE)
+
+
+def test_sweepers_may_meet(anna, backend, name):
+    """Each ended lease is counted by one of them."""
+    locks = [anna.take(f"{name}:{number}", lease=0.3, renew=False) for number in range(10)]
+    eventually(lambda: all(lock.info().state is State.EXPIRED for lock in locks))
+    swept = []
+    sweepers = [threading.Thread(target=lambda: swept.append(backend.sweep())) for _ in range(4)]
+    for sweeper in sweepers:
+        sweeper.start()
+    for sweeper in sweepers:
+        sweeper.join(PATIENCE)
+    assert sum(each.expired for each in swept) == 10
+
+
+def test_what_was_free_for_long_is_removed(kind, backend_settings, settings, actor, name):
+    from distlock import locks
+    from distlock.clock import clock
+
+    settings.DISTLOCK = backend_settings(kind)
+    if "keep" not in type(locks["default"]).default_options:
+        assert locks["default"].sweep().removed == 0
+        return
+    settings.DISTLOCK = backend_settings(kind, OPTIONS={"keep": 0.05})
+    person = actor("thread")
+    held = person.take(f"{name}:held")
+    person.take(f"{name}:free").release()
+    end = clock() + 0.1
+    eventually(lambda: clock() > end)
+    assert locks["default"].sweep().removed == 1
+    assert person.lock(f"{name}:free").info().token is None
+    held.verify()

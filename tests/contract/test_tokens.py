@@ -1,0 +1,121 @@
+"""Fencing tokens: whole numbers that only grow, for each lock, whatever happens in between."""
+
+import pytest
+
+from distlock import LockLost
+from distlock.lease import State
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+
+
+def test_a_token_is_a_positive_whole_number_that_a_bigint_column_can_hold(anna, name):
+    token = anna.take(name).token
+    assert type(token) is int
+    assert 0 < token < 2**63
+
+
+def test_a_token_stays_the_same_for_as_long_as_the_lock_is_held(anna, backend, name):
+    lock = anna.take(name, lease=0.9)
+    token = lock.token
+    since = lock.info()
+    eventually(lambda: lock.info().remaining != since.remaining)
+    eventually(lambda: lock.info().until != since.until)  # it has been renewed
+    assert lock.token == lock.info().token == token
+
+
+def test_every_owner_gets_a_greater_token(anna, ben, name):
+    hers, his = anna.lock(name), ben.lock(name)
+    tokens = []
+    for _ in range(4):
+        for lock in (hers, his):
+            assert lock.acquire(timeout=PATIENCE)
+            tokens.append(lock.token)
+            lock.release()
+    assert tokens == sorted(set(tokens))
+
+
+def test_a_waiter_gets_a_greater_token_than_the_holder_before_it(anna, ben, name):
+    held = anna.take(name)
+    token = held.token
+    lock = ben.lock(name)
+    waiting = lock.start("acquire")
+    held.release()
+    waiting.result(PATIENCE)
+    assert lock.token > token
+
+
+def test_a_failed_try_uses_no_token_of_the_holder(anna, ben, name):
+    held = anna.take(name)
+    ben.tries(name)
+    assert held.info().token == held.token
+
+
+def test_a_successor_after_the_lease_ended_has_a_greater_token(anna, ben, name):
+    old = anna.take(name, lease=0.3, renew=False)
+    token = old.token
+    assert ben.take(name).token > token
+
+
+def test_a_successor_after_a_break_has_a_greater_token(anna, ben, name):
+    old = anna.take(name)
+    token = old.token
+    ben.lock(name).force_release(token)
+    assert ben.take(name).token > token
+    with pytest.raises(LockLost):
+        old.release()
+
+
+def test_tokens_grow_over_a_sweep_of_ended_leases(anna, ben, backend, name):
+    old = anna.take(name, lease=0.2, renew=False)
+    token = old.token
+    eventually(lambda: old.info().state is State.EXPIRED)
+    backend.sweep()
+    assert ben.take(name).token > token
+
+
+def test_tokens_grow_over_a_sweep_that_removes_every_trace(
+    kind, backend_settings, settings, actor, name
+):
+    from distlock import locks
+
+    settings.DISTLOCK = backend_settings(kind)
+    if "keep" in type(locks["default"]).default_options:
+        settings.DISTLOCK = backend_settings(kind, OPTIONS={"keep": 0.001})
+    person = actor("thread")
+    tokens = []
+    for _ in range(3):
+        lock = person.take(name)
+        tokens.append(lock.token)
+        lock.release()
+        free_for = 0.002
+        eventually(lambda end=_later(free_for): _later(0) > end)
+        locks["default"].sweep()
+    assert tokens == sorted(set(tokens))
+
+
+def _later(seconds):
+    from distlock.clock import clock
+
+    return clock() + seconds
+
+
+def test_tokens_grow_over_a_restart_of_the_backend(anna, backend, name):
+    lock = anna.lock(name)
+    tokens = []
+    for _ in range(3):
+        lock.acquire()
+        tokens.append(lock.token)
+        lock.release()
+        backend.close()
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.shared
+def test_tokens_grow_from_process_to_process(actor, name):
+    people = [actor("process"), actor("thread"), actor("process"), actor("task")]
+    tokens = []
+    for person in people * 2:
+        lock = person.take(name)
+        tokens.append(lock.token)
+        lock.release()
+    assert tokens == sorted(set(tokens))

@@ -1,0 +1,147 @@
+"""``with`` and ``async with``: the body runs only under the lock, and its errors are never hidden."""
+
+import contextlib
+import inspect
+
+import pytest
+
+from distlock import Lock, LockLost, LockTimeout
+from tests.contract.actors import PATIENCE
+
+
+@pytest.fixture
+def run(anna):
+    """Run a body under a lock as anna, in a thread with ``with``, in a task with ``async with``."""
+
+    def under(lock, body):
+        with lock as entered:
+            return body(entered)
+
+    async def aunder(lock, body):
+        async with lock as entered:
+            result = body(entered)
+            return await result if inspect.isawaitable(result) else result
+
+    chosen = aunder if hasattr(anna, "task") else under
+    return lambda lock, body: anna.call(chosen, lock, body).result(PATIENCE)
+
+
+@pytest.fixture
+def lock(using, name):
+    return Lock(name, using=using)
+
+
+def broken(using, lock):
+    """Break the lock from outside while its body runs."""
+    from distlock import locks
+
+    assert locks[using].force_release(lock.name, lock.token)
+
+
+def test_the_body_gets_the_lock(run, lock):
+    assert run(lock, lambda entered: entered is lock)
+
+
+def test_the_body_runs_under_the_lock(run, lock, carl, name):
+    assert run(lock, lambda entered: (entered.held, carl.tries(name))) == (True, False)
+
+
+def test_the_lock_is_free_after_the_body(run, lock, carl, name):
+    run(lock, lambda entered: None)
+    assert carl.tries(name)
+
+
+def test_the_lock_is_free_after_an_exception_of_the_body(run, lock, carl, name):
+    with pytest.raises(ZeroDivisionError):
+        run(lock, lambda entered: 1 / 0)
+    assert carl.tries(name)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_the_lock_is_free_after_the_body_was_ended_from_outside(run, lock, carl, name, stop):
+    def end(entered):
+        raise stop
+
+    with contextlib.suppress(BaseException):
+        run(lock, end)
+    assert carl.tries(name)
+
+
+def test_the_body_does_not_run_without_the_lock(run, using, carl, name):
+    carl.take(name)
+    ran = []
+    with pytest.raises(LockTimeout) as caught:
+        run(Lock(name, using=using, timeout=0.05), ran.append)
+    assert not ran
+    assert repr(name) in str(caught.value)
+
+
+def test_the_body_does_not_run_when_a_single_try_fails(run, using, carl, name):
+    carl.take(name)
+    ran = []
+    with pytest.raises(LockTimeout):
+        run(Lock(name, using=using, blocking=False), ran.append)
+    assert not ran
+
+
+def test_leaving_a_lost_lock_raises_lock_lost(run, using, lock):
+    with pytest.raises(LockLost):
+        run(lock, lambda entered: broken(using, entered))
+
+
+def test_leaving_a_lock_that_ran_out_raises_lock_lost(run, using, name):
+    from tests.contract.watch import eventually
+
+    with pytest.raises(LockLost):
+        run(
+            Lock(name, using=using, lease=0.2, renew=False),
+            lambda entered: eventually(lambda: not entered.held),
+        )
+
+
+def test_an_exception_of_the_body_is_not_hidden_by_the_loss(run, using, lock):
+    def body(entered):
+        broken(using, entered)
+        raise ZeroDivisionError("of the body")
+
+    with pytest.raises(ZeroDivisionError, match="of the body"):
+        run(lock, body)
+
+
+def test_a_lost_lock_that_was_left_can_be_entered_again(run, using, lock):
+    with pytest.raises(LockLost):
+        run(lock, lambda entered: broken(using, entered))
+    assert run(lock, lambda entered: entered.held)
+
+
+def test_the_body_may_enter_the_same_lock(using, anna, carl, name):
+    lock = Lock(name, using=using)
+
+    def twice():
+        with lock, lock, Lock(name, using=using):
+            return carl.tries(name)
+
+    async def atwice():
+        async with lock, lock, Lock(name, using=using):
+            return carl.tries(name)
+
+    assert anna.call(atwice if hasattr(anna, "task") else twice).result(PATIENCE) is False
+    assert carl.tries(name)
+
+
+def test_the_body_may_release_by_itself_and_is_told(run, lock):
+    """The exit then has nothing to release, as with threading.RLock."""
+    from distlock import LockNotHeld
+
+    def release(entered):
+        from distlock.owners import current_task
+
+        return entered.arelease() if current_task() else entered.release()
+
+    with pytest.raises(LockNotHeld):
+        run(lock, release)
+
+
+def test_one_lock_object_can_be_used_again_and_again(run, lock):
+    tokens = [run(lock, lambda entered: entered.token) for _ in range(5)]
+    assert tokens == sorted(set(tokens))

@@ -1,0 +1,89 @@
+"""Ways to look at what happens in other threads, without hoping that a pause was long enough."""
+
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from distlock.holdings import holdings
+from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
+from tests.contract.actors import PATIENCE
+
+SIGNALS = {
+    "acquired": lock_acquired,
+    "released": lock_released,
+    "lost": lock_lost,
+    "broken": lock_broken,
+}
+
+
+def waits(future, moment=0.1):
+    """Fail if ``future`` ends within a moment; a slow machine cannot make this fail wrongly."""
+    with pytest.raises(TimeoutError):
+        future.result(moment)
+    return True
+
+
+def eventually(condition):
+    """Return the first true value of ``condition()``; fail when none comes."""
+    end = time.monotonic() + PATIENCE
+    while not (value := condition()):
+        assert time.monotonic() < end, f"never came true: {condition}"
+        time.sleep(0.005)
+    return value
+
+
+class Events(list):
+    """What the signals told: (word, lock's name, token, alias, sender)."""
+
+    def words(self, name):
+        return [event[0] for event in self if event[1] == name]
+
+    def wait_for(self, word, name):
+        """Return the first event of this word about this lock, once it is there."""
+
+        def found():
+            return next((event for event in list(self) if event[:2] == (word, name)), None)
+
+        return eventually(found)
+
+
+@contextmanager
+def events():
+    """Record the signals of this process."""
+    seen = Events()
+    receivers = []
+    for word, signal in SIGNALS.items():
+
+        def receive(sender, *, lease, using, word=word, **kwargs):
+            seen.append((word, lease.name, lease.token, using, sender))
+
+        signal.connect(receive)
+        receivers.append((signal, receive))
+    try:
+        yield seen
+    finally:
+        for signal, receive in receivers:
+            signal.disconnect(receive)
+
+
+class Once:
+    """A callback that keeps what it was called with, and can be waited for."""
+
+    def __init__(self):
+        self.calls = []
+        self._called = threading.Event()
+
+    def __call__(self, *args):
+        self.calls.append(args)
+        self._called.set()
+
+    def wait(self):
+        assert self._called.wait(PATIENCE), "was never called"
+        return self.calls[0]
+
+
+def in_line(using, name):
+    """Return how many threads and tasks of this process stand in line, the holder included."""
+    return len(holdings._turns._queues.get((using, name), ()))

@@ -1,0 +1,136 @@
+"""Imports go only down the layers of the package, and never up or to the site."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import distlock
+
+PACKAGE = Path(distlock.__file__).parent
+
+#: from the words at the bottom to the faces at the top; a module belongs to the longest name
+LAYERS = [
+    ["exceptions", "names", "clock", "migrations"],
+    ["lease", "signals", "threads", "models", "apps", "owners"],
+    ["backends.settings"],
+    ["backends.base"],
+    ["backends"],
+    ["handler"],
+    ["asking", "hold", "calls", "waits"],
+    ["events", "turns", "withdrawals"],
+    ["keeper"],
+    ["holdings"],
+    ["decorating", "transactions"],
+    ["lock"],
+    [""],
+    ["fencing", "checks", "testing", "celery", "commands", "admin", "recipes", "management"],
+]
+WORDS = {"exceptions", "names", "clock", "lease", "signals", "threads", "models", "owners"}
+
+
+def modules():
+    return sorted(PACKAGE.rglob("*.py"))
+
+
+def dotted(path):
+    parts = path.relative_to(PACKAGE).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def rank(module):
+    best = None
+    for number, names in enumerate(LAYERS):
+        for name in names:
+            inside = module == name or (name and module.startswith(name + "."))
+            if inside and (best is None or len(name) > best[0]):
+                best = (len(name), number)
+    assert best is not None, f"tests/unit/test_layers.py does not know where {module!r} belongs"
+    return best[1]
+
+
+def imported(path):
+    """Yield every module of the package that ``path`` imports when it is loaded."""
+    for node in imports_at_load(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif node.level == 0 and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if is_module(inner) else node.module
+
+
+def imports_at_load(tree):
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield node
+        elif not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            yield from imports_at_load(node)
+
+
+def is_module(name):
+    path = PACKAGE.parent.joinpath(*name.split("."))
+    return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_imports_go_down_only(path):
+    own = dotted(path)
+    for name in imported(path):
+        if name == "distlock" or name.startswith("distlock."):
+            other = name.removeprefix("distlock").lstrip(".")
+            assert rank(other) <= rank(own), f"{own or 'distlock'} imports {name}"
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_nothing_imports_the_site_or_the_tests(path):
+    roots = {name.partition(".")[0] for name in imported(path)}
+    assert not roots & {"locksite", "tests"}
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_no_import_is_relative(path):
+    tree = ast.parse(path.read_text())
+    assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_a_module_opens_with_what_it_is_for(path):
+    tree = ast.parse(path.read_text())
+    if tree.body:
+        assert ast.get_docstring(tree)
+
+
+@pytest.mark.parametrize("path", modules(), ids=dotted)
+def test_a_module_stays_short(path):
+    """At most 250 lines that are neither blank nor comment nor docstring."""
+    tree = ast.parse(path.read_text())
+    lines = {
+        node.lineno + offset
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.stmt, ast.expr)) and not is_docstring(node, tree)
+        for offset in range(node.end_lineno - node.lineno + 1 if is_simple(node) else 1)
+    }
+    assert len(lines) <= 250
+
+
+def is_simple(node):
+    return isinstance(node, ast.expr) or not hasattr(node, "body")
+
+
+def is_docstring(node, tree):
+    return any(
+        node is first or node is first.value
+        for parent in ast.walk(tree)
+        if isinstance(parent, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
+        for first in parent.body[:1]
+        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
+    )
+
+
+def test_the_words_import_nothing_above_them():
+    for path in modules():
+        if dotted(path) in WORDS:
+            for name in imported(path):
+                inner = name.removeprefix("distlock.")
+                assert not name.startswith("distlock.") or inner in WORDS

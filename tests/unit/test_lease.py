@@ -1,0 +1,72 @@
+"""Owners, claims and leases: the words that locks are spoken of with."""
+
+from distlock.clock import clock, left
+from distlock.lease import Claim, Lease, Owner
+
+ANNA = Owner("nonce/1", "web1", 100, "MainThread")
+
+
+def claim(**changes):
+    return Claim(**{"name": "stock", "owner": ANNA, "duration": 30.0, **changes})
+
+
+def test_owners_are_one_when_their_keys_are():
+    assert Owner("k", "web1", 1, "a") == Owner("k", "web2", 2, "b")
+
+
+def test_a_reused_process_and_thread_is_not_its_predecessor():
+    assert Owner("nonce/1", "web1", 100, "t") != Owner("other/1", "web1", 100, "t")
+
+
+def test_an_owner_is_shown_as_host_process_and_thread():
+    assert str(ANNA) == "web1:100:MainThread"
+
+
+def test_two_claims_of_one_owner_differ_by_their_nonces():
+    assert claim() != claim()
+
+
+def test_a_lease_ends_its_duration_after_the_request_was_sent():
+    assert claim(duration=30.0).granted(7, sent_at=1000.0).deadline == 1030.0
+
+
+def test_a_lease_speaks_for_its_claim():
+    wish = claim()
+    lease = wish.granted(7, sent_at=0.0)
+    assert (lease.name, lease.owner, lease.duration, lease.nonce, lease.token) == (
+        "stock",
+        ANNA,
+        30.0,
+        wish.nonce,
+        7,
+    )
+
+
+def test_what_remains_of_a_lease_is_never_negative():
+    assert claim().granted(7, sent_at=clock() - 1000).remaining == 0.0
+
+
+def test_what_remains_of_a_lease_is_counted_on_the_local_clock():
+    assert 29.0 < claim().granted(7, sent_at=clock()).remaining <= 30.0
+
+
+def test_a_renewed_lease_differs_only_in_its_deadline():
+    lease = claim().granted(7, sent_at=0.0)
+    assert lease.until(99.0) == Lease(lease.claim, 7, 99.0)
+
+
+def test_the_clock_does_not_run_backwards():
+    readings = [clock() for _ in range(1000)]
+    assert readings == sorted(readings)
+
+
+def test_no_deadline_leaves_the_longest_time():
+    assert left(None, at_most=5.0) == 5.0
+
+
+def test_a_deadline_far_away_leaves_the_longest_time():
+    assert left(clock() + 1000, at_most=5.0) == 5.0
+
+
+def test_a_deadline_that_passed_leaves_nothing():
+    assert left(clock() - 1, at_most=5.0) == 0.0

@@ -1,0 +1,86 @@
+"""Use of the public API, checked by mypy in test_typing.py and never run."""
+
+from typing import Any, assert_type
+
+from distlock import Lock, LockLost, LockTimeout, locks
+from distlock.lease import Lease, LockInfo, State, Swept
+from distlock.signals import lock_lost
+
+
+def tell(lease: Lease) -> None:
+    print(lease.name)
+
+
+def in_sync_code() -> int:
+    with Lock("invoice:42", timeout=10, on_lost=tell) as lock:
+        assert_type(lock, Lock)
+        lock.check()
+        lock.verify()
+        assert_type(lock.held, bool)
+        assert_type(lock.locked(), bool)
+        assert_type(lock.acquire(), bool)
+        assert_type(lock.acquire(False), bool)
+        assert_type(lock.acquire(timeout=2.5), bool)
+        info = lock.info()
+        assert_type(info, LockInfo)
+        assert_type(info.state, State)
+        token: int = lock.token
+        remaining: float = lock.remaining
+        print(remaining)
+        return token
+
+
+def in_a_transaction() -> None:
+    with Lock("stock").atomic():
+        pass
+    with Lock("stock").atomic(using="other"):
+        pass
+
+
+async def in_async_code() -> None:
+    async with Lock("feed", using="local", lease=5, renew=False, owner="order-42") as lock:
+        assert_type(lock, Lock)
+        assert_type(await lock.aacquire(timeout=1), bool)
+        await lock.arelease()
+        await lock.averify()
+        assert_type(await lock.alocked(), bool)
+        assert_type(await lock.ainfo(), LockInfo)
+        assert_type(await lock.aforce_release(7), bool)
+
+
+@Lock("report:{account_id}", blocking=False)
+def report(account_id: int, *, kind: str = "daily") -> str:
+    return f"{account_id}{kind}"
+
+
+@Lock("report:{account_id}")
+async def areport(account_id: int) -> str:
+    return str(account_id)
+
+
+async def decorated() -> None:
+    assert_type(report(7, kind="x"), str)
+    assert_type(await areport(7), str)
+
+
+def failures() -> None:
+    try:
+        report(1)
+    except LockTimeout:
+        pass
+    except LockLost:
+        pass
+
+
+def backends() -> None:
+    backend = locks["default"]
+    assert_type(backend.sweep(), Swept)
+    assert_type(backend.force_release("a", 7), Lease | None)
+    for info in backend.list("invoice:"):
+        assert_type(info, LockInfo)
+
+
+def receiver(sender: Any, lease: Lease, using: str, **kwargs: Any) -> None: ...
+
+
+lock_lost.connect(receiver)
