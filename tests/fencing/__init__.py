@@ -1,0 +1,1 @@
+"""Writes on condition of a fencing token."""
