@@ -41,7 +41,7 @@ lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/python -m django makemigrations --check --settings=tests.settings --pythonpath=.
 
 packages:
-	@tools/packages $(BASE)
+	@tools/packages $(BASE) $(NEWEST)
 
 # The demo runs on SQLite: Django and this package are all it needs.
 demo: .envs/demo/.ready

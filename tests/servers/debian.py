@@ -14,6 +14,7 @@ from collections.abc import Callable
 
 #: Servers lie where only root's PATH leads.
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin"])
+_PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _JARS = "/usr/share/java"
 
 
@@ -70,8 +71,8 @@ def _packages() -> dict[str, Callable[[], bool]]:
         "libmariadb-dev": lambda: _has(program, "mariadb_config"),
         "pkg-config": lambda: _has(program, "pkg-config"),
         "gcc": lambda: _has(program, "gcc"),
-        "python3-dev": lambda: os.path.exists(sysconfig.get_path("include") + "/Python.h"),
-        "python3-venv": _can_make_environments,
+        f"{_PYTHON}-dev": lambda: os.path.exists(f"{sysconfig.get_path('include')}/Python.h"),
+        f"{_PYTHON}-venv": _can_make_environments,
     }
 
 
