@@ -41,8 +41,9 @@ class FencedQuerySet(models.QuerySet[M]):
 
         Returns the number of rows that were found. Raises StaleToken if any of them was written
         under a newer token; TypeError or ValueError for what can be no token, and TypeError where
-        ``update()`` does. Where the database refuses to write to rows that changed since the
-        transaction began (PostgreSQL from REPEATABLE READ on), its OperationalError comes first.
+        ``update()`` does. Where the database itself refuses to write to rows that have changed
+        since the transaction began (PostgreSQL from REPEATABLE READ on), its OperationalError
+        comes first.
         """
         token = checked_token(token)
         if FENCE in values:

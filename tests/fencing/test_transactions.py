@@ -82,15 +82,24 @@ class TestOnServers:
     def kind(self, request):
         return request.param
 
-    def test_a_write_after_the_snapshot_counts(self, shop, queryset, elsewhere):
+    @pytest.fixture
+    def old_snapshot(self, kind, shop):
+        """Let MariaDB answer from what the first query saw, as is its own default."""
+        if kind == "mariadb":
+            with connections[shop.using].cursor() as cursor:
+                cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+
+    def test_a_write_after_the_snapshot_counts(self, shop, queryset, old_snapshot, elsewhere):
         with shop.atomic():
-            assert queryset.count() == 1  # MariaDB answers from this snapshot from now on
+            assert queryset.count() == 1
             elsewhere(lambda: shop.seats.all().fenced_update(6, number=1)).result(30)
             with pytest.raises(StaleToken):
                 queryset.fenced_update(5, number=2)
         assert shop.seats.get().number == 1
 
-    def test_a_row_that_left_the_queryset_after_the_snapshot_is_not_written(self, shop, elsewhere):
+    def test_a_row_that_left_the_queryset_after_the_snapshot_is_not_written(
+        self, shop, old_snapshot, elsewhere
+    ):
         event = shop.events.create()
         shop.seats.create(event=event)
         with shop.atomic():

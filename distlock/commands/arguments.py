@@ -1,0 +1,67 @@
+"""Arguments that several of the commands take."""
+
+from __future__ import annotations
+
+import argparse
+
+from django.core.management.base import CommandParser
+
+from distlock.names import checked_name
+
+
+def add_using(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--using",
+        action="append",
+        metavar="ALIAS",
+        help="Ask only the backend of this alias. May be repeated; all backends by default.",
+    )
+
+
+def add_name(parser: CommandParser) -> None:
+    parser.add_argument("name", type=name, metavar="NAME", help="The lock's name.")
+
+
+def add_prefix(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--prefix", type=prefix, default="", help="Only locks whose names begin with this."
+    )
+
+
+def add_json(parser: CommandParser) -> None:
+    parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
+
+
+def add_common(parser: CommandParser) -> None:
+    """Let Django's own options stand behind the subcommand as well as before it."""
+    for option in ("--settings", "--pythonpath"):
+        parser.add_argument(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
+    for option in ("--traceback", "--no-color", "--force-color"):
+        parser.add_argument(
+            option, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+        )
+    parser.add_argument(
+        "-v",
+        "--verbosity",
+        type=int,
+        choices=range(4),
+        default=argparse.SUPPRESS,
+        help=argparse.SUPPRESS,
+    )
+
+
+def name(value: str) -> str:
+    """Return ``value`` if a lock may be called so."""
+    try:
+        return checked_name(value)
+    except (TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def prefix(value: str) -> str:
+    """Return ``value`` if a lock's name may begin so."""
+    try:
+        checked_name(f"-{value}-")
+    except (TypeError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"no name can begin with {value!r}") from error
+    return value

@@ -1,0 +1,32 @@
+"""The exit codes of the management commands; scripts rely on them, so they never change."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from django.core.management.base import CommandError
+
+DONE = 0
+#: a backend could not be asked, or something else went wrong
+FAILED = 1
+#: the command line was wrong (argparse's own code)
+USAGE = 2
+#: there is no such hold (any more)
+NOT_HELD = 3
+#: the person at the terminal said no
+DECLINED = 4
+
+MEANINGS = {
+    DONE: "done",
+    FAILED: "a backend could not be asked, or another error",
+    USAGE: "wrong use",
+    NOT_HELD: "the lock is not held, or not under that token any more",
+    DECLINED: "not confirmed, nothing was done",
+}
+
+EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in MEANINGS.items()) + "."
+
+
+def leave(code: int, message: str) -> NoReturn:
+    """End the command with ``message`` on stderr and ``code``; call_command() sees CommandError."""
+    raise CommandError(message, returncode=code)

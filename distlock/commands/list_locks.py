@@ -1,0 +1,72 @@
+"""``manage.py locks list``: every lock that is held, or whose lease ended without release."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.commands import document, table, text
+from distlock.commands.arguments import add_json, add_prefix, add_using
+from distlock.commands.backends import Backends
+from distlock.lease import LockInfo, State
+
+HELP = "List the locks that are held, and those whose lease ended without being released."
+HEADING = ("BACKEND", "NAME", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS")
+STATES = (State.HELD.value, State.EXPIRED.value)
+
+
+def add_arguments(parser: CommandParser) -> None:
+    add_using(parser)
+    add_prefix(parser)
+    parser.add_argument(
+        "--state",
+        action="append",
+        choices=STATES,
+        help="Only locks in this state. May be repeated.",
+    )
+    add_json(parser)
+
+
+def run(
+    command: BaseCommand,
+    *,
+    using: Collection[str] | None,
+    prefix: str,
+    state: Collection[str] | None,
+    json: bool,
+    **others: object,
+) -> None:
+    backends = Backends(using)
+    found = _found(backends, prefix, state or STATES)
+    if json:
+        document.write(found, backends.failures, command.stdout.write)
+    else:
+        nothing = True
+        for line in table.lines(HEADING, map(_row, found)):
+            nothing = False
+            command.stdout.write(line)
+        if nothing and not backends.failures:
+            command.stderr.write("No locks.")
+    backends.finish()
+
+
+def _found(backends: Backends, prefix: str, states: Collection[str]) -> Iterator[LockInfo]:
+    for alias in backends:
+        with backends.noting(alias):
+            for info in backends[alias].list(prefix):
+                if info.state in states:
+                    yield info
+
+
+def _row(info: LockInfo) -> tuple[str, ...]:
+    return (
+        info.using,
+        text.quoted(info.name),
+        info.state.value,
+        text.owner(info.owner),
+        text.moment(info.since),
+        text.duration(info.remaining),
+        text.NOTHING if info.token is None else str(info.token),
+        text.NOTHING if info.waiters is None else str(len(info.waiters)),
+    )

@@ -1,0 +1,98 @@
+"""``manage.py locks release NAME --token N``: break one hold, and no other."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Collection
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.commands import text
+from distlock.commands.arguments import add_name, add_using
+from distlock.commands.backends import Backends
+from distlock.commands.exits import DECLINED, NOT_HELD, USAGE, leave
+from distlock.lease import LockInfo, State
+from distlock.lock import Lock
+
+HELP = "Break the hold of a lock that has this token, and only that one. Asks first."
+
+
+def add_arguments(parser: CommandParser) -> None:
+    add_name(parser)
+    add_using(parser)
+    parser.add_argument(
+        "--token",
+        type=_token,
+        required=True,
+        help="The fencing token of the hold to break, as `locks show` and `locks list` print it.",
+    )
+    parser.add_argument("--yes", action="store_true", help="Do not ask; for scripts.")
+
+
+def run(
+    command: BaseCommand,
+    *,
+    name: str,
+    token: int,
+    using: Collection[str] | None,
+    yes: bool,
+    **others: object,
+) -> None:
+    backends = Backends(using)
+    info = _find(backends, name, token)
+    command.stdout.write(
+        f"{text.quoted(info.name)} on {info.using} is {info.state.value}"
+        f" by {text.owner(info.owner)} since {text.moment(info.since)}, token {info.token}."
+    )
+    command.stdout.write(
+        "Its holder may still be working. Once the lock is broken others can take it; the holder"
+        " learns of it when it next renews, and writes with an older fencing token."
+    )
+    if not yes:
+        _ask(command)
+    if not Lock(name, using=info.using).force_release(token):
+        leave(NOT_HELD, f"lock {name!r} is not held under token {token} any more; nothing was done")
+    command.stdout.write(command.style.SUCCESS("Broken."))
+
+
+def _find(backends: Backends, name: str, token: int) -> LockInfo:
+    """Return the one hold of ``name`` with this token; leaves if there is not exactly one."""
+    seen = []
+    for alias in backends:
+        with backends.noting(alias):
+            seen.append(backends[alias].inspect(name))
+    held = [info for info in seen if info.state is not State.FREE]
+    wanted = [info for info in held if info.token == token]
+    if len(wanted) > 1:
+        aliases = ", ".join(repr(info.using) for info in wanted)
+        leave(USAGE, f"lock {name!r} has this token on {aliases}; choose one with --using")
+    if not wanted:
+        backends.finish()  # it may be held where nobody could look
+        others = "; ".join(
+            f"on {info.using} it is {info.state.value} by {text.owner(info.owner)}"
+            f" under token {info.token}"
+            for info in held
+        )
+        leave(NOT_HELD, f"lock {name!r} is not held under token {token}; {others or 'it is free'}")
+    return wanted[0]
+
+
+def _ask(command: BaseCommand) -> None:
+    if not sys.stdin.isatty():
+        leave(
+            USAGE, "there is no terminal to ask at; say --yes to break the hold without a question"
+        )
+    try:
+        answer = input("Break it? [y/N] ")
+    except (EOFError, KeyboardInterrupt):
+        command.stdout.write("")
+        answer = ""
+    if answer.strip().lower() not in ("y", "yes"):
+        leave(DECLINED, "nothing was done")
+
+
+def _token(value: str) -> int:
+    if not (value.isascii() and value.isdecimal()):
+        raise argparse.ArgumentTypeError(f"a token is a whole number, not {value!r}")
+    return int(value)

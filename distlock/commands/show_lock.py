@@ -1,0 +1,78 @@
+"""``manage.py locks show NAME``: all that the backends know of one lock."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Collection, Iterator
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.commands import document, table, text
+from distlock.commands.arguments import add_json, add_name, add_using
+from distlock.commands.backends import Backends
+from distlock.commands.exits import NOT_HELD, leave
+from distlock.lease import LockInfo, State
+from distlock.owners import NAMED, is_named
+
+HELP = "Show who holds a lock, since when, for how long still, and who waits for it."
+
+
+def add_arguments(parser: CommandParser) -> None:
+    add_name(parser)
+    add_using(parser)
+    add_json(parser)
+
+
+def run(
+    command: BaseCommand,
+    *,
+    name: str,
+    using: Collection[str] | None,
+    json: bool,
+    **others: object,
+) -> None:
+    backends = Backends(using)
+    found = []
+    for alias in backends:
+        with backends.noting(alias):
+            found.append(backends[alias].inspect(name))
+    if json:
+        document.write(found, backends.failures, command.stdout.write)
+    else:
+        for info in found:
+            command.stdout.write(f"{text.quoted(info.name)} on {info.using}")
+            table.fields(_fields(info), command.stdout.write)
+    backends.finish()
+    if all(info.state is State.FREE for info in found):
+        leave(NOT_HELD, f"lock {name!r} is not held")
+
+
+def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
+    yield "state", info.state.value
+    if info.token is not None:
+        yield ("last token" if info.state is State.FREE else "token"), str(info.token)
+    if info.description:
+        yield "description", text.escaped(info.description)
+    if info.owner is not None:
+        yield "owner", text.owner(info.owner)
+        if is_named(info.owner):
+            yield "owner's name", text.quoted(info.owner.key.removeprefix(NAMED))
+    if info.since is not None:
+        yield "held since", f"{text.moment(info.since)} ({text.duration(info.held_for)})"
+    if info.until is not None:
+        yield "lease ends", f"{text.moment(info.until)} (in {text.duration(info.remaining)})"
+    if info.waiters is None:
+        yield "waiters", "not known to this backend"
+    else:
+        yield "waiters", str(len(info.waiters))
+        for place, waiter in enumerate(info.waiters, 1):
+            yield f"  {place}.", text.owner(waiter)
+    if info.state is not State.FREE and info.token is not None:
+        yield "to break it", break_line(info)
+
+
+def break_line(info: LockInfo) -> str:
+    """Return the command that breaks this hold."""
+    name = text.quoted(info.name)
+    word = name if name.startswith("$'") else shlex.quote(name)
+    return f"manage.py locks release {word} --using {info.using} --token {info.token}"

@@ -1,0 +1,47 @@
+"""``manage.py locks``: see who holds which lock, break a hold, clear the expired ones."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.commands import list_locks, release_lock, show_lock, sweep_locks
+from distlock.commands.arguments import add_common
+from distlock.commands.exits import EPILOG
+
+SUBCOMMANDS = {
+    "list": list_locks,
+    "show": show_lock,
+    "release": release_lock,
+    "sweep": sweep_locks,
+}
+
+
+class Command(BaseCommand):
+    help = "See who holds which lock, break a hold, clear the expired ones."
+    requires_system_checks = ()  # it must work where something else is broken
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parser.epilog = EPILOG
+        subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
+        for name, module in SUBCOMMANDS.items():
+            subparser = subparsers.add_parser(
+                name, help=module.HELP, description=module.HELP, epilog=EPILOG
+            )
+            module.add_arguments(subparser)
+            add_common(subparser)
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            # A name that the terminal's encoding lacks must not end the list.
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            SUBCOMMANDS[options["subcommand"]].run(self, **options)
+            self.stdout.flush()
+        except BrokenPipeError:
+            # The reader, `head` perhaps, has seen enough; Python's own last flush must not fail.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
