@@ -24,26 +24,35 @@ from typing import Any
 GRACE = 10.0
 
 
+def _status(pid: int) -> list[str] | None:
+    """Return the fields of ``/proc/PID/stat`` from the state on; None without such a process."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
 def started_at(pid: int) -> str | None:
     """Return when a process was started, in ticks of the kernel; None if there is no such process.
 
     Together with the pid this names a process for ever; a zombie counts as ended.
     """
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    return None if fields[0] == "Z" else fields[19]
+    fields = _status(pid)
+    return fields[19] if fields and fields[0] != "Z" else None
+
+
+def is_at_rest(pid: int) -> bool:
+    """Tell whether a process has stopped or ended."""
+    fields = _status(pid)
+    return fields is None or fields[0] in "TZ"
 
 
 def descendants(pid: int) -> list[int]:
     """Return ``pid`` and the processes below it, parents first."""
     below: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                stat = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-                below.setdefault(int(stat[1]), []).append(int(entry))
+        if entry.isdigit() and (fields := _status(int(entry))):
+            below.setdefault(int(fields[1]), []).append(int(entry))
     family = [pid]
     for member in family:
         family.extend(below.get(member, []))

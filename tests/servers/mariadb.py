@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.servers.database import DatabaseServer
 from tests.servers.debian import program
-from tests.servers.process import DatabaseServer
 
 
 class MariaDB(DatabaseServer):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import Any
 
+from tests.servers.database import DatabaseServer
 from tests.servers.debian import postgresql_program
-from tests.servers.process import DatabaseServer
 
 
 class PostgreSQL(DatabaseServer):

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tests.servers.guard import GRACE, descendants, guard, send
+from tests.servers.guard import GRACE, descendants, guard, is_at_rest, send
 
 HOST = "127.0.0.1"
 #: Seconds in which a server has to answer after its start.
@@ -39,6 +39,13 @@ def free_port() -> int:
             _given_out.add(port)
             return port
     raise RuntimeError("There is no free port between 20000 and 32000.")
+
+
+def _await_rest(pids: list[int]) -> None:
+    """Wait until signals have taken effect; a process that writes to disk takes a little longer."""
+    ends_at = time.monotonic() + GRACE
+    while not all(map(is_at_rest, pids)) and time.monotonic() < ends_at:
+        time.sleep(0.005)
 
 
 class Server(ABC):
@@ -130,8 +137,10 @@ class Server(ABC):
 
     def pause(self) -> None:
         """Stop all its processes where they are; connections stay open and silent."""
-        for pid in self.pids():
+        pids = self.pids()
+        for pid in pids:
             send(pid, signal.SIGSTOP)
+        _await_rest(pids)
 
     def resume(self) -> None:
         """Let all its processes go on."""
@@ -199,37 +208,6 @@ class Server(ABC):
             for pid in family:
                 send(pid, signal.SIGKILL)
             process.wait()
+        _await_rest(family)
         guard().forget(process.pid)
         self._process = None
-
-
-class DatabaseServer(Server):
-    """A server with one database ``distlock``, its owner and an administrator."""
-
-    engine: ClassVar[str]
-    scheme: ClassVar[str]
-    database: ClassVar[str] = "distlock"
-    user: ClassVar[str] = "distlock"
-    administrator: ClassVar[str]
-    password: ClassVar[str] = "not-a-secret"
-
-    @property
-    def url(self) -> str:
-        return (
-            f"{self.scheme}://{self.user}:{self.password}@{self.host}:{self.port}/{self.database}"
-        )
-
-    def django(self, port: int | None = None) -> dict[str, Any]:
-        """Return an entry for ``DATABASES``; ``port`` is that of a proxy."""
-        return {
-            "ENGINE": self.engine,
-            "NAME": self.database,
-            "USER": self.user,
-            "PASSWORD": self.password,
-            "HOST": self.host,
-            "PORT": str(port or self.port),
-        }
-
-    @abstractmethod
-    def execute(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a statement as the administrator, on a session of its own, and return its rows."""
