@@ -10,11 +10,12 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from django.conf import settings
-
+#: Where the packages ``locksite`` and ``distlock`` are.
+PROJECT = Path(__file__).resolve().parents[2]
 #: Seconds that a worker may be silent while something is expected of it.
 PATIENCE = 60.0
 #: Seconds that a worker gets to end by itself.
@@ -35,7 +36,7 @@ class Worker:
             stdout=subprocess.PIPE,
             text=True,
             process_group=0,  # Ctrl-C is for the demo alone; it then ends its workers in order
-            cwd=settings.BASE_DIR,
+            cwd=PROJECT,
             env={**os.environ, "DEBUG": "0"},  # with DEBUG, Django remembers every query
         )
         self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()

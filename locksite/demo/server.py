@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 from typing import Any
 
 from django.contrib.staticfiles.handlers import StaticFilesHandler
@@ -31,5 +32,7 @@ def site_server(port: int | None) -> ThreadedWSGIServer:
         if port is not None or error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         server = ThreadedWSGIServer((HOST, 0), QuietHandler)
+    # A visitor's mistakes are answered; the terminal is for what goes wrong with the site.
+    logging.getLogger("django.request").setLevel(logging.ERROR)
     server.set_app(StaticFilesHandler(get_wsgi_application()))
     return server

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from django.db import transaction
+from django.db import router, transaction
 
 from distlock import Lock, LockError, locks
 from locksite.shop.models import Event, Order
@@ -36,12 +36,13 @@ def buy(
     *,
     channel: str = Order.Channel.WEB,
     pay: Callable[[int], None] = free_of_charge,
-    timeout: float = PATIENCE,
+    timeout: float | None = None,
 ) -> Order:
     """Sell seats to ``buyer`` and return the order.
 
     ``pay`` takes the money. It may take its time: it runs under the lock but outside of any
-    transaction, and is given the fencing token to pass on. ``timeout`` is in seconds.
+    transaction, and is given the fencing token to pass on. ``timeout`` is in seconds,
+    :data:`PATIENCE` by default.
 
     Raises :class:`SoldOut`, ``Event.DoesNotExist``, and :class:`distlock.LockError` when the lock
     could not be had or did not last until the sale was committed; nothing is sold then.
@@ -66,7 +67,7 @@ def buy(
     return alone_with(event_id, f"sale of {quantity}", sell, timeout)
 
 
-def cancel(order: Order, *, timeout: float = PATIENCE) -> bool:
+def cancel(order: Order) -> bool:
     """Take an order back and its seats with it; False if it was taken back already.
 
     Raises :class:`distlock.LockError` as :func:`buy` does.
@@ -81,7 +82,7 @@ def cancel(order: Order, *, timeout: float = PATIENCE) -> bool:
                 stock.fenced_update(lock.token, seats_left=left + order.quantity)
         return bool(deleted)
 
-    return alone_with(order.event_id, f"return of {order.quantity}", take_back, timeout)
+    return alone_with(order.event_id, f"return of {order.quantity}", take_back)
 
 
 def seats_left(event_id: int) -> int:
@@ -90,12 +91,13 @@ def seats_left(event_id: int) -> int:
 
 
 def alone_with(
-    event_id: int, description: str, work: Callable[[Lock], T], timeout: float = PATIENCE
+    event_id: int, description: str, work: Callable[[Lock], T], timeout: float | None = None
 ) -> T:
     """Do ``work`` while nobody else changes the event's seats, and return what it returns."""
+    patience = PATIENCE if timeout is None else timeout
     finished = False
     try:
-        with Lock(f"event:{event_id}", timeout=timeout, description=description) as lock:
+        with Lock(f"event:{event_id}", timeout=patience, description=description) as lock:
             result = work(lock)
             finished = True
     except LockError:
@@ -113,7 +115,7 @@ def committing(lock: Lock) -> Iterator[None]:
     elsewhere that cannot be promised; there the fenced update refuses what comes too late.
     """
     if locks["default"].supports_atomic:
-        with lock.atomic():
+        with lock.atomic(using=router.db_for_write(Event)):
             yield
     else:
         with transaction.atomic(durable=True):

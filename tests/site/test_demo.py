@@ -1,0 +1,157 @@
+"""``manage.py demo`` tells the truth, and leaves no process behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import pytest
+from django.db.models import Sum
+
+from locksite.demo.models import Counter, Entry
+from locksite.shop.models import Event
+from tests.servers.guard import descendants, started_at
+from tests.site.conftest import Manage
+
+LIMIT = 60.0
+KINDS = ["sqlite", "mariadb", "postgresql"]
+
+
+@contextmanager
+def all_ended(process: subprocess.Popen[str]) -> Iterator[None]:
+    """Check that every process below ``process`` at this moment is gone afterwards."""
+    born = {pid: started_at(pid) for pid in descendants(process.pid)}
+    assert len(born) > 1
+    yield
+    deadline = time.monotonic() + LIMIT
+    while any(start and started_at(pid) == start for pid, start in born.items()):
+        assert time.monotonic() < deadline, "a process of the demo is still there"
+        time.sleep(0.05)
+
+
+def lines_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
+    """Read what the process prints until a line matches."""
+    assert process.stdout is not None
+    for line in process.stdout:
+        if match := re.search(pattern, line):
+            return match
+    raise AssertionError(f"it ended without {pattern!r}: {process.communicate()[1]}")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_with_the_lock_everything_comes_out_exactly(
+    kind: str, manage: Manage, database_url: Callable[[str], str]
+) -> None:
+    process = manage("demo", "--once", DATABASE_URL=database_url(kind))
+    out, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 0, out + errors
+    assert not errors
+    table = [line.split() for line in out.splitlines() if line.strip()]
+    assert [line[-1] for line in table[1:]] == ["ok", *["yes"] * 8]
+    assert re.search(r"additions, under the lock +100 +100 +yes", out)
+    assert re.search(r"seats, under the lock +20 sold +20 sold +yes", out)
+    assert re.search(r"killed: holders +A, B, C +A, B, C +yes", out)
+
+
+def test_it_leaves_no_rows_behind(manage: Manage, database_url: Callable[[str], str]) -> None:
+    manage("demo", "--once", DATABASE_URL=database_url("sqlite")).communicate(timeout=LIMIT)
+    assert not Counter.objects.exists()
+    assert not Entry.objects.exists()
+    assert not Event.objects.exists()
+
+
+def test_locks_that_other_processes_do_not_see_are_found_out(
+    manage: Manage, database_url: Callable[[str], str]
+) -> None:
+    """The control: with locks that keep nobody out, the demo must not be content."""
+    process = manage("demo", "--once", DATABASE_URL=database_url("sqlite"), LOCKS="local")
+    out, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1
+    assert "Not everything came out as it must." in errors
+    assert re.search(r"additions, under the lock +100 +\d\d +NO", out)
+
+
+def test_tables_that_are_not_there_are_said_to_be_missing(manage: Manage, tmp_path: Any) -> None:
+    process = manage("demo", "--once", DATABASE_URL=f"sqlite:///{tmp_path}/new.sqlite3")
+    _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 1
+    assert errors == "CommandError: The tables are not up to date: run `manage.py migrate` first.\n"
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_however_it_ends_its_workers_end_too(
+    signum: signal.Signals, manage: Manage, database_url: Callable[[str], str]
+) -> None:
+    process = manage("demo", "--once", DATABASE_URL=database_url("sqlite"))
+    lines_until(process, "no lock")
+    with all_ended(process):
+        process.send_signal(signum)
+        _, errors = process.communicate(timeout=LIMIT)
+    if signum != signal.SIGKILL:
+        assert (process.returncode, errors) == (130, "CommandError: Interrupted.\n")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_site_is_served_and_sells_every_seat_once(
+    kind: str, manage: Manage, shop: Any, database_url: Callable[[str], str]
+) -> None:
+    process = manage("demo", "--serve", "--port=0", DATABASE_URL=database_url(kind))
+    site = lines_until(process, r"http://[\d.]+:\d+")[0]
+    using = {"sqlite": "default"}.get(kind, kind)
+    opened = set(Event.objects.using(using).values_list("slug", flat=True))
+    assert "tidelines" in opened
+    event = shop(15, using=using)
+
+    assert b"Recital" in urlopen(f"{site}/", timeout=LIMIT).read()
+    assert urlopen(f"{site}/static/shop/shop.css", timeout=LIMIT).status == 200
+
+    with ThreadPoolExecutor(8) as buyers:
+        answers = list(buyers.map(lambda _: buy(f"{site}/api/events/recital/orders/"), range(20)))
+    assert sorted(answers) == [201] * 15 + [409] * 5
+    event.refresh_from_db()
+    assert event.seats_left == 0
+    assert event.orders.aggregate(sold=Sum("quantity"))["sold"] == 15
+
+    with all_ended(process):
+        process.send_signal(signal.SIGINT)
+        out, errors = process.communicate(timeout=LIMIT)
+    assert (process.returncode, errors) == (0, "")
+    summary = re.search(r"oversold: (\d+). Additions: (\d+), counted: (\d+)", out)
+    assert summary is not None
+    oversold, added, counted = map(int, summary.groups())
+    assert oversold == 0
+    assert added == counted
+
+
+def buy(url: str) -> int:
+    """Buy one seat; returns the answer's status."""
+    request = Request(url, b'{"quantity": 1, "buyer": "Ada"}')
+    request.add_header("Content-Type", "application/json")
+    try:
+        with urlopen(request, timeout=LIMIT) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_a_port_that_is_taken_is_an_error_if_it_was_asked_for(
+    manage: Manage, shop: Any, database_url: Callable[[str], str]
+) -> None:
+    url = database_url("sqlite")
+    first = manage("demo", "--serve", "--port=0", DATABASE_URL=url)
+    port = lines_until(first, r"http://[\d.]+:(\d+)")[1]
+    second = manage("demo", "--serve", f"--port={port}", DATABASE_URL=url)
+    _, errors = second.communicate(timeout=LIMIT)
+    assert second.returncode == 1
+    assert errors == f"CommandError: Cannot serve on port {port}: Address already in use.\n"
+    os.kill(first.pid, signal.SIGINT)
+    first.communicate(timeout=LIMIT)
