@@ -69,7 +69,8 @@ def run_installed(wheel: Path) -> None:
         subprocess.run(
             [*pip, "install", "-q", "-c", ROOT / "requirements.txt", wheel.resolve()], check=True
         )
-        subprocess.run([python, "-W", "error", "-c", SMOKE], cwd=folder, check=True)
+        if subprocess.run([python, "-W", "error", "-c", SMOKE], cwd=folder).returncode:
+            sys.exit(f"{wheel.name} does not work where it is installed.")
 
 
 def main() -> None:
