@@ -10,3 +10,6 @@ class DistlockConfig(AppConfig):
     name = "distlock"
     verbose_name = _("Distributed locks")
     default_auto_field = "django.db.models.BigAutoField"
+
+    def ready(self) -> None:
+        from distlock import checks  # noqa: F401  (registers them)

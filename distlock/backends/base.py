@@ -7,10 +7,12 @@ import math
 import random
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, suppress
 from typing import Any, ClassVar, Protocol
+
+from django.core.checks import CheckMessage
 
 from distlock.backends.settings import BackendSettings
 from distlock.clock import left
@@ -198,6 +200,10 @@ class BaseBackend(ABC):
     def close(self) -> None:  # noqa: B027 - most have no connection
         """Give connections back. The backend may be used again afterwards."""
 
-    def checks(self) -> Iterable[Any]:
-        """Return Django system-check messages about this backend's settings."""
+    def checks(self) -> Iterable[CheckMessage]:
+        """Return system-check messages about this backend's settings; asks nobody."""
+        return ()
+
+    def database_checks(self, databases: Collection[str]) -> Iterable[CheckMessage]:
+        """Return system-check messages about the databases of these aliases; asks them."""
         return ()

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
+from django.conf import settings
+from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS
 
 from distlock.backends.base import BaseBackend
@@ -127,6 +129,15 @@ class LocalBackend(BaseBackend):
                 self._set_committing(lease, True)
         finally:
             self._set_committing(lease, False)
+
+    def checks(self) -> Iterator[CheckMessage]:
+        if not settings.DEBUG:
+            yield Warning(
+                "LocalBackend keeps its locks in the process: others do not see them.",
+                hint="Use distlock.backends.database.DatabaseBackend where several processes run.",
+                obj=f"DISTLOCK[{self.alias!r}]",
+                id="distlock.W001",
+            )
 
     def _set_committing(self, lease: Lease, committing: bool) -> None:
         with self._changed:

@@ -1,0 +1,175 @@
+"""System checks of a database that keeps locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.conf import settings
+from django.core import mail
+from django.core.checks import CheckMessage, Error, Warning
+from django.core.exceptions import ImproperlyConfigured
+from django.db import Error as DatabaseError
+from django.db import NotSupportedError, connections
+
+from distlock.models import DatabaseLock
+
+TABLE = DatabaseLock._meta.db_table
+#: Signs in the settings of PostgreSQL that a pooler stands before it; 6432 is PgBouncer's own port.
+POOLER_PORT = "6432"
+POOLER_HOSTS = ("pgbouncer", "pgcat", "pooler")
+
+
+def settings_checks(alias: str, database: str, wait: str) -> Iterator[CheckMessage]:
+    """Check the settings of the database ``database``, which ``DISTLOCK[alias]`` names."""
+    entry = f"DISTLOCK[{alias!r}]"
+    if database not in connections.settings:
+        yield Error(
+            f"OPTIONS['database'] is {database!r}, which is not configured in DATABASES.",
+            hint=f"The aliases are: {', '.join(map(repr, connections.settings))}.",
+            obj=entry,
+            id="distlock.E003",
+        )
+        return
+    try:
+        connection = connections[database]
+    except ImproperlyConfigured as error:
+        yield Error(
+            f"The driver of the database {database!r} is not installed: {error}",
+            hint='Install it, with `python -m pip install "distlock[mysql]"` or "[postgresql]".',
+            obj=entry,
+            id="distlock.E002",
+        )
+        return
+    if connection.vendor == "sqlite":
+        yield from _sqlite(entry, connection.settings_dict)
+    elif connection.vendor == "postgresql" and wait != "poll":
+        yield from _pooler(entry, connection.settings_dict)
+
+
+def _sqlite(entry: str, database: dict[str, Any]) -> Iterator[CheckMessage]:
+    tested = hasattr(mail, "outbox")  # Django puts it there, and every thread sees one database
+    if not tested and str(database["NAME"]) in ("", ":memory:"):
+        yield Error(
+            "The locks live in a SQLite database in memory, which every connection has for itself.",
+            hint="Give the database a file, or use distlock.backends.local.LocalBackend.",
+            obj=entry,
+            id="distlock.E004",
+        )
+    elif not settings.DEBUG:
+        yield Warning(
+            "The locks live in SQLite, so only the processes of this host exclude each other.",
+            hint="Use MariaDB, MySQL or PostgreSQL if several hosts take the same locks; silence"
+            " this with SILENCED_SYSTEM_CHECKS if there is only this one.",
+            obj=entry,
+            id="distlock.W002",
+        )
+
+
+def _pooler(entry: str, database: dict[str, Any]) -> Iterator[CheckMessage]:
+    sign = None
+    options = database.get("OPTIONS") or {}
+    if database.get("DISABLE_SERVER_SIDE_CURSORS"):
+        sign = "DISABLE_SERVER_SIDE_CURSORS is set"
+    elif str(database.get("PORT")) == POOLER_PORT:
+        sign = f"its port is {POOLER_PORT}"
+    elif any(name in str(database.get("HOST")).lower() for name in POOLER_HOSTS):
+        sign = f"its host is {database['HOST']}"
+    elif "prepare_threshold" in options and options["prepare_threshold"] is None:
+        sign = "prepare_threshold is None"
+    if sign:
+        yield Warning(
+            f"The database seems to be reached through a connection pooler: {sign}. In transaction"
+            " mode a pooler may strand the session that waits for a lock.",
+            hint='Set OPTIONS["wait"] to "poll", or let OPTIONS["database"] name an alias that'
+            " reaches the server directly.",
+            obj=entry,
+            id="distlock.W003",
+        )
+
+
+def database_checks(alias: str, database: str) -> Iterator[CheckMessage]:
+    """Ask the database ``database`` about the table of the locks."""
+    entry = f"DISTLOCK[{alias!r}]"
+    try:
+        yield from _table(entry, connections[database])
+    except NotSupportedError as error:
+        yield Error(
+            f"The server of the database {database!r} is too old: {error}.",
+            hint="Upgrade the server.",
+            obj=entry,
+            id="distlock.E008",
+        )
+    except (DatabaseError, ImproperlyConfigured) as error:
+        yield Warning(
+            f"The database {database!r} could not be asked about its locks: {error}",
+            hint="Locks raise LockUnavailable until it can be.",
+            obj=entry,
+            id="distlock.W005",
+        )
+
+
+def _table(entry: str, connection: Any) -> Iterator[CheckMessage]:
+    with connection.cursor() as cursor:
+        introspection = connection.introspection
+        found: set[str] = set()
+        if TABLE in introspection.table_names(cursor):
+            description = introspection.get_table_description(cursor, TABLE)
+            found = {column.name for column in description}
+        if missing := [c for f in _fields() if (c := str(f.column)) not in found]:
+            # An error would stop the very command that makes the table.
+            yield Warning(
+                f"The table {TABLE} in the database {connection.alias!r} "
+                + (f"lacks columns: {', '.join(missing)}." if found else "does not exist."),
+                hint=f"Run `manage.py migrate distlock --database={connection.alias}`.",
+                obj=entry,
+                id="distlock.W004",
+            )
+            return
+        constraints = introspection.get_constraints(cursor, TABLE).values()
+        if not any(one["unique"] and one["columns"] == ["lock"] for one in constraints):
+            yield Error(
+                f"The table {TABLE} has no unique key on the column lock, which decides who gets"
+                " a lock.",
+                hint=f"Make one: CREATE UNIQUE INDEX uiq_idx_lock ON {TABLE} "
+                f"({connection.ops.quote_name('lock')}).",
+                obj=entry,
+                id="distlock.E007",
+            )
+        if connection.vendor == "mysql":
+            yield from _mysql(entry, cursor)
+
+
+def _mysql(entry: str, cursor: Any) -> Iterator[CheckMessage]:
+    cursor.execute(
+        "SELECT engine FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND table_name = %s",
+        [TABLE],
+    )
+    (engine,) = cursor.fetchone()
+    if engine != "InnoDB":
+        yield Error(
+            f"The table {TABLE} uses the storage engine {engine}, which has no row locks.",
+            hint=f"ALTER TABLE {TABLE} ENGINE = InnoDB.",
+            obj=entry,
+            id="distlock.E005",
+        )
+    cursor.execute(
+        "SELECT collation_name FROM information_schema.columns"
+        " WHERE table_schema = DATABASE() AND table_name = %s AND column_name = 'lock'",
+        [TABLE],
+    )
+    (collation,) = cursor.fetchone()
+    if not str(collation).endswith("_bin"):
+        yield Error(
+            f"The column lock of {TABLE} has the collation {collation}, which takes different"
+            " names for the same lock.",
+            hint=f"ALTER TABLE {TABLE} MODIFY `lock` varchar(564) "
+            " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL.",
+            obj=entry,
+            id="distlock.E006",
+        )
+
+
+def _fields() -> Any:
+    return DatabaseLock._meta.concrete_fields

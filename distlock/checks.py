@@ -1,0 +1,80 @@
+"""System checks: what is wrong with the ``DISTLOCK`` setting and with where the locks are kept.
+
+``manage.py check`` looks at the settings only; ``manage.py check --database ALIAS`` asks that
+database, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from django.apps import AppConfig
+from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.exceptions import ImproperlyConfigured
+
+from distlock.backends.base import BaseBackend
+from distlock.handler import locks
+
+TAG = "distlock"
+
+#: The drivers that the backends import, and the extra of distlock that installs each.
+EXTRAS = {"MySQLdb": "mysql", "psycopg": "postgresql", "kazoo": "zookeeper"}
+
+Apps = Sequence[AppConfig] | None
+
+
+@register(TAG)
+def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
+    """Check what can be known without asking anyone."""
+    backends, messages = _backends()
+    for backend in backends:
+        messages.extend(backend.checks())
+    return messages
+
+
+@register(TAG, Tags.database)
+def check_databases(
+    app_configs: Apps, databases: Collection[str] | None = None, **kwargs: Any
+) -> list[CheckMessage]:
+    """Check the databases that may be asked now."""
+    if not databases:
+        return []
+    backends, _ = _backends()  # the others are reported by check_settings()
+    return [message for backend in backends for message in backend.database_checks(databases)]
+
+
+def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:
+    """Return the backends that can be made, and what is wrong with the others."""
+    try:
+        aliases = list(locks)
+    except ImproperlyConfigured as error:
+        return [], [_invalid("DISTLOCK", error)]
+    backends: list[BaseBackend] = []
+    messages: list[CheckMessage] = []
+    for alias in aliases:
+        try:
+            backends.append(locks[alias])
+        except ImproperlyConfigured as error:
+            messages.append(_invalid(f"DISTLOCK[{alias!r}]", error))
+    return backends, messages
+
+
+def _invalid(entry: str, error: ImproperlyConfigured) -> Error:
+    problem = str(error).removeprefix(f"{entry}: ")
+    if extra := _missing_extra(error):
+        return Error(
+            f"The driver is not installed: {problem}",
+            hint=f'Install it with `python -m pip install "distlock[{extra}]"`.',
+            obj=entry,
+            id="distlock.E002",
+        )
+    return Error(problem, hint="Correct the setting DISTLOCK.", obj=entry, id="distlock.E001")
+
+
+def _missing_extra(error: BaseException | None) -> str | None:
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return EXTRAS.get(error.name.partition(".")[0])
+        error = error.__cause__
+    return None
