@@ -2,43 +2,50 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.translation import gettext_lazy as _
 
 from distlock.names import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
 
+#: By engine, a collation that compares code points, and thereby keeps every character apart.
+_EXACT = {"mysql": "utf8mb4_bin", "postgresql": "C"}
 
-class NameField(models.CharField):  # type: ignore[type-arg]
-    """A name that databases compare exactly.
 
-    MySQL's default collations take ``Lock`` and ``lock``, or ``e`` and ``é``, for one.
+class ExactCharField(models.CharField):  # type: ignore[type-arg]
+    """Text that databases store whole, compare exactly and sort by code point.
+
+    MySQL's default collations take ``Lock`` and ``lock``, or ``e`` and ``é``, for one, and a table
+    whose character set is not utf8mb4 could not store every name.
     """
 
-    def db_parameters(self, connection: BaseDatabaseWrapper) -> dict[str, str | None]:
-        parameters = super().db_parameters(connection)
-        if connection.vendor == "mysql":
-            parameters["collation"] = "utf8mb4_bin"
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters: dict[str, Any] = dict(super().db_parameters(connection))
+        if collation := _EXACT.get(connection.vendor):
+            parameters["collation"] = collation
         return parameters
 
 
 class DatabaseLock(models.Model):
     """A lock that has been taken at least once; the row stays when it is freed.
 
-    ``owner`` is empty while the lock is free. ``acquired_at`` and ``expires_at`` are of the
-    database's own clock; freeing moves ``expires_at`` to the moment it was freed.
+    ``owner`` and ``nonce`` are empty while the lock is free, and the rest is of its last hold.
+    ``acquired_at`` and ``expires_at`` are of the database's own clock; freeing a lock moves
+    ``expires_at`` to that moment. No time is indexed: every renewal changes one.
     """
 
     id = models.BigAutoField(primary_key=True)
-    lock = NameField(_("name"), max_length=MAX_NAME)
-    description = models.CharField(
+    lock = ExactCharField(_("name"), max_length=MAX_NAME)
+    description = ExactCharField(
         _("description"), max_length=MAX_DESCRIPTION, default="", blank=True, db_default=""
     )
-    owner = NameField(_("owner"), max_length=MAX_OWNER + 1, default="", blank=True)
-    nonce = models.CharField(_("nonce of the hold"), max_length=32, default="", blank=True)
-    host = models.CharField(_("host"), max_length=255, default="", blank=True)
+    owner = ExactCharField(_("owner"), max_length=MAX_OWNER + 1, default="", blank=True)
+    nonce = ExactCharField(_("nonce of the hold"), max_length=32, default="", blank=True)
+    host = ExactCharField(_("host"), max_length=255, default="", blank=True)
     process = models.BigIntegerField(_("process"), default=0)
-    thread = models.CharField(_("thread"), max_length=255, default="", blank=True)
+    thread = ExactCharField(_("thread"), max_length=255, default="", blank=True)
     token = models.BigIntegerField(_("fencing token"))
     acquired_at = models.DateTimeField(_("held since"))
     expires_at = models.DateTimeField(_("held until"))
@@ -48,7 +55,6 @@ class DatabaseLock(models.Model):
         verbose_name = _("database lock")
         verbose_name_plural = _("database locks")
         constraints = [models.UniqueConstraint(fields=["lock"], name="uiq_idx_lock")]
-        indexes = [models.Index(fields=["expires_at"], name="idx_lock_expires_at")]
 
     def __str__(self) -> str:
-        return self.lock
+        return str(self.lock)

@@ -1,1 +1,5 @@
 """Locks in the project's own database."""
+
+from distlock.backends.database.backend import DatabaseBackend
+
+__all__ = ["DatabaseBackend"]

@@ -23,14 +23,6 @@ POOLER_HOSTS = ("pgbouncer", "pgcat", "pooler")
 def settings_checks(alias: str, database: str, wait: str) -> Iterator[CheckMessage]:
     """Check the settings of the database ``database``, which ``DISTLOCK[alias]`` names."""
     entry = f"DISTLOCK[{alias!r}]"
-    if database not in connections.settings:
-        yield Error(
-            f"OPTIONS['database'] is {database!r}, which is not configured in DATABASES.",
-            hint=f"The aliases are: {', '.join(map(repr, connections.settings))}.",
-            obj=entry,
-            id="distlock.E003",
-        )
-        return
     try:
         connection = connections[database]
     except ImproperlyConfigured as error:
@@ -54,7 +46,7 @@ def _sqlite(entry: str, database: dict[str, Any]) -> Iterator[CheckMessage]:
             "The locks live in a SQLite database in memory, which every connection has for itself.",
             hint="Give the database a file, or use distlock.backends.local.LocalBackend.",
             obj=entry,
-            id="distlock.E004",
+            id="distlock.E003",
         )
     elif not settings.DEBUG:
         yield Warning(
@@ -98,7 +90,7 @@ def database_checks(alias: str, database: str) -> Iterator[CheckMessage]:
             f"The server of the database {database!r} is too old: {error}.",
             hint="Upgrade the server.",
             obj=entry,
-            id="distlock.E008",
+            id="distlock.E007",
         )
     except (DatabaseError, ImproperlyConfigured) as error:
         yield Warning(
@@ -134,7 +126,7 @@ def _table(entry: str, connection: Any) -> Iterator[CheckMessage]:
                 hint=f"Make one: CREATE UNIQUE INDEX uiq_idx_lock ON {TABLE} "
                 f"({connection.ops.quote_name('lock')}).",
                 obj=entry,
-                id="distlock.E007",
+                id="distlock.E004",
             )
         if connection.vendor == "mysql":
             yield from _mysql(entry, cursor)

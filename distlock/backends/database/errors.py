@@ -47,8 +47,19 @@ class FileLocked(StatementFailed):
     sent = False
 
 
+class TableLocked(FileLocked):
+    """SQLite with a shared cache: another connection of this process was writing."""
+
+
 class Conflict(StatementFailed):
     """The engine chose this statement to end a deadlock, or saw a concurrent write; try again."""
+
+    usable = True
+    sent = False
+
+
+class Duplicate(StatementFailed):
+    """There was such a row already."""
 
     usable = True
     sent = False
@@ -104,6 +115,8 @@ def failure(error: BaseException, vendor: str) -> type[StatementFailed]:
     """Return what kind of failure a driver's error is; Django may have wrapped it."""
     if error.__cause__ is not None and type(error).__module__ == "django.db.utils":
         error = error.__cause__
+    if any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__):  # PEP 249
+        return Duplicate
     if vendor == "mysql":
         return _MYSQL.get(error.args[0] if error.args else 0, StatementFailed)
     if vendor == "postgresql":
@@ -127,8 +140,10 @@ def _postgresql(error: Any) -> type[StatementFailed]:
 def _sqlite(error: sqlite3.Error) -> type[StatementFailed]:
     # https://www.sqlite.org/rescode.html; extended codes keep the primary one in the low byte
     code = error.sqlite_errorcode & 0xFF if hasattr(error, "sqlite_errorcode") else None
-    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+    if code == sqlite3.SQLITE_BUSY:
         return FileLocked
+    if code == sqlite3.SQLITE_LOCKED:
+        return TableLocked
     if "no such table" in str(error):
         return NoTable
     return StatementFailed

@@ -33,7 +33,7 @@ def open_session(
     """
     wrapper = connections[database].copy()
     wrapper.inc_thread_sharing()
-    wrapper.settings_dict.update(CONN_MAX_AGE=None, AUTOCOMMIT=True, ATOMIC_REQUESTS=False)
+    wrapper.settings_dict.update(AUTOCOMMIT=True, TIME_ZONE=None)
     options = wrapper.settings_dict.setdefault("OPTIONS", {})
     set_up = None
     if wrapper.vendor == "mysql":

@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from django.core import mail
 from django.db import connections
@@ -24,6 +25,8 @@ SHORTEST_LIMIT = 0.25
 
 #: Seconds that a session is kept while nobody uses it, unless the settings say otherwise.
 IDLE = 60.0
+
+T = TypeVar("T")
 
 #: What to run; a function gets the session, for texts that depend on the server.
 Request = Statement | Callable[[Session], Statement]
@@ -59,7 +62,16 @@ class Pool:
         return max(left(deadline, self.timeout), min(SHORTEST_LIMIT, self.timeout))
 
     def run(self, request: Request, deadline: float | None = None) -> Answer:
-        """Run a statement that may be repeated: twice must be as good as once.
+        """Run a statement that may be repeated: twice must be as good as once. See do()."""
+
+        def work(session: Session, until: float) -> Answer:
+            statement = request(session) if callable(request) else request
+            return session.run(statement, self.limit(until))
+
+        return self.do(work, deadline)
+
+    def do(self, work: Callable[[Session, float], T], deadline: float | None = None) -> T:
+        """Do some work that may be repeated, with a shared session and when it must be done by.
 
         Tried once more, on a fresh session, if the first one turned out dead, and for as long as
         there is time if the engine chose it to end a deadlock. Raises a StatementFailed.
@@ -67,11 +79,9 @@ class Pool:
         until = clock() + self.limit(deadline)
         dead = sent = False
         while True:
-            limit = self.limit(until)
             try:
-                with self._session(limit, fresh=dead) as session:
-                    statement = request(session) if callable(request) else request
-                    return session.run(statement, limit)
+                with self._session(self.limit(until), fresh=dead) as session:
+                    return work(session, until)
             except (errors.Gone, errors.Conflict, errors.Cancelled) as failed:
                 sent = failed.sent = failed.sent or sent
                 again = not (isinstance(failed, errors.Gone) and dead)
@@ -141,7 +151,7 @@ class Pool:
             session.close()
 
     def _give_back(self, session: Session) -> None:
-        keep = self._keep()
+        keep = self.idle
         with self._mutex:
             wanted = session in self._lent and session.usable and keep > 0
             self._lent.discard(session)
@@ -153,13 +163,15 @@ class Pool:
         if not wanted:
             session.close()
 
-    def _keep(self) -> float:
+    @property
+    def idle(self) -> float:
+        """The seconds that a session is kept while nobody uses it."""
         if self._idle is not None:
             return self._idle
         return 0.0 if hasattr(mail, "outbox") else IDLE
 
     def _reap(self) -> None:
-        keep = self._keep()
+        keep = self.idle
         with self._mutex:
             kept = [(session, since) for session, since in self._free if clock() - since < keep]
             reaped = [session for session, since in self._free if clock() - since >= keep]

@@ -28,11 +28,13 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from django.db import Error as DjangoDatabaseError
-from django.db.backends.base.base import BaseDatabaseWrapper
 
 from distlock.backends.database import errors
 from distlock.backends.database.watchdog import watchdog
 from distlock.clock import clock
+
+_TABLE_PAUSE = 0.002
+_FOR_EVER = 2**31 - 1
 
 
 class Statement(NamedTuple):
@@ -49,45 +51,22 @@ class Answer(NamedTuple):
     changed: int
 
 
-class Session:
-    """A connection of our own, apart from the caller's: autocommit, and used by any thread in turn.
+class Runner:
+    """Runs statements on a Django connection, beside Django's own cursors."""
 
-    ``wrapper`` is a connected ``DatabaseWrapper`` that nobody else uses.
-    """
-
-    def __init__(self, wrapper: BaseDatabaseWrapper) -> None:
-        self.wrapper: Any = wrapper  # of whichever engine
-        self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
+    def __init__(self, wrapper: Any) -> None:
+        """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
+        self.wrapper = wrapper
         self.usable = True
-        self.vendor = wrapper.vendor
-        self.ident = _server_id(wrapper)
-        self._closing = threading.Lock()
-        # A descriptor of our own: the driver may close its own at any time, and the number would
-        # then belong to another socket just when we shut it down.
-        self._socket = _socket_of(wrapper)
-        self._overran = False
-        _sessions.add(self)
 
     def run(self, statement: Statement, limit: float | None) -> Answer:
         """Run a statement; of several in one packet, return the last answer with rows, if any."""
         answers = self.run_all(statement, limit)
-        for answer in reversed(answers):
-            if answer.rows:
-                return answer
-        return answers[-1]
+        with_rows = [answer for answer in answers if answer.rows]
+        return (with_rows or answers)[-1]
 
     def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
         """Run all statements of one packet; each one's answer. Raises a StatementFailed."""
-        if self._socket is None or limit is None:
-            return self._run(statement, limit)
-        watch = watchdog.add(limit, self._overrun)
-        try:
-            return self._run(statement, limit)
-        finally:
-            if not watchdog.call_off(watch):
-                self.usable = False
-
-    def _run(self, statement: Statement, limit: float | None) -> list[Answer]:
         try:
             return self._execute(statement)
         except (self.wrapper.Database.Error, DjangoDatabaseError) as error:
@@ -110,12 +89,44 @@ class Session:
             cursor.close()
 
     def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
+        kind = errors.failure(error, self.wrapper.vendor)
+        self.usable = self.usable and kind.usable
+        return kind(str(error))
+
+
+class Session(Runner):
+    """A connection of our own, apart from the caller's: autocommit, and used by any thread in turn.
+
+    ``wrapper`` is one that nobody else uses.
+    """
+
+    def __init__(self, wrapper: Any) -> None:
+        super().__init__(wrapper)
+        self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
+        self.ident = _server_id(wrapper)
+        self._closing = threading.Lock()
+        # A descriptor of our own: the driver may close its own at any time, and the number would
+        # then belong to another socket just when we shut it down.
+        self._socket = _socket_of(wrapper)
+        self._overran = False
+        _sessions.add(self)
+
+    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
+        """See Runner.run_all(). ``limit`` is the time that the server gets for the answer."""
+        if self._socket is None or limit is None:
+            return super().run_all(statement, limit)
+        watch = watchdog.add(limit, self._overrun)
+        try:
+            return super().run_all(statement, limit)
+        finally:
+            if not watchdog.call_off(watch):
+                self.usable = False
+
+    def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
         if self._overran:
             self.usable = False
             return errors.Overran(f"no answer within {limit:.3g} s")
-        kind = errors.failure(error, self.vendor)
-        self.usable = self.usable and kind.usable
-        return kind(str(error))
+        return super()._failed(error, limit)
 
     def _overrun(self) -> None:
         self._overran = True
@@ -165,25 +176,30 @@ class Session:
         os.close(nowhere)
 
 
-class LocalSession(Session):
-    """A session with a database in this process (SQLite): no socket; the library does the waiting."""
+class LocalRunner(Runner):
+    """Runs statements on a database in this process (SQLite): the library does the waiting."""
 
-    def _run(self, statement: Statement, limit: float | None) -> list[Answer]:
-        """See Session._run(). ``limit`` is for the wait until others have written."""
-        deadline = None if limit is None else clock() + limit
-        self._wait_at_most(limit)
+    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
+        """See Runner.run_all()."""
+        until = None if limit is None else clock() + limit
         while True:
             try:
-                return super()._run(statement, limit)
-            except errors.FileLocked:
+                return super().run_all(statement, limit)
+            except errors.TableLocked:
                 # A shared cache (the in-memory test database) refuses at once instead of waiting.
-                if deadline is not None and clock() >= deadline:
+                if until is not None and clock() >= until:
                     raise
-                time.sleep(0.002)
+                time.sleep(_TABLE_PAUSE)
 
-    def _wait_at_most(self, limit: float | None) -> None:
-        milliseconds = 2**31 - 1 if limit is None else int(limit * 1000)
+
+class LocalSession(Session, LocalRunner):
+    """A session with SQLite, without a socket; ``limit`` is for the wait while others write."""
+
+    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
+        """See Runner.run_all()."""
+        milliseconds = _FOR_EVER if limit is None else int(limit * 1000)
         self.wrapper.connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
+        return super().run_all(statement, limit)
 
 
 def _answer(cursor: Any) -> Answer:
@@ -193,7 +209,7 @@ def _answer(cursor: Any) -> Answer:
     return Answer(rows, cursor.rowcount)
 
 
-def _server_id(wrapper: BaseDatabaseWrapper) -> int | None:
+def _server_id(wrapper: Any) -> int | None:
     if wrapper.vendor == "postgresql":
         return int(wrapper.connection.info.backend_pid)
     if wrapper.vendor == "mysql":
@@ -201,7 +217,7 @@ def _server_id(wrapper: BaseDatabaseWrapper) -> int | None:
     return None
 
 
-def _fileno(wrapper: BaseDatabaseWrapper) -> int:
+def _fileno(wrapper: Any) -> int:
     fileno = getattr(wrapper.connection, "fileno", None)
     if fileno is None:
         return -1
@@ -211,7 +227,7 @@ def _fileno(wrapper: BaseDatabaseWrapper) -> int:
         return -1
 
 
-def _socket_of(wrapper: BaseDatabaseWrapper) -> socket.socket | None:
+def _socket_of(wrapper: Any) -> socket.socket | None:
     if (fd := _fileno(wrapper)) < 0:
         return None
     return socket.socket(fileno=os.dup(fd))

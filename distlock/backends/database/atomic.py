@@ -1,0 +1,127 @@
+"""Transactions of the caller that commit only while a lock is held."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from django.db import Error as DjangoDatabaseError
+from django.db import connections, transaction
+
+from distlock.backends.database.access import Access
+from distlock.backends.database.dialects.base import Dialect
+from distlock.backends.database.errors import Conflict, StatementFailed, failure, unavailable
+from distlock.backends.database.session import Statement
+from distlock.backends.durable import durable
+from distlock.exceptions import LockLost, NotSupported
+from distlock.lease import Lease
+
+#: How often a transaction is begun anew when its first statement met a renewal of the lease.
+_ATTEMPTS = 5
+
+
+class Transactions:
+    """The transactions of this process that are tied to a lease.
+
+    At its end such a transaction makes sure of the lease and locks its row, so that nobody can take
+    it over before the commit. Where it would then meet a renewal that its snapshot knows nothing
+    of, it writes the row when it begins, and nobody can renew it meanwhile.
+    """
+
+    def __init__(self, access: Access, dialect_for: Callable[[Any], Dialect]) -> None:
+        self.database = access.pool.database
+        self._access = access
+        self._dialect_for = dialect_for
+        self._written: set[str] = set()
+        self._of_thread = threading.local()
+
+    def has_written(self, nonce: str) -> bool:
+        """Return whether a transaction keeps the row of this hold locked from its beginning on."""
+        return nonce in self._written
+
+    @contextmanager
+    def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
+        """See BaseBackend.atomic()."""
+        if using not in (None, self.database):
+            raise NotSupported(
+                f"atomic(using={using!r}): the lock lives in the database {self.database!r}, and"
+                " only a transaction there can be tied to it"
+            )
+        inside: set[str] = self._of_thread.__dict__.setdefault("inside", set())
+        if lease.nonce in inside:
+            with transaction.atomic(self.database):
+                yield
+            return
+        connection = connections[self.database]
+        # durable() lets nothing but the transaction around a test case pass: it never commits, and
+        # would keep the row locked against the release of the lock.
+        in_test_case = connection.in_atomic_block and connection.vendor != "sqlite"
+        with ExitStack() as stack:
+            stack.callback(self._written.discard, lease.nonce)
+            stack.callback(inside.discard, lease.nonce)
+            inside.add(lease.nonce)
+            self._begin(lease, connection, stack, late=in_test_case)
+            yield
+            if connection.needs_rollback:
+                return
+            if in_test_case:
+                held = self._is_held(lease)
+            else:
+                held = self._run(connection, self._dialect_for(connection).guard(lease))
+            if not held:
+                raise LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
+
+    def _begin(self, lease: Lease, connection: Any, stack: ExitStack, *, late: bool) -> None:
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                with ExitStack() as begun:
+                    begun.enter_context(durable(self.database))
+                    dialect = self._dialect_for(connection)
+                    if not late and (dialect.guards_early or _reads_a_snapshot(connection)):
+                        self._written.add(lease.nonce)
+                        self._write(connection, dialect, lease)
+                    stack.enter_context(begun.pop_all())
+                    return
+            except Conflict as conflict:
+                if attempt == _ATTEMPTS:
+                    raise unavailable(conflict, self.database) from conflict.__cause__
+
+    def _write(self, connection: Any, dialect: Dialect, lease: Lease) -> None:
+        if not self._run(connection, dialect.renew([lease]), again=True):
+            raise LockLost(f"lock {lease.name!r} was lost before the transaction began")
+
+    def _is_held(self, lease: Lease) -> bool:
+        return bool(self._access.do(lambda dialect, ask: ask(dialect.held([lease])).rows, None))
+
+    def _run(self, connection: Any, statement: Statement, *, again: bool = False) -> bool:
+        """Return whether a statement about one row found it; a Conflict is raised if ``again``."""
+        try:
+            with connection.cursor() as cursor:
+                cursor.execute(statement.sql, statement.params)
+                if cursor.description is not None:
+                    return bool(cursor.fetchall())
+                return bool(cursor.rowcount)
+        except DjangoDatabaseError as error:
+            failed: StatementFailed = failure(error, connection.vendor)(str(error))
+            failed.__cause__ = error.__cause__
+            if again and isinstance(failed, Conflict):
+                raise failed from error.__cause__
+            raise unavailable(failed, self.database) from error.__cause__
+
+
+def _reads_a_snapshot(connection: Any) -> bool:
+    """Return whether the open transaction refuses to lock what was written after it began."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW transaction_isolation")
+            return cursor.fetchone()[0] not in ("read committed", "read uncommitted")
+    if connection.vendor == "mysql" and connection.mysql_is_mariadb:
+        if connection.isolation_level in ("read committed", "read uncommitted"):
+            return False
+        # https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation
+        with connection.cursor() as cursor:
+            cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
+            return ("innodb_snapshot_isolation", "ON") in cursor.fetchall()
+    return False

@@ -1,0 +1,267 @@
+"""The backend that keeps locks in a table of a Django database."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from itertools import groupby
+from typing import Any, ClassVar
+
+from django.db import connections
+
+from distlock.backends.base import BaseBackend
+from distlock.backends.database import errors
+from distlock.backends.database.access import Access
+from distlock.backends.database.atomic import Transactions
+from distlock.backends.database.batches import around_locked, pieces
+from distlock.backends.database.dialects import dialect_for
+from distlock.backends.database.dialects.base import Ask, Dialect
+from distlock.backends.database.direct import Direct
+from distlock.backends.database.looking import info, owner, row_of, rows_in_use
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.session import Runner
+from distlock.backends.database.sweeping import sweep
+from distlock.clock import clock, left
+from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.lease import Claim, Lease, LockInfo, Swept
+
+
+class DatabaseBackend(BaseBackend):
+    """Locks are rows: whoever succeeds in writing itself into the row of a lock holds it.
+
+    ``OPTIONS``:
+
+    - ``database``: the alias in ``DATABASES`` ("default").
+    - ``wait``: "native" waits in the database's own lock queue, "poll" looks now and then, which is
+      what a pooler in transaction mode needs; "auto" is native where the engine can ("auto").
+    - ``timeout``: seconds that the database gets for any one answer, connecting included (5).
+    - ``keep``: seconds that the row of a free lock is kept before a sweep removes it (86400).
+    - ``idle``: seconds that an unused session is kept; a minute, and 0 where Django's tests run,
+      because an open session would keep the test database from being dropped.
+    - ``waiters``: sessions that one process may have blocked in native waits; more waits poll (8).
+    """
+
+    default_options: ClassVar[Mapping[str, Any]] = {
+        "database": "default",
+        "wait": "auto",
+        "timeout": 5,
+        "keep": 86400,
+        "idle": None,
+        "waiters": 8,
+    }
+    supports_owner: ClassVar[bool] = True
+    supports_atomic: ClassVar[bool] = True
+
+    #: how to speak on a Django connection that is open
+    dialect_for = staticmethod(dialect_for)
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        self.database: str = self.settings.options["database"]
+        if self.database not in connections:
+            known = ", ".join(map(repr, connections))
+            self.settings.refuse(
+                f"OPTIONS['database'] is {self.database!r}; DATABASES has: {known}"
+            )
+        self.wait = self.settings.choice("wait", ("auto", "native", "poll"))
+        self.waiters = self.settings.count("waiters")
+        self.keep = self.settings.seconds("keep")
+        idle = self.settings.options["idle"]
+        self.pool = Pool(
+            self.database,
+            timeout=self.settings.seconds("timeout"),
+            idle=idle if idle in (None, 0) else self.settings.seconds("idle"),
+            pooled=self.wait == "poll",
+        )
+        self._direct = Direct(self.database)
+        self._access = Access(self.pool, self._direct, self.dialect_for)
+        self._transactions = Transactions(self._access, self.dialect_for)
+
+    # Taking and leaving
+
+    def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
+        """See BaseBackend.try_acquire()."""
+        if runner := self._direct.runner():
+            return self._acquire_inside(runner, claim, deadline)
+
+        def take(dialect: Dialect, ask: Ask) -> Lease | None:
+            sent_at = clock()
+            token = dialect.take(ask, claim)
+            return None if token is None else claim.granted(token, sent_at)
+
+        until = clock() + self.pool.limit(deadline)
+        while True:
+            try:
+                return self._access.attempt(take, until)
+            except errors.RowLocked as failed:
+                # Somebody may be committing a transaction under the lock. But the row of a lock
+                # that nobody holds may be locked, too, by an operator at work on the table.
+                row = row_of(self._access, claim.name, until)
+                if row and not (row.free or row.expired or row.owner == claim.owner.key):
+                    return None
+                if clock() >= until:
+                    raise self._access.unavailable(failed) from failed.__cause__
+            except errors.StatementFailed as failed:
+                raise self._access.unavailable(failed) from failed.__cause__
+
+    def _acquire_inside(self, runner: Runner, claim: Claim, deadline: float | None) -> Lease | None:
+        """Take the lock in the caller's own transaction."""
+        if not runner.wrapper.in_atomic_block:
+            raise NotSupported(
+                f"lock {claim.name!r}: on SQLite a lock cannot be taken in a transaction that was"
+                " begun by hand, whose rollback would not be noticed; use transaction.atomic()"
+            )
+        sent_at = clock()
+        token = self._access.do(lambda dialect, ask: dialect.take(ask, claim), deadline)
+        if token is None:
+            return None
+        self._direct.taken(runner.wrapper, claim.nonce)
+        return claim.granted(token, sent_at)
+
+    def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
+        """See BaseBackend.renew()."""
+        answer: dict[str, bool] = {}
+        failure: errors.StatementFailed | None = None
+        for batch in self._batches(leases):
+            try:
+                for renewed in around_locked(batch, lambda some: self._renew(some, deadline)):
+                    answer.update(renewed)
+            except errors.StatementFailed as failed:
+                failure = failed
+                if isinstance(failed, (errors.NoSession, errors.Overran, errors.FileLocked)):
+                    break  # the others would fare no better
+        if failure and not answer:
+            raise self._access.unavailable(failure) from failure.__cause__
+        return answer
+
+    def _batches(self, leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
+        """Yield leases of equal duration, so many that one statement can renew them."""
+        # Where a transaction of ours has written the row, nobody can renew it, nor take it.
+        free = [
+            lease
+            for lease in leases
+            if not self._direct.undecided(lease.nonce)
+            and not self._transactions.has_written(lease.nonce)
+        ]
+        free.sort(key=lambda lease: lease.duration)
+        for _, group in groupby(free, key=lambda lease: lease.duration):
+            yield from pieces(list(group))
+
+    def _renew(self, leases: Sequence[Lease], deadline: float | None) -> dict[str, bool]:
+        def renew(dialect: Dialect, ask: Ask) -> dict[str, bool]:
+            if ask(dialect.renew(leases)).changed == len(leases):
+                return {lease.nonce: True for lease in leases}
+            # What is held now was held a moment ago, so it has been renewed.
+            held = {nonce for (nonce,) in ask(dialect.held(leases)).rows}
+            return {lease.nonce: lease.nonce in held for lease in leases}
+
+        return self._access.attempt(renew, deadline)
+
+    def release(self, lease: Lease, deadline: float | None = None) -> bool:
+        """See BaseBackend.release()."""
+        began, asked = clock(), 0
+
+        def free(dialect: Dialect, ask: Ask) -> bool:
+            nonlocal asked
+            asked += 1
+            freeing = dialect.free(
+                lease.name, nonce=lease.nonce, owner=lease.owner.key, token=lease.token
+            )
+            if ask(freeing).changed:
+                return True
+            # If this is asked again, the first answer was lost, and it must have been yes: before
+            # its end nobody else can take a lock. (Should it have been broken in this very moment,
+            # that is not noticed.)
+            return asked > 1 and began < lease.deadline
+
+        freed = self._access.do(free, deadline, lease.nonce)
+        self._freed(lease.claim)
+        return freed
+
+    def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
+        """See BaseBackend.withdraw()."""
+        self._access.do(
+            lambda dialect, ask: ask(dialect.free(claim.name, nonce=claim.nonce)),
+            deadline,
+            claim.nonce,
+        )
+        self._freed(claim)
+
+    def _freed(self, claim: Claim) -> None:
+        if runner := self._direct.runner(claim.nonce):
+            self._direct.freed(runner.wrapper, claim.nonce, lambda: self._free_again(claim))
+        else:
+            self._direct.forget(claim.nonce)
+
+    def _free_again(self, claim: Claim) -> None:
+        """Free a lock whose release was rolled back; an outer transaction may still be open."""
+        until = clock() + claim.duration
+        while clock() < until:
+            try:
+                return self.withdraw(claim, until)
+            except LockUnavailable:
+                time.sleep(left(until, 0.1))
+
+    def forget(self, lease: Lease) -> None:
+        """See BaseBackend.forget()."""
+        self._direct.forget(lease.nonce)
+
+    # Looking
+
+    def verify(self, lease: Lease, deadline: float | None = None) -> bool:
+        """See BaseBackend.verify()."""
+        rows = self._access.do(
+            lambda dialect, ask: ask(dialect.held([lease])).rows, deadline, lease.nonce
+        )
+        return bool(rows)
+
+    def vouches(self, lease: Lease) -> bool:
+        """See BaseBackend.vouches()."""
+        return not self._direct.undone(lease.nonce)
+
+    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
+        """See BaseBackend.inspect()."""
+        row = row_of(self._access, name, deadline)
+        return info(row, self.alias) if row else LockInfo(name, self.alias)
+
+    def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
+        """See BaseBackend.list(); rows are read in batches, as they are asked for."""
+        return (info(row, self.alias) for row in rows_in_use(self._access, prefix, deadline))
+
+    # Clearing
+
+    def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
+        """See BaseBackend.force_release()."""
+        broken: Lease | None = None
+
+        def free(dialect: Dialect, ask: Ask) -> bool:
+            nonlocal broken
+            rows = dialect.rows(ask(dialect.one(name)))
+            if not rows or rows[0].token != token:
+                return False
+            if rows[0].free:
+                return broken is not None  # done, but the answer was lost
+            row = rows[0]
+            rest = (row.until - row.now).total_seconds()
+            claim = Claim(name, owner(row), rest, row.description, row.nonce)
+            broken = claim.granted(token, clock())
+            return bool(ask(dialect.free(name, token=token, nonce=row.nonce)).changed)
+
+        if not self._access.do(free, deadline) or broken is None:
+            return None
+        if self.listener:
+            self.listener.lease_lost(broken, "it was broken")
+        return broken
+
+    def sweep(self) -> Swept:
+        """See BaseBackend.sweep()."""
+        return sweep(self._access, self.keep)
+
+    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
+        """See BaseBackend.atomic(). ``using`` can only be the database that has the lock."""
+        return self._transactions.atomic(lease, using)
+
+    def close(self) -> None:
+        """See BaseBackend.close()."""
+        self.pool.close()

@@ -1,0 +1,290 @@
+"""What has to be said about locks to any database, and the words that engines share for it."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Any, ClassVar, NamedTuple
+
+from distlock.backends.database.session import Answer, Statement
+from distlock.lease import Claim, Lease
+
+#: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
+TABLE = "database_lock"
+
+#: The columns of a Row in order, without the server's own time, which comes last.
+COLUMNS = (
+    "lock",
+    "description",
+    "owner",
+    "nonce",
+    "host",
+    "process",
+    "thread",
+    "token",
+    "acquired_at",
+    "expires_at",
+)
+
+#: Leases that last for longer are shortened: databases can count neither to infinity nor far
+#: beyond the year 9999.
+LONGEST = 1e9
+
+_MAX_TEXT = 255
+
+Ask = Callable[[Statement], Answer]
+
+
+class Row(NamedTuple):
+    """One row of the table, and the server's time at which it was read; times are aware, in UTC."""
+
+    lock: str
+    description: str
+    owner: str
+    nonce: str
+    host: str
+    process: int
+    thread: str
+    token: int
+    since: datetime
+    until: datetime
+    now: datetime
+
+    @property
+    def free(self) -> bool:
+        return not self.owner
+
+    @property
+    def expired(self) -> bool:
+        return bool(self.owner) and self.until <= self.now
+
+
+class Dialect(ABC):
+    """How one kind of database is spoken to, in as few statements as it can.
+
+    A free lock is a row whose ``owner`` is empty. Time is the server's, read when the statement
+    runs; seconds go in, aware datetimes come out.
+    """
+
+    #: whether a transaction that is to commit under a lock must claim the row when it begins
+    #: (because it could not wait for the row at its end)
+    guards_early: ClassVar[bool] = False
+    #: whether names are sorted by code point
+    by_code_point: ClassVar[bool] = True
+
+    @abstractmethod
+    def take(self, ask: Ask, claim: Claim) -> int | None:
+        """Take the lock if it is free, has ended, or is the owner's; the token, or None.
+
+        Doing it again with the same claim is as good as once, though the token grows.
+        """
+
+    @abstractmethod
+    def free(self, lock: str, **hold: str | int) -> Statement:
+        """Free the lock if it is held, and the columns of the row are what ``hold`` says."""
+
+    @abstractmethod
+    def renew(self, leases: Sequence[Lease]) -> Statement:
+        """Let the leases, which have one duration, run anew if they are held and have not ended."""
+
+    @abstractmethod
+    def held(self, leases: Sequence[Lease]) -> Statement:
+        """Ask for the nonces of those leases that are held and have not ended."""
+
+    @abstractmethod
+    def guard(self, lease: Lease) -> Statement:
+        """Keep the lease until the end of the transaction; a row if it was held and had not ended.
+
+        Runs on the caller's connection, about whose session nothing is known.
+        """
+
+    @abstractmethod
+    def one(self, lock: str) -> Statement:
+        """Ask for the row of a lock."""
+
+    @abstractmethod
+    def page(self, after: str, beginning: bool, size: int) -> Statement:
+        """Ask for the first rows in use after a name, or from it on, if ``beginning``, by name."""
+
+    @abstractmethod
+    def rows(self, answer: Answer) -> list[Row]:
+        """Read the answer to one() or page()."""
+
+    @abstractmethod
+    def ended(self, after: int, size: int) -> Statement:
+        """Ask for the first ids after ``after`` whose lease has ended."""
+
+    @abstractmethod
+    def free_ended(self, ids: Sequence[int]) -> Statement:
+        """Free those of the rows whose lease has ended."""
+
+    @abstractmethod
+    def unused(self, after: int, size: int, keep: float) -> Statement:
+        """Ask for the first ids after ``after`` that have been free for ``keep`` seconds."""
+
+    @abstractmethod
+    def remove_unused(self, ids: Sequence[int], keep: float) -> Statement:
+        """Remove those of the rows that have been free for ``keep`` seconds."""
+
+
+class TextDialect(Dialect):
+    """A dialect that is written down: SQL with the engine's own words for time filled in."""
+
+    #: the column ``lock``, quoted if the engine takes it for one of its own words
+    LOCK: ClassVar[str] = "lock"
+    #: the server's time, as the columns have it
+    NOW: ClassVar[str]
+    #: the time that is so much later; ``{0}`` is the placeholder of a duration
+    LATER: ClassVar[str]
+    #: the time that is so much earlier
+    EARLIER: ClassVar[str]
+    #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
+    #: true, too, if the lock has been taken before
+    TAKE: ClassVar[str]
+    #: what lets nobody else write a row that was read
+    FOR_UPDATE: ClassVar[str] = " FOR UPDATE"
+
+    @abstractmethod
+    def duration(self, seconds: float) -> Any:
+        """Return a duration as a parameter for LATER, not shorter than asked for."""
+
+    @abstractmethod
+    def moment(self, value: Any) -> datetime:
+        """Return a time that the driver has read."""
+
+    def taking(self, claim: Claim, condition: str = "TRUE") -> Statement:
+        """Take a lock; if it has been taken before, ``condition`` must be true, too."""
+        params = {**columns(claim), "duration": self.duration(claim.duration)}
+        return Statement(self.TAKE.format(condition=condition), params)
+
+    def granted(self, claim: Claim, answer: Answer) -> int | None:
+        """Read the answer to taking(): the token, or None if someone else has the lock."""
+        # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
+        # under which a row that was inserted and one that was left as it is both count as one.
+        for nonce, token in answer.rows:
+            if nonce == claim.nonce:
+                return int(token)
+        return None
+
+    def take(self, ask: Ask, claim: Claim) -> int | None:
+        return self.granted(claim, ask(self.taking(claim)))
+
+    def free(self, lock: str, **hold: str | int) -> Statement:
+        same = "".join(f" AND {column} = %({column})s" for column in hold)
+        return Statement(
+            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
+            f" WHERE {self.LOCK} = %(lock)s AND owner <> ''{same}",
+            {"lock": lock, **hold},
+        )
+
+    def renew(self, leases: Sequence[Lease]) -> Statement:
+        where, params = self._these(leases)
+        later = self.LATER.format("%(duration)s")
+        return Statement(
+            f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}",
+            {**params, "duration": self.duration(leases[0].duration)},
+        )
+
+    def held(self, leases: Sequence[Lease]) -> Statement:
+        where, params = self._these(leases)
+        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}", params)
+
+    def guard(self, lease: Lease) -> Statement:
+        where, params = self._these([lease])
+        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}{self.FOR_UPDATE}", params)
+
+    def one(self, lock: str) -> Statement:
+        return Statement(f"{self._select} WHERE {self.LOCK} = %(lock)s", {"lock": lock})
+
+    def page(self, after: str, beginning: bool, size: int) -> Statement:
+        beyond = ">=" if beginning else ">"
+        return Statement(
+            f"{self._select} WHERE {self.LOCK} {beyond} %(after)s AND owner <> ''"
+            f" ORDER BY {self.LOCK} LIMIT {size}",
+            {"after": after},
+        )
+
+    def rows(self, answer: Answer) -> list[Row]:
+        return [Row(*row[:8], *map(self.moment, row[8:])) for row in answer.rows]
+
+    def ended(self, after: int, size: int) -> Statement:
+        return self._ids(self._ended, {"after": after}, size)
+
+    def free_ended(self, ids: Sequence[int]) -> Statement:
+        return Statement(
+            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
+            f" WHERE {_in('id', 'id', ids)} AND {self._ended}",
+            _named("id", ids),
+        )
+
+    def unused(self, after: int, size: int, keep: float) -> Statement:
+        return self._ids(self._unused, {"after": after, "keep": self.duration(keep)}, size)
+
+    def remove_unused(self, ids: Sequence[int], keep: float) -> Statement:
+        return Statement(
+            f"DELETE FROM {TABLE} WHERE {_in('id', 'id', ids)} AND {self._unused}",
+            {**_named("id", ids), "keep": self.duration(keep)},
+        )
+
+    @property
+    def _select(self) -> str:
+        columns = ", ".join((self.LOCK, *COLUMNS[1:]))
+        return f"SELECT {columns}, {self.NOW} FROM {TABLE}"
+
+    @property
+    def _ended(self) -> str:
+        return f"owner <> '' AND expires_at <= {self.NOW}"
+
+    @property
+    def _unused(self) -> str:
+        return f"owner = '' AND expires_at <= {self.EARLIER.format('%(keep)s')}"
+
+    def _these(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
+        """Return the condition that finds the rows of leases that are held and have not ended."""
+        # A nonce belongs to one lock, so the two lists need not be matched pair by pair.
+        locks = [lease.name for lease in leases]
+        nonces = [lease.nonce for lease in leases]
+        where = (
+            f"{_in(self.LOCK, 'lock', locks)} AND {_in('nonce', 'nonce', nonces)}"
+            f" AND owner <> '' AND expires_at > {self.NOW}"
+        )
+        return where, {**_named("lock", locks), **_named("nonce", nonces)}
+
+    def _ids(self, where: str, params: dict[str, Any], size: int) -> Statement:
+        return Statement(
+            f"SELECT id FROM {TABLE} WHERE id > %(after)s AND {where} ORDER BY id LIMIT {size}",
+            params,
+        )
+
+
+def columns(claim: Claim) -> dict[str, Any]:
+    """Return what a claim has to say for the columns of its row."""
+    return {
+        "lock": claim.name,
+        "description": claim.description,
+        "owner": claim.owner.key,
+        "nonce": claim.nonce,
+        "host": claim.owner.host[:_MAX_TEXT],
+        "process": claim.owner.pid,
+        "thread": claim.owner.thread[:_MAX_TEXT],
+    }
+
+
+def whole(seconds: float, per_second: int) -> int:
+    """Return a duration in whole units, rounded up.
+
+    One unit is added, because the server's time, to which it will be added, is rounded down: a
+    lease must not end at the server before it ends here.
+    """
+    return math.ceil(min(seconds, LONGEST) * per_second) + 1
+
+
+def _in(column: str, name: str, values: Sequence[Any]) -> str:
+    placeholders = ", ".join(f"%({name}{number})s" for number in range(len(values)))
+    return f"{column} IN ({placeholders})"
+
+
+def _named(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {f"{name}{number}": value for number, value in enumerate(values)}

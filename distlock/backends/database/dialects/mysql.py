@@ -1,0 +1,62 @@
+"""MySQL and MariaDB."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from distlock.backends.database.dialects.base import TABLE, TextDialect, whole
+
+_NOW = "UTC_TIMESTAMP(6)"
+_LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
+
+# Assignments are made from left to right, and later ones see what earlier ones have assigned:
+# the first decides, the others look at what it decided, and owner and expires_at, by which it was
+# decided, come last. https://dev.mysql.com/doc/refman/8.4/en/update.html
+_MINE = "nonce = VALUES(nonce)"
+_TAKE = f"""
+INSERT INTO {TABLE}
+    (`lock`, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
+VALUES
+    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW}), {_NOW}, {_LATER.format("%(duration)s")})
+ON DUPLICATE KEY UPDATE
+    nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {_NOW}) AND {{condition}},
+               VALUES(nonce), nonce),
+    token = IF({_MINE}, token + 1, token),
+    description = IF({_MINE}, VALUES(description), description),
+    host = IF({_MINE}, VALUES(host), host),
+    process = IF({_MINE}, VALUES(process), process),
+    thread = IF({_MINE}, VALUES(thread), thread),
+    acquired_at = IF({_MINE}, {_NOW}, acquired_at),
+    owner = IF({_MINE}, VALUES(owner), owner),
+    expires_at = IF({_MINE}, {_LATER.format("%(duration)s")}, expires_at)
+"""
+
+
+class MySQL(TextDialect):
+    """MySQL, which has to be asked for the row after it was written, in the same packet.
+
+    ``UTC_TIMESTAMP(6)`` is the time at which the statement began, in every session alike. A
+    statement that waited for a row thus takes a lease for running that ended meanwhile, never the
+    other way round; and what it grants is counted from when it was sent.
+    """
+
+    LOCK: ClassVar[str] = "`lock`"
+    NOW: ClassVar[str] = _NOW
+    LATER: ClassVar[str] = _LATER
+    EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
+    TAKE: ClassVar[str] = f"{_TAKE}; SELECT nonce, token FROM {TABLE} WHERE `lock` = %(lock)s"
+
+    def duration(self, seconds: float) -> int:
+        return whole(seconds, 1_000_000)
+
+    def moment(self, value: Any) -> datetime:
+        time: datetime = value
+        return time.replace(tzinfo=UTC)
+
+
+class MariaDB(MySQL):
+    """MariaDB, which returns the row that it wrote."""
+
+    TAKE: ClassVar[str] = f"{_TAKE} RETURNING nonce, token"

@@ -1,0 +1,52 @@
+"""PostgreSQL."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from distlock.backends.database.dialects.base import TABLE, TextDialect, whole
+from distlock.backends.database.session import Statement
+
+# Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
+_NOW = "clock_timestamp()"
+_LATER = f"{_NOW} + {{0}} * interval '1 microsecond'"
+
+# EXCLUDED has the values as they were before the row was waited for, so not its times.
+_TAKE = f"""
+INSERT INTO {TABLE} AS held
+    (lock, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
+VALUES
+    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     (extract(epoch FROM {_NOW}) * 1000000)::bigint, {_NOW}, {_LATER.format("%(duration)s")})
+ON CONFLICT (lock) DO UPDATE SET
+    description = EXCLUDED.description, owner = EXCLUDED.owner, nonce = EXCLUDED.nonce,
+    host = EXCLUDED.host, process = EXCLUDED.process, thread = EXCLUDED.thread,
+    token = held.token + 1, acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
+WHERE (held.owner = '' OR held.owner = EXCLUDED.owner OR held.expires_at <= {_NOW})
+    AND {{condition}}
+RETURNING nonce, token
+"""
+
+
+class PostgreSQL(TextDialect):
+    """PostgreSQL, all of whose times know their zone."""
+
+    TAKE: ClassVar[str] = _TAKE
+    NOW: ClassVar[str] = _NOW
+    LATER: ClassVar[str] = _LATER
+    EARLIER: ClassVar[str] = f"{_NOW} - {{0}} * interval '1 microsecond'"
+
+    def free(self, lock: str, **hold: str | int) -> Statement:
+        # The commit need not be waited for: should it be lost in a crash, the lease still ends.
+        statement = super().free(lock, **hold)
+        return statement._replace(
+            sql=f"{statement.sql} RETURNING set_config('synchronous_commit', 'off', true)"
+        )
+
+    def duration(self, seconds: float) -> int:
+        return whole(seconds, 1_000_000)
+
+    def moment(self, value: Any) -> datetime:
+        time: datetime = value
+        return time.astimezone(UTC)

@@ -1,0 +1,49 @@
+"""SQLite 3.35 and later."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from distlock.backends.database.dialects.base import TABLE, TextDialect, whole
+
+# Text in UTC, to the millisecond, as Django reads it.
+_TIME = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'{0})"
+_NOW = _TIME.format("")
+_LATER = _TIME.format(", '+' || {0} || ' seconds'")
+_EPOCH = "CAST(strftime('%%s', 'now') AS INTEGER)"
+_MILLISECOND = "CAST(substr(strftime('%%f', 'now'), 4) AS INTEGER)"
+
+_TAKE = f"""
+INSERT INTO {TABLE} AS held
+    (lock, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
+VALUES
+    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     {_EPOCH} * 1000000 + {_MILLISECOND} * 1000, {_NOW}, {_LATER.format("%(duration)s")})
+ON CONFLICT (lock) DO UPDATE SET
+    description = excluded.description, owner = excluded.owner, nonce = excluded.nonce,
+    host = excluded.host, process = excluded.process, thread = excluded.thread,
+    token = held.token + 1, acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
+WHERE (held.owner = '' OR held.owner = excluded.owner OR held.expires_at <= {_NOW})
+    AND {{condition}}
+RETURNING nonce, token
+"""
+
+
+class SQLite(TextDialect):
+    """SQLite, whose one writer at a time keeps everyone else from taking a lock meanwhile."""
+
+    TAKE: ClassVar[str] = _TAKE
+    NOW: ClassVar[str] = _NOW
+    LATER: ClassVar[str] = _LATER
+    EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
+    FOR_UPDATE: ClassVar[str] = ""  # the transaction has been the writer since it began
+    guards_early: ClassVar[bool] = True
+
+    def duration(self, seconds: float) -> str:
+        return f"{whole(seconds, 1000) / 1000:.3f}"
+
+    def moment(self, value: Any) -> datetime:
+        # Columns have been converted by Django, expressions have not.
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return time.replace(tzinfo=UTC)

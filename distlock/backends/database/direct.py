@@ -1,0 +1,96 @@
+"""Locks inside the caller's own transaction, where the engine lets only that one write (SQLite).
+
+A session of our own would wait for a transaction that waits for us. So the lock is taken in that
+very transaction: nobody else can take it before the commit, but a rollback undoes it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from django.db import connections
+
+from distlock.backends.database.session import LocalRunner
+
+
+class Fate:
+    """Waits in ``run_on_commit`` of a connection, which drops it uncalled when it rolls back."""
+
+    def __init__(self, on_commit: Callable[[], None], on_rollback: Callable[[], None]) -> None:
+        self._on_commit = on_commit
+        self._on_rollback = on_rollback
+        self._committed = False
+
+    def __call__(self) -> None:
+        self._committed = True
+        self._on_commit()
+
+    def __del__(self) -> None:
+        if not self._committed:
+            with suppress(Exception):  # the interpreter may be ending
+                self._on_rollback()
+
+
+class Direct:
+    """What was taken and freed in transactions of the callers that are, or were, open."""
+
+    def __init__(self, database: str) -> None:
+        self.database = database
+        self._open: dict[str, Any] = {}  # by nonce, the connection in whose transaction it is held
+        self._undone: set[str] = set()
+
+    def runner(self, nonce: str | None = None) -> LocalRunner | None:
+        """Return a connection whose open transaction locks us out, to be used in place of our own.
+
+        That of the caller, or else the one in which the hold ``nonce`` was taken.
+        """
+        connection = connections[self.database]
+        if connection.vendor != "sqlite":
+            return None
+        if connection.connection is not None and connection.connection.in_transaction:
+            return LocalRunner(connection)
+        if nonce is not None and (other := self._open.get(nonce)) is not None:
+            return LocalRunner(other)
+        return None
+
+    def undecided(self, nonce: str) -> bool:
+        """Return whether the transaction in which a hold was taken is still open."""
+        return nonce in self._open
+
+    def undone(self, nonce: str) -> bool:
+        """Return whether a hold was taken in a transaction that has been rolled back."""
+        return nonce in self._undone
+
+    def taken(self, connection: Any, nonce: str) -> None:
+        """Note that a lock was taken in the open transaction, and watch what becomes of that."""
+        self._open[nonce] = connection
+
+        def commit() -> None:
+            self._open.pop(nonce, None)
+
+        def rollback() -> None:
+            if self._open.pop(nonce, None) is not None:
+                self._undone.add(nonce)
+
+        connection.on_commit(Fate(commit, rollback))
+
+    def freed(self, connection: Any, nonce: str, free_again: Callable[[], None]) -> None:
+        """Note that a lock was freed in the open transaction; a rollback must not bring it back.
+
+        ``free_again`` is then called on a thread of its own.
+        """
+        self.forget(nonce)
+
+        def rollback() -> None:
+            threading.Thread(target=free_again, name="distlock-rollback", daemon=True).start()
+
+        if connection.in_atomic_block:
+            connection.on_commit(Fate(lambda: None, rollback))
+
+    def forget(self, nonce: str) -> None:
+        """Keep nothing for a hold that is over."""
+        self._open.pop(nonce, None)
+        self._undone.discard(nonce)

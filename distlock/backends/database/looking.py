@@ -1,0 +1,69 @@
+"""What the rows tell of locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from distlock.backends.database.access import Access
+from distlock.backends.database.dialects.base import Ask, Dialect, Row
+from distlock.lease import LockInfo, Owner, State
+
+#: Rows that are read at once.
+_PAGE = 1000
+
+
+def row_of(access: Access, name: str, deadline: float | None) -> Row | None:
+    """Return the row of a lock, None if it has never been taken, or not for long."""
+    rows = access.do(lambda dialect, ask: dialect.rows(ask(dialect.one(name))), deadline)
+    return rows[0] if rows else None
+
+
+def rows_in_use(access: Access, prefix: str, deadline: float | None) -> Iterator[Row]:
+    """Yield the rows in use whose names begin with ``prefix``, by name, read in batches."""
+    after: str | None = None
+    strays: list[Row] = []
+    while True:
+
+        def read(dialect: Dialect, ask: Ask, after: str | None = after) -> tuple[bool, list[Row]]:
+            start = prefix if dialect.by_code_point else ""
+            beginning = after is None
+            page = dialect.page(start if after is None else after, beginning, _PAGE)
+            return dialect.by_code_point, dialect.rows(ask(page))
+
+        by_code_point, rows = access.do(read, deadline)
+        for row in rows:
+            if not row.lock.startswith(prefix):
+                if by_code_point and row.lock > prefix:
+                    return  # all names that begin with it stand together
+            elif by_code_point:
+                yield row
+            else:
+                strays.append(row)
+        if len(rows) < _PAGE:
+            yield from sorted(strays, key=lambda row: row.lock)
+            return
+        after = rows[-1].lock
+
+
+def info(row: Row, using: str) -> LockInfo:
+    """Return what a row tells of its lock, by the clock of the server that read it."""
+    if row.free:
+        return LockInfo(row.lock, using, token=row.token)
+    return LockInfo(
+        row.lock,
+        using,
+        State.EXPIRED if row.expired else State.HELD,
+        owner=owner(row),
+        token=row.token,
+        since=row.since,
+        until=row.until,
+        held_for=max((row.now - row.since) / timedelta(seconds=1), 0.0),
+        remaining=max((row.until - row.now) / timedelta(seconds=1), 0.0),
+        description=row.description,
+    )
+
+
+def owner(row: Row) -> Owner:
+    """Return who holds a lock by its row."""
+    return Owner(row.owner, row.host, row.process, row.thread)

@@ -1,0 +1,52 @@
+"""Clears leases that have ended, and rows that have been free for long."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from distlock.backends.database.access import Access
+from distlock.backends.database.batches import SIZE, around_locked
+from distlock.backends.database.dialects.base import Dialect
+from distlock.backends.database.session import Statement
+from distlock.lease import Swept
+
+Find = Callable[[Dialect, int], Statement]
+Clear = Callable[[Dialect, Sequence[int]], Statement]
+
+
+def sweep(access: Access, keep: float) -> Swept:
+    """Free what has ended, then remove what has been free for ``keep`` seconds.
+
+    Rows are found first and cleared by their ids, in batches, each under the same condition once
+    more: what was taken in between is left alone, and so is a row that someone keeps locked.
+    """
+    expired = _clear_all(
+        access,
+        lambda dialect, after: dialect.ended(after, SIZE),
+        lambda dialect, ids: dialect.free_ended(ids),
+    )
+    removed = _clear_all(
+        access,
+        lambda dialect, after: dialect.unused(after, SIZE, keep),
+        lambda dialect, ids: dialect.remove_unused(ids, keep),
+    )
+    return Swept(expired, removed)
+
+
+def _clear_all(access: Access, find: Find, clear: Clear) -> int:
+    count = after = 0
+    while True:
+        ids = _find(access, find, after)
+        if not ids:
+            return count
+        count += sum(around_locked(ids, lambda some: _clear(access, clear, some)))
+        after = ids[-1]
+
+
+def _clear(access: Access, clear: Clear, ids: Sequence[int]) -> int:
+    return access.attempt(lambda dialect, ask: ask(clear(dialect, ids)).changed, None)
+
+
+def _find(access: Access, find: Find, after: int) -> list[int]:
+    rows = access.do(lambda dialect, ask: ask(find(dialect, after)).rows, None)
+    return [row_id for (row_id,) in rows]

@@ -1,0 +1,65 @@
+"""The table of locks."""
+
+from django.db import migrations, models
+
+import distlock.models
+
+
+class Migration(migrations.Migration):
+    initial = True
+
+    dependencies = []
+
+    operations = [
+        migrations.CreateModel(
+            name="DatabaseLock",
+            fields=[
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("lock", distlock.models.ExactCharField(max_length=564, verbose_name="name")),
+                (
+                    "description",
+                    distlock.models.ExactCharField(
+                        blank=True,
+                        db_default="",
+                        default="",
+                        max_length=1024,
+                        verbose_name="description",
+                    ),
+                ),
+                (
+                    "owner",
+                    distlock.models.ExactCharField(
+                        blank=True, default="", max_length=201, verbose_name="owner"
+                    ),
+                ),
+                (
+                    "nonce",
+                    distlock.models.ExactCharField(
+                        blank=True, default="", max_length=32, verbose_name="nonce of the hold"
+                    ),
+                ),
+                (
+                    "host",
+                    distlock.models.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="host"
+                    ),
+                ),
+                ("process", models.BigIntegerField(default=0, verbose_name="process")),
+                (
+                    "thread",
+                    distlock.models.ExactCharField(
+                        blank=True, default="", max_length=255, verbose_name="thread"
+                    ),
+                ),
+                ("token", models.BigIntegerField(verbose_name="fencing token")),
+                ("acquired_at", models.DateTimeField(verbose_name="held since")),
+                ("expires_at", models.DateTimeField(verbose_name="held until")),
+            ],
+            options={
+                "verbose_name": "database lock",
+                "verbose_name_plural": "database locks",
+                "db_table": "database_lock",
+                "constraints": [models.UniqueConstraint(fields=("lock",), name="uiq_idx_lock")],
+            },
+        ),
+    ]
