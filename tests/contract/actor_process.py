@@ -15,6 +15,7 @@ class ProcessActor(Actor):
     def __init__(self, using, child):
         super().__init__(using)
         self.child = child("tests.contract.actor_process:serve")
+        self.ended = False
         self._pending = queue.SimpleQueue()
         threading.Thread(target=self._read, name="actor-process", daemon=True).start()
 
@@ -30,10 +31,11 @@ class ProcessActor(Actor):
         """Start ``function`` of a module's top level in the child."""
         return self.start(0, "call", function, *args, **kwargs)
 
-    def leave(self):
-        super().leave()
+    def end(self):
+        """Kill the process as it is, whatever it holds."""
         self._pending.put(None)
         self.child.kill()
+        self.ended = True
 
     def _read(self):
         while future := self._pending.get():

@@ -106,8 +106,21 @@ class Actor:
         raise NotImplementedError
 
     def leave(self):
-        """Give up every lock still held, and end."""
-        self.start(0, "leave").result(PATIENCE)
+        """Begin to give up every lock still held; return a future."""
+        return self.start(0, "leave")
+
+    def end(self):
+        """End, whatever is still held."""
+        raise NotImplementedError
+
+
+def part(actors):
+    """Let all of them leave, at once: one may be waiting for another's lock."""
+    there = [actor for actor in actors if not actor.ended]
+    for leaving in [actor.leave() for actor in there]:
+        leaving.result(PATIENCE)
+    for actor in there:
+        actor.end()
 
 
 def perform(locks, command):
@@ -173,10 +186,9 @@ class ThreadActor(Actor):
         self._commands.put(None)
         self.thread.join(PATIENCE)
 
-    def leave(self):
-        if self.thread.is_alive():
-            super().leave()
-            self.end()
+    @property
+    def ended(self):
+        return not self.thread.is_alive()
 
     def _run(self):
         locks = {}
@@ -229,10 +241,9 @@ class TaskActor(Actor):
         self._loop.call_soon_threadsafe(self._commands.put_nowait, None)
         asyncio.run_coroutine_threadsafe(_over(self.task), self._loop).result(PATIENCE)
 
-    def leave(self):
-        if not self.task.done():
-            super().leave()
-            self.end()
+    @property
+    def ended(self):
+        return self.task.done()
 
     async def _started(self):
         return asyncio.create_task(self._run())

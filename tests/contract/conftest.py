@@ -6,7 +6,7 @@ import pytest
 
 from distlock import locks
 from tests.contract.actor_process import ProcessActor
-from tests.contract.actors import Loop, TaskActor, ThreadActor
+from tests.contract.actors import Loop, TaskActor, ThreadActor, part
 from tests.contract.watch import events
 
 KINDS = ["local", "sqlite", "mariadb", "postgresql"]
@@ -99,8 +99,7 @@ def actor(using, loop, child):
         return new
 
     yield make
-    for one in made:
-        one.leave()
+    part(made)
 
 
 @pytest.fixture

@@ -134,7 +134,7 @@ def test_a_hold_is_taken_in_one_process_and_left_in_another(refused, actor, carl
     view.take(name, owner=ORDER, renew=False)
     assert not carl.tries(name)
     entered = task.take(name, owner=ORDER)
-    view.child.kill()
+    view.end()
     entered.verify()
     entered.release()
     assert carl.tries(name)

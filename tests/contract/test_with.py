@@ -1,4 +1,4 @@
-"""``with`` and ``async with``: the body runs only under the lock, and its errors are never hidden."""
+"""``with`` and ``async with``: the body runs only under the lock, and its errors are not hidden."""
 
 import contextlib
 import inspect

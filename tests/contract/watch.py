@@ -6,6 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from distlock.clock import clock
 from distlock.holdings import holdings
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from tests.contract.actors import PATIENCE
@@ -18,7 +19,7 @@ SIGNALS = {
 }
 
 
-def waits(future, moment=0.1):
+def waits(future, moment=0.05):
     """Fail if ``future`` ends within a moment; a slow machine cannot make this fail wrongly."""
     with pytest.raises(TimeoutError):
         future.result(moment)
@@ -32,6 +33,12 @@ def eventually(condition):
         assert time.monotonic() < end, f"never came true: {condition}"
         time.sleep(0.005)
     return value
+
+
+def passed(seconds):
+    """Let that many seconds pass on the clock that leases are counted on."""
+    end = clock() + seconds
+    eventually(lambda: clock() > end)
 
 
 class Events(list):

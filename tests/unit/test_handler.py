@@ -129,9 +129,9 @@ def test_an_unsafe_or_unknown_setting_is_refused_when_the_backend_is_made(params
 
 def test_a_refused_backend_can_be_had_once_it_is_repaired():
     handler = BackendHandler()
-    with override_settings(DISTLOCK={"orders": {"BACKEND": LOCAL, "LEASE": 0}}):
-        with pytest.raises(ImproperlyConfigured):
-            handler["orders"]
+    unsafe = {"orders": {"BACKEND": LOCAL, "LEASE": 0}}
+    with override_settings(DISTLOCK=unsafe), pytest.raises(ImproperlyConfigured):
+        handler["orders"]
     with override_settings(DISTLOCK={"orders": {"BACKEND": LOCAL}}):
         assert handler["orders"].settings.lease == 30.0
 

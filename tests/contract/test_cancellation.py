@@ -1,0 +1,183 @@
+"""A cancelled task waits no more, holds nothing, and can go on as if it had never asked."""
+
+import asyncio
+
+import pytest
+
+from distlock import Lock, LockTimeout
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, in_line, waits
+
+
+@pytest.fixture
+def task(actor):
+    return actor("task")
+
+
+def cancelled(future):
+    with pytest.raises(asyncio.CancelledError):
+        future.result(PATIENCE)
+    return True
+
+
+def test_a_waiting_task_can_be_cancelled(task, carl, name):
+    carl.take(name)
+    lock = task.lock(name)
+    waiting = lock.start("acquire")
+    assert waits(waiting)
+    task.cancel()
+    assert cancelled(waiting)
+    assert lock.held is False
+
+
+def test_a_cancelled_task_does_not_get_the_lock_later(task, carl, dora, name):
+    held = carl.take(name)
+    lock = task.lock(name)
+    waiting = lock.start("acquire")
+    assert waits(waiting)
+    task.cancel()
+    cancelled(waiting)
+    held.release()
+    assert dora.lock(name).acquire(timeout=PATIENCE)
+    assert lock.held is False
+
+
+def test_a_cancelled_task_leaves_its_place_in_line(task, carl, dora, name):
+    held = carl.take(name)
+    waiting = task.lock(name).start("acquire")
+    assert waits(waiting)
+    behind = dora.lock(name).start("acquire")
+    assert waits(behind, 0.02)
+    task.cancel()
+    cancelled(waiting)
+    held.release()
+    assert behind.result(PATIENCE) is True
+
+
+def test_a_cancelled_task_can_ask_again(task, carl, name):
+    held = carl.take(name)
+    lock = task.lock(name)
+    waiting = lock.start("acquire")
+    assert waits(waiting)
+    task.cancel()
+    cancelled(waiting)
+    again = lock.start("acquire")
+    assert waits(again, 0.05)
+    held.release()
+    assert again.result(PATIENCE) is True
+    lock.verify()
+
+
+def test_a_cancelled_task_can_leave_a_lock_it_held_before(task, carl, name):
+    mine = task.take(f"{name}:mine")
+    carl.take(name)
+    waiting = task.lock(name).start("acquire")
+    assert waits(waiting, 0.05)
+    task.cancel()
+    cancelled(waiting)
+    mine.verify()
+    mine.release()
+    assert carl.tries(f"{name}:mine")
+
+
+def test_the_body_of_a_cancelled_task_ends_and_the_lock_is_free(task, carl, using, name):
+    async def work(inside):
+        async with Lock(name, using=using):
+            inside.set_result(True)
+            await asyncio.Event().wait()
+
+    from concurrent.futures import Future
+
+    inside = Future()
+    working = task.call(work, inside)
+    inside.result(PATIENCE)
+    task.cancel()
+    cancelled(working)
+    assert carl.lock(name).acquire(timeout=PATIENCE)
+
+
+def test_a_time_limit_of_asyncio_ends_the_wait(task, carl, using, name):
+    async def work():
+        async with asyncio.timeout(0.1), Lock(name, using=using):
+            raise AssertionError("the lock is someone else's")
+
+    held = carl.take(name)
+    with pytest.raises(TimeoutError) as caught:
+        task.call(work).result(PATIENCE)
+    assert not isinstance(caught.value, LockTimeout)
+    held.release()
+    assert carl.lock(name).acquire(timeout=PATIENCE)
+
+
+def test_a_cancel_at_any_moment_leaves_the_task_with_the_lock_or_without(task, using, carl, name):
+    """Cancelled between asking and getting, again and again, a bit later each time."""
+    lock = Lock(name, using=using)
+
+    async def attempt(steps):
+        taking = asyncio.create_task(take_and_leave())
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        taking.cancel()
+        return await asyncio.gather(taking, return_exceptions=True)
+
+    async def take_and_leave():
+        async with lock:
+            await asyncio.sleep(0)
+
+    for steps in [*range(12), 20, 40, 80, 160, 320, 640]:
+        task.call(attempt, steps).result(PATIENCE)
+    after = carl.lock(name)
+    assert after.acquire(timeout=PATIENCE)
+    after.verify()
+
+
+def test_a_cancel_while_leaving_still_frees_the_lock(task, using, carl, name):
+    lock = Lock(name, using=using)
+
+    async def attempt(steps):
+        taken = asyncio.Event()
+        leaving = asyncio.create_task(take_and_leave(taken))
+        await taken.wait()
+        for _ in range(steps):
+            await asyncio.sleep(0)
+        leaving.cancel()
+        return await asyncio.gather(leaving, return_exceptions=True)
+
+    async def take_and_leave(taken):
+        async with lock:
+            taken.set()
+
+    for steps in (0, 1, 2, 3, 5, 8, 13, 50, 200):
+        task.call(attempt, steps).result(PATIENCE)
+        after = carl.lock(name)
+        assert after.acquire(timeout=PATIENCE)
+        after.release()
+
+
+def test_a_loop_that_is_closed_leaves_no_one_waiting(using, carl, dora, name):
+    async def give_up():
+        waiting = asyncio.create_task(Lock(name, using=using).aacquire())
+        while in_line(using, name) < 2:
+            await asyncio.sleep(0.005)
+        return waiting  # asyncio.run() cancels it
+
+    held = carl.take(name)
+    asyncio.run(give_up())
+    eventually(lambda: in_line(using, name) == 1)
+    held.release()
+    assert dora.lock(name).acquire(timeout=PATIENCE)
+
+
+@pytest.mark.shared
+def test_a_task_is_cancelled_while_it_waits_for_another_process(actor, task, carl, name):
+    process = actor("process")
+    held = process.take(name)
+    lock = task.lock(name)
+    waiting = lock.start("acquire")
+    assert waits(waiting)
+    task.cancel()
+    cancelled(waiting)
+    held.release()
+    after = carl.lock(name)
+    assert after.acquire(timeout=PATIENCE)
+    after.verify()

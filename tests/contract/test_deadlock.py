@@ -1,0 +1,76 @@
+"""Owners that wait for one another in a circle are told so."""
+
+import pytest
+
+from distlock import LockDeadlock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import waits
+
+
+@pytest.mark.parametrize("people", ["thread+thread", "task+task", "thread+task", "task+thread"])
+def test_two_of_one_process_that_wait_for_each_other_are_told(actor, people, name):
+    anna, ben = (actor(what) for what in people.split("+"))
+    one, two = anna.take(f"{name}:1"), ben.take(f"{name}:2")
+    waiting = anna.lock(f"{name}:2").start("acquire")
+    assert waits(waiting)
+    with pytest.raises(LockDeadlock) as caught:
+        ben.lock(f"{name}:1").acquire()
+    assert f"{name}:1" in str(caught.value)
+    two.verify()
+    two.release()
+    assert waiting.result(PATIENCE) is True
+    one.verify()
+
+
+def test_a_circle_of_three_is_found(actor, name):
+    people = [actor("thread"), actor("task"), actor("thread")]
+    held = [person.take(f"{name}:{number}") for number, person in enumerate(people)]
+    first = people[0].lock(f"{name}:1").start("acquire")
+    assert waits(first)
+    second = people[1].lock(f"{name}:2").start("acquire")
+    assert waits(second)
+    with pytest.raises(LockDeadlock):
+        people[2].lock(f"{name}:0").acquire()
+    held[2].release()
+    assert second.result(PATIENCE)
+    people[1].lock(f"{name}:2").release()
+    held[1].release()
+    assert first.result(PATIENCE)
+
+
+def test_a_single_try_is_no_wait_and_no_deadlock(carl, dora, name):
+    carl.take(f"{name}:1")
+    held = dora.take(f"{name}:2")
+    waiting = carl.lock(f"{name}:2").start("acquire")
+    assert waits(waiting)
+    assert dora.lock(f"{name}:1").acquire(blocking=False) is False
+    held.release()
+    assert waiting.result(PATIENCE) is True
+
+
+def test_waiting_for_one_that_waits_for_a_third_is_no_deadlock(carl, dora, actor, name):
+    third = actor("thread")
+    first, second = carl.take(f"{name}:1"), third.take(f"{name}:2")
+    middle = carl.lock(f"{name}:2").start("acquire")
+    assert waits(middle)
+    last = dora.lock(f"{name}:1").start("acquire")
+    assert waits(last)
+    second.release()
+    assert middle.result(PATIENCE)
+    first.release()
+    assert last.result(PATIENCE)
+
+
+def test_after_a_deadlock_the_lock_can_be_waited_for_again(carl, dora, name):
+    one, two = carl.take(f"{name}:1"), dora.take(f"{name}:2")
+    waiting = carl.lock(f"{name}:2").start("acquire")
+    assert waits(waiting)
+    again = dora.lock(f"{name}:1")
+    with pytest.raises(LockDeadlock):
+        again.acquire()
+    two.release()
+    assert waiting.result(PATIENCE)
+    late = again.start("acquire")
+    assert waits(late)
+    one.release()
+    assert late.result(PATIENCE) is True

@@ -1,0 +1,183 @@
+"""After a fork the child holds nothing and can work, and the parent goes on undisturbed."""
+
+import os
+import pickle
+import threading
+
+import pytest
+
+from distlock import Lock, LockNotHeld
+from tests.contract.actors import PATIENCE
+from tests.contract.conftest import ONE_PROCESS
+
+
+def forked(function, *args):
+    """Return what ``function`` returns in a forked child of this process."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            try:
+                answer = True, function(*args)
+            except BaseException as error:
+                answer = False, repr(error)
+            with open(writing, "wb") as pipe:
+                pickle.dump(answer, pipe)
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        answer = pipe.read()
+    os.waitpid(pid, 0)
+    succeeded, result = pickle.loads(answer)
+    assert succeeded, result
+    return result
+
+
+# What is called in the child process, which then forks. The fork is not made in the process of the
+# test run, whose other threads and servers it does not concern.
+
+
+def look_after_fork(using, name):
+    """What a forked child sees of a lock that its parent holds."""
+    lock = Lock(name, using=using)
+
+    def child():
+        try:
+            lock.release()
+            refused = False
+        except LockNotHeld:
+            refused = True
+        other = Lock(f"{name}:other", using=using)
+        with other:
+            works = other.held
+        return lock.held, refused, lock.acquire(blocking=False), works
+
+    with lock:
+        token = lock.token
+        seen = forked(child)
+        lock.verify()
+        assert lock.token == token
+    return seen
+
+
+def keep_working_after_fork(using, name):
+    """The parent's and the child's sessions do not mix: both work at the same time."""
+    lock = Lock(f"{name}:parent", using=using, lease=0.9)
+
+    def child():
+        for number in range(20):
+            with Lock(f"{name}:child:{number}", using=using) as mine:
+                mine.verify()
+        return True
+
+    results = []
+    with lock:
+        forking = threading.Thread(target=lambda: results.append(forked(child)))
+        forking.start()
+        for number in range(20):
+            with Lock(f"{name}:{number}", using=using) as other:
+                other.verify()
+        forking.join(PATIENCE)
+        lock.verify()
+    return results
+
+
+def fork_while_another_thread_waits(using, name):
+    """The child is not in line; the waiting thread of the parent still is."""
+    got = threading.Event()
+    waiting = threading.Event()
+
+    def wait():
+        waiting.set()
+        with Lock(name, using=using):
+            got.set()
+
+    def child():
+        with Lock(f"{name}:other", using=using) as other:
+            return other.held
+
+    with Lock(name, using=using):
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        waiting.wait(PATIENCE)
+        works = forked(child)
+        assert not got.is_set()
+    assert got.wait(PATIENCE)
+    waiter.join(PATIENCE)
+    return works
+
+
+def fork_while_threads_work(using, name):
+    """A fork at any moment: whatever lock inside distlock was held then, the child can work."""
+    over = threading.Event()
+
+    def work(number):
+        while not over.is_set():
+            with Lock(f"{name}:{number % 2}", using=using):
+                pass
+
+    def child():
+        with Lock(f"{name}:child", using=using, timeout=PATIENCE) as mine:
+            return mine.held
+
+    workers = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for worker in workers:
+        worker.start()
+    try:
+        return [forked(child) for _ in range(12)]
+    finally:
+        over.set()
+        for worker in workers:
+            worker.join(PATIENCE)
+
+
+def end_of_a_forked_child(using, name):
+    """A child that ends, releasing nothing, takes nothing from its parent."""
+    with Lock(name, using=using) as lock:
+        forked(lambda: None)
+        lock.verify()
+        taken = forked(lambda: Lock(name, using=using).acquire(blocking=False))
+    return taken
+
+
+def child_of_a_child(using, name):
+    with Lock(name, using=using):
+        return forked(
+            lambda: forked(lambda: Lock(f"{name}:deep", using=using).acquire(blocking=False))
+        )
+
+
+@pytest.fixture
+def process(actor):
+    return actor("process")
+
+
+def test_a_forked_child_holds_nothing_and_can_work(process, kind, using, name):
+    held, refused, got_it, works = process.call(look_after_fork, using, name).result(PATIENCE)
+    assert held is False
+    assert refused is True
+    assert got_it is (kind in ONE_PROCESS)
+    assert works is True
+
+
+def test_parent_and_child_work_side_by_side(process, using, name):
+    assert process.call(keep_working_after_fork, using, name).result(PATIENCE) == [True]
+
+
+def test_a_fork_while_another_thread_waits(process, using, name):
+    assert process.call(fork_while_another_thread_waits, using, name).result(PATIENCE) is True
+
+
+def test_a_fork_while_other_threads_take_and_leave_locks(process, using, name):
+    results = process.call(fork_while_threads_work, using, name).result(2 * PATIENCE)
+    assert results == [True] * 12
+
+
+def test_the_end_of_a_child_takes_nothing_from_its_parent(process, kind, using, name):
+    taken = process.call(end_of_a_forked_child, using, name).result(PATIENCE)
+    assert taken is (kind in ONE_PROCESS)
+
+
+def test_a_grandchild_can_work(process, using, name):
+    assert process.call(child_of_a_child, using, name).result(PATIENCE) is True
