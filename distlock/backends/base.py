@@ -54,7 +54,7 @@ class BaseBackend(ABC):
     #: whether ``info()`` knows who waits
     supports_waiters: ClassVar[bool] = False
     #: whether waiters of several processes are served first come, first served
-    supports_fairness: ClassVar[bool] = False
+    supports_fairness: bool = False
     #: whether a transaction can be made to commit only while a lock is held
     supports_atomic: ClassVar[bool] = False
 

@@ -22,9 +22,12 @@ from distlock.backends.database.looking import info, owner, row_of, rows_in_use
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Runner
 from distlock.backends.database.sweeping import sweep
+from distlock.backends.database.waiting.engines import native_for
+from distlock.backends.database.waiting.room import Room
 from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
+from distlock.owners import gevent_patched
 
 
 class DatabaseBackend(BaseBackend):
@@ -77,6 +80,9 @@ class DatabaseBackend(BaseBackend):
         self._direct = Direct(self.database)
         self._access = Access(self.pool, self._direct, self.dialect_for)
         self._transactions = Transactions(self._access, self.dialect_for)
+        native = native_for(connections[self.database].vendor) if self.wait != "poll" else None
+        self._room = Room(self.pool, native, self.waiters, self._pauses) if native else None
+        self.supports_fairness = self._room is not None
 
     # Taking and leaving
 
@@ -104,6 +110,23 @@ class DatabaseBackend(BaseBackend):
                     raise self._access.unavailable(failed) from failed.__cause__
             except errors.StatementFailed as failed:
                 raise self._access.unavailable(failed) from failed.__cause__
+
+    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """See BaseBackend.acquire(). Waits in the engine's own queue where there is one."""
+        if room := self._queueing:
+            return room.acquire(claim, deadline)
+        return super().acquire(claim, deadline)
+
+    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """See acquire()."""
+        if room := self._queueing:
+            return await room.aacquire(claim, deadline)
+        return await super().aacquire(claim, deadline)
+
+    @property
+    def _queueing(self) -> Room | None:
+        # A greenlet that waits in a driver keeps all others from running.
+        return None if gevent_patched() else self._room
 
     def _acquire_inside(self, runner: Runner, claim: Claim, deadline: float | None) -> Lease | None:
         """Take the lock in the caller's own transaction."""
@@ -161,6 +184,12 @@ class DatabaseBackend(BaseBackend):
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""
         began, asked = clock(), 0
+        if self._room:
+            try:
+                if answer := self._room.release(lease):
+                    return bool(answer.changed)
+            except errors.StatementFailed as failed:
+                asked = int(failed.sent)
 
         def free(dialect: Dialect, ask: Ask) -> bool:
             nonlocal asked
@@ -181,6 +210,8 @@ class DatabaseBackend(BaseBackend):
 
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.withdraw()."""
+        if self._room:
+            self._room.withdraw(claim)
         self._access.do(
             lambda dialect, ask: ask(dialect.free(claim.name, nonce=claim.nonce)),
             deadline,
@@ -205,6 +236,8 @@ class DatabaseBackend(BaseBackend):
 
     def forget(self, lease: Lease) -> None:
         """See BaseBackend.forget()."""
+        if self._room:
+            self._room.forget(lease.nonce)
         self._direct.forget(lease.nonce)
 
     # Looking
@@ -264,4 +297,6 @@ class DatabaseBackend(BaseBackend):
 
     def close(self) -> None:
         """See BaseBackend.close()."""
+        if self._room:
+            self._room.close()
         self.pool.close()

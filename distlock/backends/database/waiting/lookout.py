@@ -1,0 +1,171 @@
+"""Looks at the rows of all locks that this process waits for, while its waiters stand in line.
+
+Who has the native lock should take the row as soon as that is free, but may have been stopped, or
+cut off behind a pooler, or may hold it for a lock that was broken. The row is therefore looked at
+by others as well, and whoever finds it untaken calls its own waiter out of the queue to take it.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from typing import TYPE_CHECKING
+
+from distlock.backends.database.errors import StatementFailed
+from distlock.backends.database.waiting.rows import Glance
+from distlock.backends.database.waiting.waiter import Waiter, Why
+from distlock.clock import clock
+
+if TYPE_CHECKING:
+    from distlock.backends.database.waiting.room import Room
+
+logger = logging.getLogger("distlock")
+
+#: Seconds between two looks; not all processes at once.
+_SHORTEST_PERIOD, _LONGEST_PERIOD = 1.0, 2.0
+#: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
+#: pause between two looks of the head of the queue.
+_GRACE = 0.5
+#: Seconds until a look that failed is tried again.
+_RETRY_PAUSE = 0.2
+#: Seconds that the thread stays after the last wait.
+_LINGER = 1.0
+#: How many looks a session may be unknown to the server before it is given up.
+_MISSES = 2
+
+
+class Lookout:
+    """One thread for all waits of a room; it lives while there are any."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+        self._changed = threading.Condition(threading.Lock())
+        self._calls: list[Waiter] = []
+        self._next_look = 0.0
+        self._trouble_since: float | None = None
+        self._running = False
+
+    def watch(self) -> None:
+        """Begin to look, after a wait was added to the room."""
+        with self._changed:
+            if not self._running:
+                self._next_look = clock() + _period()
+                self._start()
+
+    def call_out(self, waiter: Waiter) -> None:
+        """Call a waiter out of its queue soon, without making the caller wait for that."""
+        with self._changed:
+            self._calls.append(waiter)
+            if self._running:
+                self._changed.notify()
+            else:
+                self._start()
+
+    def _start(self) -> None:
+        self._running = True
+        threading.Thread(target=self._run, name="distlock-lookout", daemon=True).start()
+
+    def _run(self) -> None:
+        while True:
+            calls = self._wait_for_work()
+            if calls is None:
+                return
+            try:
+                for waiter in calls:
+                    self._call(waiter, Why.LEAVE)
+                if not calls:
+                    self._look()
+            except Exception:  # those who wait for ever rely on this thread
+                logger.exception("the lookout goes on after an error")
+                self._look_again_at(clock() + _RETRY_PAUSE)
+
+    def _wait_for_work(self) -> list[Waiter] | None:
+        """Return whom to call out; nobody if it is time to look, None if there is no more to do."""
+        with self._changed:
+            bored_at = clock() + _LINGER
+            while True:
+                if self._calls:
+                    calls, self._calls = self._calls, []
+                    return calls
+                now = clock()
+                if self._room.waiters:
+                    if now >= self._next_look:
+                        self._next_look = now + _period()
+                        return []
+                    bored_at = max(bored_at, self._next_look + _LINGER)
+                    self._changed.wait(self._next_look - now)
+                elif now >= bored_at:
+                    self._running = False
+                    return None
+                else:
+                    self._changed.wait(bored_at - now)
+
+    def _look_again_at(self, when: float) -> None:
+        with self._changed:
+            self._next_look = min(self._next_look, when)
+
+    def _call(self, waiter: Waiter, why: Why) -> None:
+        place = waiter.place
+        if place is None or not place.waits(waiter):
+            return
+        waiter.why = why
+        try:
+            place.call_out(waiter, self._room.pool.run)
+        except StatementFailed:
+            place.hang_up()
+
+    # Looking
+
+    def _look(self) -> None:
+        waiters = self._room.waiters
+        sent_at = clock()
+        try:
+            rows = self._room.rows.look({waiter.claim.name for waiter in waiters})
+            sessions = self._sessions(waiters)
+        except StatementFailed as failed:
+            return self._trouble(failed, sent_at)
+        self._trouble_since = None
+        for waiter in waiters:
+            row = rows.get(waiter.claim.name)
+            in_the_way = sessions.get(waiter.place.ident) if waiter.place else None
+            self._consider(waiter, row, in_the_way, sent_at)
+
+    def _sessions(self, waiters: list[Waiter]) -> dict[int, bool]:
+        idents = [waiter.place.ident for waiter in waiters if waiter.place]
+        if not idents:
+            return {}
+        answer = self._room.pool.run(self._room.native.sessions(idents))
+        return {int(ident): bool(in_the_way) for ident, in_the_way in answer.rows}
+
+    def _consider(
+        self, waiter: Waiter, row: Glance | None, in_the_way: bool | None, sent_at: float
+    ) -> None:
+        stood = sent_at - waiter.since
+        if not waiter.blocked or stood < _GRACE:
+            return
+        if in_the_way is None:
+            waiter.missed += 1
+            if waiter.missed >= _MISSES and (place := waiter.place):
+                place.hang_up()  # it does not know yet that the server has lost it
+            return
+        waiter.seen_well(sent_at, held_by_other=row is not None and not row.open_to(waiter.claim))
+        longest = self._room.native.longest_wait
+        if row is None or row.is_held_by(waiter.claim) or row.untaken_for(_GRACE):
+            self._call(waiter, Why.TAKE)
+        elif in_the_way or (longest is not None and stood > longest):
+            self._call(waiter, Why.REJOIN)
+        elif row.remaining < _LONGEST_PERIOD:
+            self._look_again_at(sent_at + max(row.remaining, -_GRACE) + _GRACE)
+
+    def _trouble(self, failed: StatementFailed, sent_at: float) -> None:
+        if self._trouble_since is None:
+            self._trouble_since = sent_at
+        if clock() - self._trouble_since < self._room.pool.timeout:
+            return self._look_again_at(clock() + _RETRY_PAUSE)
+        for waiter in self._room.waiters:
+            waiter.fail(self._room.unavailable(failed))
+
+
+def _period() -> float:
+    return random.uniform(_SHORTEST_PERIOD, _LONGEST_PERIOD)

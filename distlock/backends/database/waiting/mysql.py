@@ -1,0 +1,62 @@
+"""MySQL's and MariaDB's named locks, https://mariadb.com/kb/en/get_lock/."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from distlock.backends.database.session import Statement
+from distlock.backends.database.waiting.native import Native, digest
+
+#: Seconds. A wait without end is an error in MariaDB, and this is one for people.
+_FOR_EVER = 365 * 24 * 3600
+
+#: A name has 64 characters at the most.
+_DIGITS = 60
+
+
+class MySQL(Native):
+    """``GET_LOCK``. Its names are shared by all databases of a server, hence the digest of both."""
+
+    entered = "@distlock_native = 1"
+
+    def key(self, database: str, name: str) -> str:
+        return f"'dl:{digest(database, name).hex()[:_DIGITS]}'"
+
+    def set_up(self) -> Statement:
+        # Only MariaDB limits these statements, and reads this comment.
+        return Statement(
+            "SET @distlock_native = 0 /*M!, max_statement_time = 0 */; SELECT CONNECTION_ID()"
+        )
+
+    def is_free(self, key: str) -> str:
+        return f"IS_FREE_LOCK({key}) = 1"
+
+    def enter(self, key: str) -> str:
+        # NULL when it was called out: an answer and no error, so the next statement runs as well.
+        return f"SET @distlock_native = GET_LOCK({key}, {_FOR_EVER})"
+
+    def has_entered(self) -> Statement:
+        return Statement("SELECT COALESCE(@distlock_native, 0)")
+
+    def leave(self, key: str) -> str:
+        return f"DO RELEASE_LOCK({key})"
+
+    def leave_all(self, key: str) -> Statement:
+        return Statement(self.leave(key))
+
+    def call_out(self, ident: int) -> Statement:
+        return Statement(f"KILL QUERY {ident:d}")
+
+    def look(self, table: str, names: Collection[str]) -> Statement:
+        marks = ", ".join(["%s"] * len(names))
+        return Statement(
+            "SELECT `lock`, owner, TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
+            f" FROM {table} WHERE `lock` IN ({marks})",
+            tuple(names),
+        )
+
+    def sessions(self, idents: Collection[int]) -> Statement:
+        marks = ", ".join(["%s"] * len(idents))
+        return Statement(
+            f"SELECT id, 0 FROM information_schema.processlist WHERE id IN ({marks})", tuple(idents)
+        )

@@ -1,0 +1,79 @@
+"""What is said to an engine about its native locks."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Collection
+from typing import ClassVar
+
+from distlock.backends.database.session import Statement
+
+
+def digest(database: str, name: str) -> bytes:
+    """Return the 32 bytes that a native lock is named after.
+
+    Never change this: processes with different derivations would not wait in the same queue.
+    """
+    return hashlib.sha256(f"{database}\0{name}".encode()).digest()
+
+
+class Native(ABC):
+    """The native locks of an engine, as text. Keys are SQL literals, so no text has parameters."""
+
+    #: seconds after which a wait is begun anew, because the engine pays for long ones; None: never
+    longest_wait: ClassVar[float | None] = None
+
+    @abstractmethod
+    def key(self, database: str, name: str) -> str:
+        """Return the native lock that belongs to the lock ``name``."""
+
+    @abstractmethod
+    def set_up(self) -> Statement:
+        """Prepare a session for waiting; returns its name on the server, for call_out()."""
+
+    @abstractmethod
+    def is_free(self, key: str) -> str:
+        """Return a condition: nobody has the native lock, so nobody waits for it."""
+
+    @abstractmethod
+    def enter(self, key: str) -> str:
+        """Return the statement that waits for the native lock."""
+
+    #: a condition, for the statement that follows enter(): the native lock was got
+    entered: ClassVar[str] = "TRUE"
+
+    @abstractmethod
+    def has_entered(self) -> Statement | None:
+        """Ask whether the last enter() got the native lock (1); None if it fails otherwise."""
+
+    @abstractmethod
+    def leave(self, key: str) -> str:
+        """Return the statement that gives the native lock to the next one."""
+
+    @abstractmethod
+    def leave_all(self, key: str) -> Statement:
+        """Give up the native lock if the session should have it."""
+
+    @abstractmethod
+    def call_out(self, ident: int) -> Statement:
+        """End the statement that another session waits in, and leave that session usable."""
+
+    @abstractmethod
+    def look(self, table: str, names: Collection[str]) -> Statement:
+        """Ask for name, owner and seconds until the lease ends; < 0: since that, or since freed."""
+
+    @abstractmethod
+    def sessions(self, idents: Collection[int]) -> Statement:
+        """Return those sessions that are there, and whether each is in someone's way (0 or 1)."""
+
+    def then(self, *statements: str | Statement) -> Statement:
+        """Return one packet that runs the statements one after the other."""
+        sqls, params = [], None
+        for statement in statements:
+            if isinstance(statement, Statement):
+                sqls.append(statement.sql)
+                params = statement.params
+            else:
+                sqls.append(statement)
+        return Statement("; ".join(sqls), params or {})

@@ -1,0 +1,114 @@
+"""A session of our own that stands in one queue of the server at a time, or came to its end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+from distlock.backends.database.errors import Cancelled
+from distlock.backends.database.session import Answer, Session, Statement
+from distlock.backends.database.waiting.native import Native
+
+_NOTHING = Statement("SELECT 1")
+
+
+class Place:
+    """Where one waits. One thread at a time uses it; call_out() and hang_up() are for others."""
+
+    def __init__(self, session: Session, native: Native, limit: float) -> None:
+        """Prepare the session; ``limit`` is the seconds that the server gets for a short answer."""
+        self.session = session
+        self.native = native
+        self.limit = limit
+        self.ident = int(session.run(native.set_up(), limit).rows[0][0])
+        #: the native lock that this session has, and the one it had last
+        self.key: str | None = None
+        self.last_key: str | None = None
+        self._calling = threading.Lock()
+        self._waiting: object = None  # who waits here, while the server keeps us waiting
+        self._called = False
+
+    @property
+    def usable(self) -> bool:
+        return self.session.usable and not self.session.stale
+
+    def key_of(self, name: str) -> str:
+        """Return the native lock of the lock ``name``."""
+        return self.native.key(str(self.session.settings.get("NAME") or ""), name)
+
+    def run(self, statement: Statement) -> Answer:
+        """Run a statement that answers at once."""
+        self._settle()
+        return self.session.run(statement, self.limit)
+
+    def queue(self, name: str, take: Statement, waiter: object) -> Answer:
+        """Wait for the native lock of ``name`` and then run ``take``, which goes by ``entered``.
+
+        ``key`` tells afterwards whether the native lock was got. Raises Cancelled, or answers
+        without it, if the ``waiter`` was called out.
+        """
+        self._settle()
+        key = self.key_of(name)
+        with self._wait_of(waiter):
+            try:
+                answer = self.session.run(self.native.then(self.native.enter(key), take), None)
+            except Cancelled:
+                # It may have been got a moment before.
+                self._settle()
+                self.session.run(self.native.leave_all(key), self.limit)
+                raise
+        self.key = self.last_key = key
+        question = None if answer.rows else self.native.has_entered()
+        if question is not None and not self.run(question).rows[0][0]:
+            self.key = None
+        return answer
+
+    def leave(self, free: Statement | None = None) -> Answer | None:
+        """Run ``free``, if any, and give the native lock to the next; the answer to ``free``."""
+        if self.key is None:
+            return None if free is None else self.run(free)
+        self._settle()
+        leave = self.native.leave(self.key)
+        packet = self.native.then(leave) if free is None else self.native.then(free, leave)
+        answers = self.session.run_all(packet, self.limit)
+        self.key = None
+        return answers[0]
+
+    def call_out(self, waiter: object, run: Callable[[Statement], object]) -> bool:
+        """End the wait of ``waiter`` through ``run``, on another session; False if it has ended."""
+        with self._calling:
+            if self._waiting is not waiter:
+                return False
+            self._called = True
+            run(self.native.call_out(self.ident))
+            return True
+
+    def hang_up(self) -> None:
+        """End whatever goes on here, from this side. The place is of no use afterwards."""
+        self.session.hang_up()
+
+    def close(self) -> None:
+        """Leave for good. The server gives the native lock to the next one."""
+        self.session.close()
+
+    def waits(self, waiter: object) -> bool:
+        """Return whether the server keeps ``waiter`` waiting here."""
+        return self._waiting is waiter
+
+    @contextmanager
+    def _wait_of(self, waiter: object) -> Iterator[None]:
+        self._waiting = waiter
+        try:
+            yield
+        finally:
+            self._waiting = None
+
+    def _settle(self) -> None:
+        """Make sure that no call is under way that would end a statement it was not meant for."""
+        with self._calling:
+            if not self._called:
+                return
+            self._called = False
+        with suppress(Cancelled):
+            self.session.run(_NOTHING, self.limit)

@@ -1,0 +1,197 @@
+"""The waits of a process for the locks of one database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator
+
+from distlock.backends.database import errors
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.session import Answer
+from distlock.backends.database.waiting.lookout import Lookout
+from distlock.backends.database.waiting.native import Native
+from distlock.backends.database.waiting.place import Place
+from distlock.backends.database.waiting.places import Places, drop
+from distlock.backends.database.waiting.rows import Rows
+from distlock.backends.database.waiting.waiter import Waiter
+from distlock.clock import clock
+from distlock.exceptions import LockUnavailable
+from distlock.lease import Claim, Lease
+from distlock.owners import is_named
+from distlock.threads import in_thread
+
+Pauses = Callable[[float | None], Iterator[float]]
+
+
+class Room:
+    """Where a process waits, with ``size`` sessions at the most; more waits look now and then."""
+
+    def __init__(self, pool: Pool, native: Native, size: int, pauses: Pauses) -> None:
+        """``pauses`` yields the seconds between two looks, until a deadline; the last one is 0."""
+        self.pool = pool
+        self.native = native
+        self.size = size
+        self.rows = Rows(pool, native)
+        self._pauses = pauses
+        self.reset()
+        _rooms.add(self)
+
+    def reset(self) -> None:
+        """Have no waits; those of before a fork are the parent's."""
+        self._mutex = threading.Lock()
+        self._waiters: set[Waiter] = set()
+        self._places = Places(self.pool)
+        self.lookout = Lookout(self)
+
+    # The backend's side
+
+    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """See BaseBackend.acquire()."""
+        for pause in self._pauses(deadline):
+            if lease := self._try(claim, deadline):
+                return lease
+            if pause and (waiter := self._enter(claim)):
+                with waiter:
+                    return waiter.result(deadline)
+            time.sleep(pause)
+        return None
+
+    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """See acquire()."""
+        for pause in self._pauses(deadline):
+            if lease := await in_thread(self._try, claim, deadline):
+                return lease
+            if pause and (waiter := self._enter(claim)):
+                with waiter:
+                    return await waiter.aresult(deadline)
+            await asyncio.sleep(pause)
+        return None
+
+    def release(self, lease: Lease) -> Answer | None:
+        """Free the lock and wake the next one; None if nothing is kept for this lease.
+
+        Raises a StatementFailed, and keeps nothing any more.
+        """
+        place = self._places.pop(lease.nonce)
+        if place is None:
+            return None
+        try:
+            return place.leave(self.rows.free_lease(place.session, lease))
+        finally:
+            self._put_away(place)
+
+    def withdraw(self, claim: Claim) -> None:
+        """Stop waiting for a claim, and drop its native lock; the row is the caller's to free."""
+        for waiter in self.waiters:
+            if waiter.claim.nonce == claim.nonce:
+                waiter.abandon()
+        self.forget(claim.nonce)
+
+    def forget(self, nonce: str) -> None:
+        """Drop the native lock of a lease that is gone. Nothing that could block, no errors."""
+        if place := self._places.pop(nonce):
+            drop(place)
+
+    def close(self) -> None:
+        """Close the sessions in which nobody waits."""
+        self._places.close()
+
+    # The way in
+
+    def _try(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """Take the lock if it is free and nobody waits for it."""
+        if self._places.had(self.rows.key(claim.name)):
+            return None  # the queue itself will tell, in one round trip less
+        sent_at = clock()
+        try:
+            token = self.rows.take(claim, politely=True, deadline=deadline)
+            if token is None and is_named(claim.owner):
+                token = self.rows.take(claim, deadline=deadline)  # it may be the owner's already
+        except errors.StatementFailed as failed:
+            raise self.unavailable(failed) from failed.__cause__
+        return None if token is None else claim.granted(token, sent_at)
+
+    def _enter(self, claim: Claim) -> Waiter | None:
+        """Begin to wait; None if there is no session left to wait in."""
+        place = self._places.ready()
+        with self._mutex:
+            full = place is None and len(self._waiters) + self._places.kept >= self.size
+            # Who holds a lock may do without its native one: it is the row that holds it.
+            if full and not self._places.give_up_one():
+                return None
+            waiter = Waiter(self, claim, place)
+            self._waiters.add(waiter)
+        try:
+            waiter.start()
+        except RuntimeError:  # no more threads
+            self.left(waiter)
+            return None
+        self.lookout.watch()
+        return waiter
+
+    # The waiters' side
+
+    @property
+    def waiters(self) -> list[Waiter]:
+        with self._mutex:
+            return list(self._waiters)
+
+    def open_place(self) -> Place:
+        """Open a session to wait in; raises NoSession."""
+        session = self.pool.open(blocking=True)
+        try:
+            return Place(session, self.native, self.pool.timeout)
+        except errors.StatementFailed as failed:
+            session.close()
+            raise errors.NoSession(str(failed)) from failed.__cause__
+
+    def keep(self, lease: Lease, place: Place | None) -> None:
+        """Keep the native lock of a lease for as long as that is held."""
+        if place is not None and place.key is not None:
+            self._places.keep(lease.nonce, place)
+        elif place is not None:
+            self._put_away(place)
+
+    def give_back(self, lease: Lease) -> None:
+        """Free a lock that nobody asks for any more, without making the caller wait for it."""
+        threading.Thread(
+            target=self.undo, args=(lease.claim,), name="distlock-waiter", daemon=True
+        ).start()
+
+    def undo(self, claim: Claim) -> None:
+        """Free the lock if the claim has got it, and drop its native lock."""
+        self.rows.undo(claim)
+        self.forget(claim.nonce)
+
+    def left(self, waiter: Waiter) -> None:
+        """Note that a wait has ended."""
+        place, waiter.place = waiter.place, None
+        with self._mutex:
+            self._waiters.discard(waiter)
+        if place is not None:
+            self._put_away(place)
+
+    def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable:
+        """Return what callers are told of a failure."""
+        return errors.unavailable(failed, self.pool.database)
+
+    def _put_away(self, place: Place) -> None:
+        with self._mutex:
+            room = len(self._waiters) + self._places.total < self.size
+        self._places.put_away(place, room=room)
+
+
+_rooms: weakref.WeakSet[Room] = weakref.WeakSet()
+
+
+def _after_fork() -> None:
+    for room in list(_rooms):
+        room.reset()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

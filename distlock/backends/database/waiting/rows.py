@@ -1,0 +1,128 @@
+"""What those who wait ask of the row of a lock."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from django.db import connections
+
+from distlock.backends.database import errors
+from distlock.backends.database.dialects import dialect_for
+from distlock.backends.database.dialects.base import TABLE, TextDialect
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.session import Runner, Session, Statement
+from distlock.backends.database.waiting.native import Native
+from distlock.backends.database.waiting.place import Place
+from distlock.clock import clock
+from distlock.lease import Claim, Lease
+
+#: Seconds between attempts to free what nobody waits for.
+_UNDO_PAUSE = 0.5
+
+
+class Glance(NamedTuple):
+    """A row, seen in passing.
+
+    ``remaining`` is the seconds until the lease ends; below zero, since it ended or was freed.
+    """
+
+    name: str
+    owner: str
+    remaining: float
+
+    @classmethod
+    def of(cls, row: tuple[Any, ...]) -> Glance:
+        """Read a row of the answer to ``Native.look()``."""
+        name, owner, remaining = row
+        return cls(str(name), str(owner), float(remaining))
+
+    def open_to(self, claim: Claim) -> bool:
+        """Return whether the claim can be granted now."""
+        return not self.owner or self.remaining <= 0 or self.is_held_by(claim)
+
+    def untaken_for(self, seconds: float) -> bool:
+        """Return whether anybody could have taken the lock for so many seconds."""
+        return self.remaining <= -seconds
+
+    def is_held_by(self, claim: Claim) -> bool:
+        """Return whether the claim's owner is in already, perhaps from elsewhere by its name."""
+        return self.owner == claim.owner.key
+
+
+class Rows:
+    """The table of a database with native locks. Everything raises a StatementFailed."""
+
+    def __init__(self, pool: Pool, native: Native) -> None:
+        self.pool = pool
+        self.native = native
+
+    def key(self, name: str) -> str:
+        """Return the native lock of the lock ``name``."""
+        database = connections[self.pool.database].settings_dict.get("NAME")
+        return self.native.key(str(database or ""), name)
+
+    def queue(self, place: Place, claim: Claim, waiter: object) -> int | None:
+        """Wait for the native lock, then take the row; the token, or None."""
+        dialect = _dialect(place.session)
+        taking = dialect.taking(claim, self.native.entered)
+        return dialect.granted(claim, place.queue(claim.name, taking, waiter))
+
+    def take(
+        self, claim: Claim, *, politely: bool = False, deadline: float | None = None
+    ) -> int | None:
+        """Take the row; the token, or None. ``politely``: only if nobody waits for the lock."""
+        condition = self.native.is_free(self.key(claim.name)) if politely else "TRUE"
+
+        def work(session: Session, until: float) -> int | None:
+            dialect = _dialect(session)
+            answer = session.run(dialect.taking(claim, condition), self.pool.limit(until))
+            return dialect.granted(claim, answer)
+
+        try:
+            return self.pool.do(work, deadline)
+        except (errors.RowLocked, errors.Conflict):  # someone is writing the row at the moment
+            return None
+
+    def take_at(self, place: Place, claim: Claim) -> int | None:
+        """Take the row, from the session of one who waits; the token, or None."""
+        dialect = _dialect(place.session)
+        return dialect.granted(claim, place.run(dialect.taking(claim)))
+
+    def look(self, names: Iterable[str]) -> dict[str, Glance]:
+        """Look at the rows of some locks, by name."""
+        answer = self.pool.run(self.native.look(TABLE, list(names)))
+        return {glance.name: glance for glance in map(Glance.of, answer.rows)}
+
+    def look_from(self, place: Place, name: str) -> Glance | None:
+        """Look at the row of a lock, from the session of one who waits; None if there is none."""
+        for row in place.run(self.native.look(TABLE, [name])).rows:
+            return Glance.of(row)
+        return None
+
+    def undo(self, claim: Claim) -> None:
+        """Free the lock if the claim has got it; try for as long as that could last."""
+        until = clock() + claim.duration
+        while clock() < until:
+            try:
+                self.pool.run(lambda session: _free(session, claim.name, nonce=claim.nonce))
+                return
+            except errors.StatementFailed:
+                time.sleep(_UNDO_PAUSE)
+
+    def free_lease(self, session: Runner, lease: Lease) -> Statement:
+        """Return what frees a lock if it is held by exactly this lease."""
+        hold = {"nonce": lease.nonce, "owner": lease.owner.key}
+        return _free(session, lease.name, token=lease.token, **hold)
+
+
+def _free(session: Runner, name: str, **hold: str | int) -> Statement:
+    return _dialect(session).free(name, **hold)
+
+
+def _dialect(session: Runner) -> TextDialect:
+    dialect = dialect_for(session.wrapper)
+    if not isinstance(dialect, TextDialect):
+        raise TypeError(f"{dialect!r} has no native locks")
+    return dialect

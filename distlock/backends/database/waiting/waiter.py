@@ -1,0 +1,245 @@
+"""One wait for one lock: a thread waits in the server, and the caller waits on a future."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from concurrent.futures import Future, InvalidStateError
+from enum import Enum
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from distlock.backends.database import errors
+from distlock.backends.database.waiting.place import Place
+from distlock.clock import clock, left
+from distlock.exceptions import LockError, LockUnavailable
+from distlock.lease import Claim, Lease
+
+if TYPE_CHECKING:
+    from distlock.backends.database.waiting.room import Room
+
+logger = logging.getLogger("distlock")
+
+#: The head of the queue looks at the row so often that it adds no more than this part to its wait.
+_EAGERNESS = 0.02
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+#: Seconds between two attempts to get to the server.
+_RETRY_PAUSE = 0.1
+
+
+class Why(Enum):
+    """Why a waiter is called out of its queue."""
+
+    TAKE = "the lock can be taken, and the one whose turn it is does not"
+    REJOIN = "the wait is in somebody's way, or took so long that the engine pays for it"
+    LEAVE = "nobody waits for the answer any more"
+
+
+class Waiter:
+    """A wait; use it as a context manager, so that none is left behind.
+
+    ``future`` decides: whoever comes first, a grant or the end of the caller's patience, wins.
+    """
+
+    def __init__(self, room: Room, claim: Claim, place: Place | None) -> None:
+        self.room = room
+        self.claim = claim
+        self.place = place
+        self.future: Future[Lease] = Future()
+        self.since = clock()  # it stands in the queue
+        self.why = Why.TAKE
+        self.missed = 0  # how often the server did not know its session
+        self._sent_at = self.since  # not before this moment can it have been granted
+        self._trouble_since: float | None = None
+        self._wake = threading.Event()
+        self._taken = False
+
+    # The caller's side
+
+    def start(self) -> None:
+        """Begin to wait; RuntimeError if the process can start no more threads."""
+        threading.Thread(target=self._run, name="distlock-waiter", daemon=True).start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not self._taken:
+            self.abandon()
+
+    def result(self, deadline: float | None) -> Lease | None:
+        """Wait for the lease; None if ``deadline`` passes first."""
+        try:
+            lease = self.future.result(left(deadline, threading.TIMEOUT_MAX))
+        except TimeoutError:
+            if self.future.cancel():
+                return None
+            lease = self.future.result()  # it came at the last moment
+        self._taken = True
+        return lease
+
+    async def aresult(self, deadline: float | None) -> Lease | None:
+        """See result()."""
+        loop = asyncio.get_running_loop()
+        done = asyncio.Event()
+
+        def tell(future: Future[Lease]) -> None:
+            try:
+                loop.call_soon_threadsafe(done.set)
+            except RuntimeError:  # the loop was closed: nobody will ever ask
+                self.abandon()
+
+        self.future.add_done_callback(tell)
+        try:
+            async with asyncio.timeout(None if deadline is None else left(deadline, 1e9)):
+                await done.wait()
+        except TimeoutError:
+            if self.future.cancel():
+                return None
+        lease = self.future.result()
+        self._taken = True
+        return lease
+
+    def abandon(self) -> None:
+        """Stop waiting; what was or will be granted is given back. Doing it twice does no harm."""
+        if self.future.cancel():
+            self.why = Why.LEAVE
+            self._wake.set()
+            self.room.lookout.call_out(self)
+        elif self.future.exception() is None:
+            self.room.give_back(self.future.result())
+
+    def fail(self, error: LockError) -> None:
+        """Tell the caller that there will be no answer, and stop waiting for one."""
+        try:
+            self.future.set_exception(error)
+        except InvalidStateError:
+            return
+        self._wake.set()
+        if place := self.place:
+            place.hang_up()
+
+    # The lookout's side
+
+    @property
+    def blocked(self) -> bool:
+        """Whether it stands in the server's queue."""
+        place = self.place
+        return place is not None and place.waits(self)
+
+    def seen_well(self, sent_at: float, *, held_by_other: bool) -> None:
+        """Note that by a look sent at ``sent_at`` all was well with the wait."""
+        self._trouble_since = None
+        self.missed = 0
+        if held_by_other:
+            self._sent_at = max(self._sent_at, sent_at)
+
+    # The thread
+
+    def _run(self) -> None:
+        try:
+            while not self.future.done():
+                try:
+                    self._go()
+                except errors.StatementFailed as failed:
+                    self._bear(failed)
+        except LockError as error:
+            self.fail(error)
+        except Exception as error:
+            logger.exception("waiting for %r failed", self.claim.name)
+            self.fail(LockUnavailable(f"waiting for {self.claim.name!r} failed: {error!r}"))
+        finally:
+            self.room.left(self)
+
+    def _go(self) -> None:
+        """Stand in the queue once, to its end or until called out."""
+        place = self.place
+        if place is None:
+            try:
+                place = self.place = self.room.open_place()
+            except errors.NoSession as failed:
+                return self._wait_outside(failed)
+        self.since = self._sent_at = clock()
+        token = self.room.rows.queue(place, self.claim, self)
+        if token is not None:
+            return self._deliver(token, self._sent_at)
+        if place.key is not None:
+            return self._wait_at_the_head(place)
+        self._after_call()
+
+    def _after_call(self) -> None:
+        why, self.why = self.why, Why.TAKE
+        if self.future.done() or why is Why.REJOIN:
+            return
+        self._take()
+
+    def _take(self) -> bool:
+        """Take the lock if the row says that it can be taken, whoever has the native one."""
+        sent_at = clock()
+        if self.place is not None:
+            token = self.room.rows.take_at(self.place, self.claim)
+        else:
+            token = self.room.rows.take(self.claim)
+        if token is not None:
+            self._deliver(token, sent_at)
+        return token is not None
+
+    def _wait_at_the_head(self, place: Place) -> None:
+        """Wait for a holder who has no native lock to wake us with: look at the row."""
+        began = clock()
+        while not self.future.done():
+            row = self.room.rows.look_from(place, self.claim.name)
+            self._trouble_since = None
+            rest = _LONGEST_PAUSE if row is None else row.remaining
+            if row is None or row.open_to(self.claim):
+                if self._take():
+                    return
+                rest = _SHORTEST_PAUSE
+            pause = min(max((clock() - began) * _EAGERNESS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            self._wake.wait(max(min(pause, rest), _SHORTEST_PAUSE))
+
+    def _wait_outside(self, failed: errors.StatementFailed) -> None:
+        """Without a session to wait in: look now and then, through those there are."""
+        sent_at = clock()
+        try:
+            token = self.room.rows.take(self.claim, politely=True)
+        except errors.NoSession:
+            raise failed from failed.__cause__
+        self._trouble_since = None
+        if token is not None:
+            return self._deliver(token, sent_at)
+        self._wake.wait(_LONGEST_PAUSE)
+
+    def _deliver(self, token: int, sent_at: float) -> None:
+        lease = self.claim.granted(token, sent_at)
+        place, self.place = self.place, None
+        self.room.keep(lease, place)
+        try:
+            self.future.set_result(lease)
+        except InvalidStateError:
+            self.room.undo(self.claim)
+
+    def _bear(self, failed: errors.StatementFailed) -> None:
+        """Go on after a failure, unless it has lasted for too long or would last for ever."""
+        place = self.place
+        if place is not None and not place.usable:
+            self.place = None
+            place.close()
+        if isinstance(failed, errors.Cancelled):
+            return self._after_call()
+        if isinstance(failed, (errors.Conflict, errors.RowLocked)):
+            self._wake.wait(_SHORTEST_PAUSE)
+            return
+        if not isinstance(failed, (errors.Gone, errors.NoSession, errors.Overran)):
+            raise self.room.unavailable(failed)
+        if self._trouble_since is None:
+            self._trouble_since = clock()
+        elif clock() - self._trouble_since >= self.room.pool.timeout:
+            raise self.room.unavailable(failed)
+        self._wake.wait(_RETRY_PAUSE)
