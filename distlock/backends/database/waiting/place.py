@@ -52,7 +52,8 @@ class Place:
         key = self.key_of(name)
         with self._wait_of(waiter):
             try:
-                answer = self.session.run(self.native.then(self.native.enter(key), take), None)
+                packet = self.native.then(self.native.enter(key), take)
+                answer = self.session.run_all(packet, None)[-1]
             except Cancelled:
                 # It may have been got a moment before.
                 self._settle()
