@@ -32,7 +32,7 @@ def site_server(port: int | None) -> ThreadedWSGIServer:
         if port is not None or error.errno not in (errno.EADDRINUSE, errno.EACCES):
             raise
         server = ThreadedWSGIServer((HOST, 0), QuietHandler)
+    server.set_app(StaticFilesHandler(get_wsgi_application()))
     # A visitor's mistakes are answered; the terminal is for what goes wrong with the site.
     logging.getLogger("django.request").setLevel(logging.ERROR)
-    server.set_app(StaticFilesHandler(get_wsgi_application()))
     return server
