@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Warning
-from django.db import DEFAULT_DB_ALIAS
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.durable import durable
@@ -56,6 +56,7 @@ class LocalBackend(BaseBackend):
         """Hold nothing: in the child of a fork, the holds are the parent's."""
         self._changed = threading.Condition(threading.Lock())
         self._held: dict[str, _Held] = {}
+        self._of_thread = threading.local()  # the holds that its open transaction is tied to
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         with self._changed:
@@ -123,11 +124,19 @@ class LocalBackend(BaseBackend):
 
     @contextmanager
     def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
+        database = using or DEFAULT_DB_ALIAS
+        inside: set[str] = self._of_thread.__dict__.setdefault("inside", set())
+        if lease.nonce in inside:
+            with transaction.atomic(database):
+                yield
+            return
+        inside.add(lease.nonce)
         try:
-            with durable(using or DEFAULT_DB_ALIAS):
+            with durable(database):
                 yield
                 self._set_committing(lease, True)
         finally:
+            inside.discard(lease.nonce)
             self._set_committing(lease, False)
 
     def checks(self) -> Iterator[CheckMessage]:
