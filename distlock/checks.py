@@ -61,7 +61,7 @@ def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:
 
 
 def _invalid(entry: str, error: ImproperlyConfigured) -> Error:
-    problem = str(error).removeprefix(f"{entry}: ")
+    problem = str(error).removeprefix(entry).lstrip(": ")
     if extra := _missing_extra(error):
         return Error(
             f"The driver is not installed: {problem}",

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any, ClassVar
 
+from django.core.checks import CheckMessage
 from django.db import connections
 
 from distlock.backends.base import BaseBackend
@@ -15,6 +16,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.access import Access
 from distlock.backends.database.atomic import Transactions
 from distlock.backends.database.batches import around_locked, pieces
+from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.direct import Direct
@@ -300,3 +302,11 @@ class DatabaseBackend(BaseBackend):
         if self._room:
             self._room.close()
         self.pool.close()
+
+    def checks(self) -> Iterable[CheckMessage]:
+        """See BaseBackend.checks()."""
+        return settings_checks(self.alias, self.database, self.wait)
+
+    def database_checks(self, databases: Collection[str]) -> Iterable[CheckMessage]:
+        """See BaseBackend.database_checks()."""
+        return database_checks(self.alias, self.database) if self.database in databases else ()

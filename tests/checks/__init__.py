@@ -1,0 +1,1 @@
+"""What ``manage.py check`` says about locks."""

@@ -1,0 +1,148 @@
+"""What is wrong with the table of the locks: ``manage.py check --database``."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import pytest
+from django.core.checks import run_checks
+from django.core.management import call_command
+from django.db import connections
+
+from distlock.handler import locks
+from tests.databases import ALIASES
+
+EVERY = ["sqlite", "mariadb", "postgresql"]
+
+
+@pytest.fixture
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def database(kind, settings, backend_settings, server):
+    """The server whose table of locks is checked; the table is made anew after the test."""
+    settings.DEBUG = True
+    settings.DISTLOCK = backend_settings(kind)
+    locks.close_all()
+    yield server(kind)
+    locks.close_all()
+    connections[ALIASES[kind]].close()
+
+
+@contextmanager
+def changed(database, kind, *statements):
+    """Change the table for a while."""
+    alias = ALIASES[kind]
+    connections[alias].close()
+    for statement in statements:
+        database.execute(statement)
+    try:
+        yield
+    finally:
+        connections[alias].close()
+        database.execute("DROP TABLE IF EXISTS database_lock")
+        database.execute("DELETE FROM django_migrations WHERE app = 'distlock'")
+        call_command("migrate", "distlock", database=alias, verbosity=0)
+        connections[alias].close()
+
+
+def ids(kind):
+    return [message.id for message in messages(kind)]
+
+
+def messages(kind):
+    return run_checks(tags=["distlock"], databases=[ALIASES[kind]])
+
+
+@pytest.mark.parametrize("kind", EVERY, indirect=True)
+class TestOnEveryDatabase:
+    def test_a_migrated_table_is_right(self, database, kind):
+        assert messages(kind) == []
+
+    def test_a_missing_table_comes_with_the_line_that_makes_it(self, database, kind):
+        with changed(database, kind, "DROP TABLE database_lock"):
+            (message,) = messages(kind)
+        assert message.id == "distlock.W004"
+        assert "does not exist" in message.msg
+        assert f"manage.py migrate distlock --database={ALIASES[kind]}" in message.hint
+        assert not message.is_serious()  # or `migrate` itself would refuse to run
+
+    def test_a_missing_column_is_named(self, database, kind):
+        with changed(database, kind, "ALTER TABLE database_lock DROP COLUMN token"):
+            (message,) = messages(kind)
+        assert (message.id, "lacks columns: token" in message.msg) == ("distlock.W004", True)
+
+    def test_a_missing_unique_key_is_an_error(self, database, kind):
+        drop = {
+            "mariadb": "ALTER TABLE database_lock DROP INDEX uiq_idx_lock",
+            "postgresql": "ALTER TABLE database_lock DROP CONSTRAINT uiq_idx_lock",
+            "sqlite": "DROP TABLE database_lock",
+        }[kind]
+        statements = [drop]
+        if kind == "sqlite":  # cannot drop a constraint
+            columns = "description, owner, nonce, host, process, thread, token, acquired_at"
+            statements.append(
+                "CREATE TABLE database_lock (id integer PRIMARY KEY, lock text,"
+                f" {columns}, expires_at)"
+            )
+        with changed(database, kind, *statements):
+            assert ids(kind) == ["distlock.E004"]
+
+    def test_nobody_is_asked_without_leave(self, database, kind):
+        with changed(database, kind, "DROP TABLE database_lock"):
+            assert run_checks(tags=["distlock"]) == []
+            assert run_checks(tags=["distlock"], databases=["memory"]) == []
+
+    def test_migrate_runs_though_the_table_is_missing(self, database, kind):
+        with changed(database, kind, "DROP TABLE database_lock"):
+            call_command(
+                "migrate",
+                "tests",
+                database=ALIASES[kind],
+                verbosity=0,
+                skip_checks=False,
+                run_syncdb=True,
+            )
+
+
+@pytest.mark.parametrize("kind", ["mariadb"], indirect=True)
+class TestOnMariaDB:
+    @pytest.mark.parametrize("collation", ["utf8mb4_general_ci", "utf8mb4_unicode_ci"])
+    def test_a_collation_that_confuses_names_is_an_error(self, database, kind, collation):
+        alter = f"ALTER TABLE database_lock MODIFY `lock` varchar(564) COLLATE {collation} NOT NULL"
+        with changed(database, kind, alter):
+            (message,) = messages(kind)
+            assert (message.id, collation in message.msg) == ("distlock.E006", True)
+            database.execute(message.hint.rstrip("."))
+            assert messages(kind) == []
+
+    def test_an_engine_without_row_locks_is_an_error(self, database, kind):
+        shorter = (
+            "ALTER TABLE database_lock MODIFY `lock` varchar(200) COLLATE utf8mb4_bin NOT NULL"
+        )
+        with changed(database, kind, shorter, "ALTER TABLE database_lock ENGINE = MyISAM"):
+            (message,) = messages(kind)
+            assert (message.id, "MyISAM" in message.msg) == ("distlock.E005", True)
+            database.execute(message.hint.rstrip("."))
+            assert messages(kind) == []
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"], indirect=True)
+class TestAServerThatIsAway:
+    def test_is_a_warning_that_names_it(self, database, kind):
+        connections[ALIASES[kind]].close()
+        database.stop()
+        (message,) = messages(kind)
+        assert message.id == "distlock.W005"
+        assert repr(ALIASES[kind]) in message.msg
+
+
+@pytest.mark.parametrize("kind", EVERY, indirect=True)
+def test_a_server_that_is_too_old_is_an_error(database, kind, monkeypatch):
+    connection = connections[ALIASES[kind]]
+    connection.close()
+    monkeypatch.setattr(connection.features, "minimum_database_version", (999,))
+    monkeypatch.setattr("django.db.backends.base.base.RAN_DB_VERSION_CHECK", set())
+    assert ids(kind) == ["distlock.E007"]

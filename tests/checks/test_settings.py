@@ -1,0 +1,202 @@
+"""What is wrong with the ``DISTLOCK`` setting, without asking a server."""
+
+from __future__ import annotations
+
+import sys
+from io import StringIO
+
+import pytest
+from django.core.checks import Tags, registry, run_checks
+from django.core.management import CommandError, call_command
+from django.db import connections
+
+from distlock.backends.database.checks import settings_checks
+from distlock.handler import locks
+
+LOCAL = "distlock.backends.local.LocalBackend"
+DATABASE = "distlock.backends.database.DatabaseBackend"
+
+
+def messages():
+    return run_checks(tags=["distlock"])
+
+
+def ids():
+    return [message.id for message in messages()]
+
+
+@pytest.fixture(autouse=True)
+def debug(settings):
+    """As on a developer's machine; production has warnings of its own."""
+    settings.DEBUG = True
+
+
+class TestTheEntry:
+    def test_that_is_right_is_not_mentioned(self, settings):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+        assert messages() == []
+
+    @pytest.mark.parametrize(
+        ("entry", "problem"),
+        [
+            ({"BACKEND": LOCAL, "LAESE": 3}, "unknown setting 'LAESE'"),
+            ({"BACKEND": LOCAL, "OPTIONS": {"x": 1}}, "OPTIONS: unknown setting 'x'"),
+            ({"BACKEND": LOCAL, "LEASE": 0}, "LEASE must be finite and greater than 0"),
+            ({"BACKEND": LOCAL, "LEASE": 9, "RENEW": 4}, "RENEW is 4, but with LEASE 9"),
+            ({"BACKEND": "distlock.nowhere.Backend"}, "cannot import BACKEND"),
+            ({"BACKEND": "distlock.lock.Lock"}, "is no lock backend"),
+            ({"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}, "OPTIONS['database'] is 'x'"),
+            ({}, "must be a dictionary with a 'BACKEND'"),
+            ([], "must be a dictionary with a 'BACKEND'"),
+        ],
+    )
+    def test_that_is_wrong_is_an_error_that_names_it(self, settings, entry, problem):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}, "odd": entry}
+        (message,) = messages()
+        assert message.id == "distlock.E001"
+        assert message.obj == "DISTLOCK['odd']"
+        assert problem in message.msg
+        assert message.hint
+        assert str(message).count("DISTLOCK['odd']") == 1
+
+    def test_that_is_no_dictionary_at_all(self, settings):
+        settings.DISTLOCK = "local"
+        (message,) = messages()
+        assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK")
+
+    def test_does_not_hide_what_is_wrong_with_the_next(self, settings):
+        settings.DISTLOCK = {
+            "default": {"BACKEND": LOCAL},
+            "a": {"BACKEND": LOCAL, "LEASE": -1},
+            "b": {"BACKEND": LOCAL, "LEASE": "long"},
+        }
+        assert [message.obj for message in messages()] == ["DISTLOCK['a']", "DISTLOCK['b']"]
+
+    def test_can_be_silenced(self, settings):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL, "LEASE": -1}}
+        with pytest.raises(CommandError, match="distlock.E001"):
+            call_command("check", stderr=StringIO())
+        settings.SILENCED_SYSTEM_CHECKS = ["distlock.E001"]
+        call_command("check", stdout=StringIO(), stderr=StringIO())
+
+
+class TestAMissingDriver:
+    @pytest.fixture
+    def without_kazoo(self, monkeypatch, tmp_path):
+        """A backend whose module imports a driver that is not there."""
+        (tmp_path / "needs_kazoo.py").write_text("import kazoo.client\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "kazoo"]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setitem(sys.modules, "kazoo", None)
+        yield
+        sys.modules.pop("needs_kazoo", None)
+
+    def test_comes_with_the_line_that_installs_it(self, settings, without_kazoo):
+        settings.DISTLOCK = {"default": {"BACKEND": "needs_kazoo.Backend"}}
+        (message,) = messages()
+        assert message.id == "distlock.E002"
+        assert "distlock[zookeeper]" in message.hint
+
+    def test_is_not_suspected_behind_a_wrong_path(self, settings):
+        settings.DISTLOCK = {"default": {"BACKEND": "kazzoo.Backend"}}
+        assert ids() == ["distlock.E001"]
+
+    def test_of_a_database_comes_with_the_line_too(self, database_entry):
+        database_entry("x", {"ENGINE": "tests.checks.no_driver"})
+        (message,) = settings_checks("default", "x", "auto")
+        assert message.id == "distlock.E002"
+        assert "distlock[mysql]" in message.hint
+
+
+class TestInProduction:
+    @pytest.fixture(autouse=True)
+    def debug(self, settings):
+        settings.DEBUG = False
+
+    def test_locks_of_one_process_are_warned_of(self, settings):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+        (message,) = messages()
+        assert (message.id, message.obj) == ("distlock.W001", "DISTLOCK['default']")
+
+    def test_locks_of_one_host_are_warned_of(self, settings, backend_settings):
+        settings.DISTLOCK = backend_settings("sqlite")
+        assert ids() == ["distlock.W002"]
+
+
+@pytest.fixture
+def database_entry(monkeypatch):
+    """``database_entry(alias, entry)``: a database alias that only this test has."""
+    aliases = []
+
+    def add(alias, entry):
+        monkeypatch.setitem(connections.settings, alias, entry)
+        connections.configure_settings({**connections.settings, alias: entry})
+        aliases.append(alias)
+
+    yield add
+    for alias in aliases:
+        if hasattr(connections._connections, alias):
+            delattr(connections._connections, alias)
+
+
+class TestTheDatabase:
+    def test_in_sqlite_is_not_mentioned_in_development(self, settings, backend_settings):
+        settings.DISTLOCK = backend_settings("sqlite")
+        assert messages() == []
+
+    @pytest.mark.parametrize("name", [":memory:", ""])
+    def test_in_memory_is_refused_outside_of_tests(self, database_entry, monkeypatch, name):
+        monkeypatch.delattr("django.core.mail.outbox")
+        database_entry("x", {"ENGINE": "django.db.backends.sqlite3", "NAME": name})
+        assert [message.id for message in settings_checks("a", "x", "auto")] == ["distlock.E003"]
+
+    def test_in_memory_is_right_in_tests(self, settings, backend_settings):
+        settings.DISTLOCK = backend_settings("memory")
+        assert messages() == []
+
+
+class TestAPooler:
+    @pytest.mark.parametrize(
+        ("entry", "sign"),
+        [
+            ({"DISABLE_SERVER_SIDE_CURSORS": True}, "DISABLE_SERVER_SIDE_CURSORS is set"),
+            ({"PORT": "6432"}, "port is 6432"),
+            ({"PORT": 6432}, "port is 6432"),
+            ({"HOST": "pgbouncer.internal"}, "host is pgbouncer.internal"),
+            ({"HOST": "eu-1.pooler.example.com"}, "host is eu-1.pooler"),
+            ({"OPTIONS": {"prepare_threshold": None}}, "prepare_threshold is None"),
+        ],
+    )
+    def test_is_recognised(self, database_entry, entry, sign):
+        database_entry("x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", **entry})
+        (message,) = settings_checks("default", "x", "auto")
+        assert message.id == "distlock.W003"
+        assert sign in message.msg
+        assert '"poll"' in message.hint
+
+    def test_does_no_harm_to_polling(self, database_entry):
+        database_entry(
+            "x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", "PORT": "6432"}
+        )
+        assert list(settings_checks("default", "x", "poll")) == []
+
+    @pytest.mark.parametrize(
+        "entry", [{}, {"PORT": "5432", "OPTIONS": {"pool": True, "prepare_threshold": 5}}]
+    )
+    def test_is_not_suspected_everywhere(self, database_entry, entry):
+        database_entry("x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", **entry})
+        assert list(settings_checks("default", "x", "auto")) == []
+
+
+def test_they_have_a_tag_of_their_own():
+    assert registry.registry.tag_exists("distlock")
+    assert Tags.database in {
+        tag for check in registry.registry.registered_checks for tag in check.tags
+    }
+
+
+@pytest.fixture(autouse=True)
+def no_backends_left():
+    yield
+    locks.close_all()

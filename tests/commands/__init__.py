@@ -1,0 +1,1 @@
+"""The management command, in processes and on terminals of its own."""

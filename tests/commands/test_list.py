@@ -1,0 +1,240 @@
+"""``manage.py locks list``"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from datetime import datetime
+
+import pytest
+from django.db import connections
+
+from distlock.handler import locks
+from distlock.lease import State
+from distlock.models import DatabaseLock
+from tests.commands.processes import abandon, manage_for_nobody
+from tests.databases import ALIASES
+
+HOSTILE = [
+    "a\u202egnp.exe",
+    "<script>alert(1)</script>",
+    "x\u2028y",
+    "'; DROP TABLE database_lock; --",
+    "emoji 🔒 äöü 锁",
+    "stock  held  nobody",
+]
+
+
+class TestTable:
+    def test_has_the_columns_an_operator_needs(self, local, run, taken):
+        taken("stock")
+        heading, row = run("list").out.splitlines()
+        assert heading.split() == [
+            *("BACKEND", "NAME", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS")
+        ]
+        info = local.inspect("stock")
+        owner = f"{socket.gethostname()}:{os.getpid()}:MainThread"
+        assert row.split()[:4] == ["default", "stock", "held", owner]
+        since = " ".join(row.split()[4:6])
+        assert abs((datetime.fromisoformat(since) - info.since).total_seconds()) < 1
+        assert row.split()[6] in ("9m59s", "10m00s")
+        assert row.split()[7:] == [str(info.token), "-"]
+
+    def test_of_nothing_is_empty(self, local, run):
+        result = run("list")
+        assert (result.out, result.err, result.code) == ("", "No locks.\n", 0)
+
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_prints_one_safe_line_for_each_lock(self, local, run, taken, name):
+        taken(name)
+        _, row = run("list").out.splitlines()
+        assert row.isprintable()
+
+    def test_prints_hostile_owners_safely(self, shared, run, child):
+        child(abandon, 600, "stock").finish()
+        DatabaseLock.objects.using(shared.settings.options["database"]).update(
+            host="\x1b[2J", thread="\u202ethread"
+        )
+        _, row = run("list").out.splitlines()
+        assert row.isprintable()
+        assert r"$'\x1b[2J:" in row
+
+
+class TestFilters:
+    def test_by_prefix(self, local, run_json, taken):
+        taken("invoice:1", "invoice:2", "report", "invoices")
+        found = [lock["name"] for lock in run_json("list", "--prefix", "invoice:")["locks"]]
+        assert found == ["invoice:1", "invoice:2"]
+
+    @pytest.mark.parametrize("prefix", ["%", "_nvoice", "invoice%", "\\", "INVOICE"])
+    def test_by_prefix_take_every_character_as_it_is(self, shared, run_json, taken, prefix):
+        taken("invoice:1")
+        assert run_json("list", "--prefix", prefix)["locks"] == []
+
+    @pytest.mark.parametrize("prefix", ["a\x00", "a\nb", "x" * 565])
+    def test_by_a_prefix_that_no_name_can_have(self, local, run, prefix):
+        result = run("list", f"--prefix={prefix}")
+        assert (result.code, "no name can begin with" in result.err) == (1, True)
+
+    def test_by_state(self, local, run_json, taken):
+        taken("held")
+        taken("gone", lease=0.3, renew=False)
+        while local.inspect("gone").state is not State.EXPIRED:
+            time.sleep(0.001)
+        assert [lock["name"] for lock in run_json("list", "--state=held")["locks"]] == ["held"]
+        assert [lock["name"] for lock in run_json("list", "--state=expired")["locks"]] == ["gone"]
+        both = run_json("list", "--state=held", "--state=expired")["locks"]
+        assert [lock["name"] for lock in both] == ["gone", "held"]
+
+    def test_by_backend(self, settings, backend_settings, run_json, taken):
+        settings.DISTLOCK = {
+            **backend_settings("local"),
+            **backend_settings("local", alias="b"),
+            **backend_settings("local", alias="c"),
+        }
+        for alias in ("default", "b", "c"):
+            taken("stock", using=alias)
+        found = run_json("list", "--using=c", "--using", "b", "--using=c")["locks"]
+        assert [lock["using"] for lock in found] == ["c", "b"]
+        assert [lock["using"] for lock in run_json("list")["locks"]] == ["default", "b", "c"]
+
+    def test_by_a_backend_that_is_not_configured(self, local, run):
+        result = run("list", "--using=elsewhere")
+        assert (result.out, result.code) == ("", 2)
+        assert "no alias 'elsewhere'; the aliases are: 'default'" in result.err
+
+
+class TestJSON:
+    @pytest.mark.parametrize("name", HOSTILE)
+    def test_names_are_exact_and_ascii(self, local, run, taken, name):
+        taken(name)
+        printed = run("list", "--json").out
+        assert printed.isascii()
+        assert json.loads(printed)["locks"][0]["name"] == name
+
+    def test_says_all_that_is_known(self, local, run_json, taken):
+        taken("stock", description="<b>", owner="order-42")
+        lock = run_json("list")["locks"][0]
+        info = local.inspect("stock")
+        assert 590 < lock.pop("remaining") <= 600
+        assert 0 <= lock.pop("held_for") < 60
+        assert datetime.fromisoformat(lock.pop("until")) > info.since
+        assert lock == {
+            "using": "default",
+            "name": "stock",
+            "state": "held",
+            "owner": {
+                "host": socket.gethostname(),
+                "pid": os.getpid(),
+                "thread": "MainThread",
+                "name": "order-42",
+            },
+            "token": info.token,
+            "since": info.since.isoformat(),
+            "description": "<b>",
+            "waiters": None,
+        }
+
+    def test_of_nothing_is_a_document_too(self, local, run_json):
+        assert run_json("list") == {"locks": [], "unavailable": {}}
+
+
+class TestOtherProcesses:
+    def test_are_seen_and_told_apart(self, shared, run_json, holder):
+        first, second = holder("a", "b"), holder("c")
+        found = run_json("list")["locks"]
+        assert [(lock["name"], lock["owner"]["pid"], lock["token"]) for lock in found] == [
+            ("a", first.pid, first.tokens[0]),
+            ("b", first.pid, first.tokens[1]),
+            ("c", second.pid, second.tokens[0]),
+        ]
+
+    def test_that_are_gone_leave_expired_locks(self, shared, run_json, abandoned):
+        abandoned("stock")
+        lock = run_json("list")["locks"][0]
+        assert (lock["name"], lock["state"]) == ("stock", "expired")
+
+    def test_free_locks_are_not_listed(self, shared, run_json, holder):
+        process = holder("stock")
+        process.tell()
+        process.finish()
+        assert run_json("list")["locks"] == []
+
+    def test_the_command_works_as_a_program(self, shared, process, holder):
+        holder("stock")
+        listing = process("list", "--json", "--no-color", "-v", "0")
+        assert json.loads("".join(listing.finish()))["locks"][0]["name"] == "stock"
+
+
+class TestUnreachableBackends:
+    @pytest.fixture
+    def half(self, settings, backend_settings, server):
+        settings.DISTLOCK = {
+            **backend_settings("postgresql", alias="gone", OPTIONS={"timeout": 2}),
+            **backend_settings("local"),
+        }
+        server("postgresql").stop()
+        yield
+        locks.close_all()
+        connections[ALIASES["postgresql"]].close()
+
+    def test_do_not_hide_the_others(self, half, run, taken):
+        taken("stock")
+        result = run("list")
+        assert "stock" in result.out
+        assert "'gone' could not be asked: " in result.err
+        assert result.code == 1
+
+    def test_are_named_in_json(self, half, run, taken):
+        taken("stock")
+        result = run("list", "--json")
+        document = json.loads(result.out)
+        assert [lock["name"] for lock in document["locks"]] == ["stock"]
+        assert list(document["unavailable"]) == ["gone"]
+        assert result.code == 1
+
+    def test_are_not_taken_for_empty_ones(self, half, run):
+        result = run("list")
+        assert (result.out, "No locks" in result.err, result.code) == ("", False, 1)
+
+    def test_do_not_matter_when_they_are_not_asked(self, half, run):
+        assert run("list", "--using=default").code == 0
+
+    def test_that_are_configured_wrongly_do_not_hide_the_others(self, settings, run, taken):
+        settings.DISTLOCK = {
+            "default": {"BACKEND": "distlock.backends.local.LocalBackend"},
+            "wrong": {"BACKEND": "distlock.backends.local.LocalBackend", "LEASE": -1},
+        }
+        taken("stock")
+        result = run("list")
+        assert "stock" in result.out
+        assert "DISTLOCK['wrong']: LEASE must be" in result.err
+        assert result.code == 1
+
+
+class TestHundredThousandLocks:
+    @pytest.fixture
+    def many(self, kind, shared, server):
+        """Rows made by the database itself, as fast as it can."""
+        digits = " UNION ALL ".join(f"SELECT {digit} AS n" for digit in range(10))
+        number = "100000 + a.n + 10 * b.n + 100 * c.n + 1000 * d.n + 10000 * e.n"
+        name = f"'x' || ({number})" if kind == "sqlite" else f"CONCAT('x', {number})"
+        column = "`lock`" if kind == "mariadb" else "lock"
+        database = server(kind)
+        database.execute(
+            f"INSERT INTO database_lock ({column}, owner, nonce, host, process, thread, token,"
+            f" acquired_at, expires_at, description) SELECT {name}, 'someone', 'nonce', 'host', 1,"
+            f" 'thread', 1, '2026-01-01 00:00:00', '2999-01-01 00:00:00', '' FROM"
+            + ",".join(f" ({digits}) {table}" for table in "abcde")
+        )
+        yield
+        database.execute("DELETE FROM database_lock")
+
+    def test_are_all_listed_to_those_who_want_them_all(self, many, process, child):
+        lines = process("list").finish(timeout=100)
+        names = [line.split()[1] for line in lines[1:]]
+        assert names == [f"x{number}" for number in range(100_000, 200_000)]
+        listing = child(manage_for_nobody, "locks", "list")
+        assert (listing.wait(timeout=100), listing.errors) == (0, "")

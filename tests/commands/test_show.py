@@ -1,0 +1,100 @@
+"""``manage.py locks show NAME``"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import socket
+import time
+
+import pytest
+
+from tests.commands.processes import hold
+
+
+class TestAHeldLock:
+    def test_is_shown_with_its_holder(self, local, run, taken):
+        token = taken("stock", description="count <all>", owner="order-42")[0].token
+        result = run("show", "stock")
+        assert result.code == 0
+        assert result.out.startswith("stock on default\n")
+        shown = dict(re.split(r"\s{2,}", line.strip(), maxsplit=1) for line in lines(result.out))
+        assert shown["state"] == "held"
+        assert shown["token"] == str(token)
+        assert shown["description"] == "count <all>"
+        assert shown["owner"] == f"{socket.gethostname()}:{os.getpid()}:MainThread"
+        assert shown["owner's name"] == "order-42"
+        assert shown["waiters"] == "not known to this backend"
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+05:45 \(0s\)", shown["held since"])
+        assert re.search(r" \(in (9m59s|10m00s)\)$", shown["lease ends"])
+
+    @pytest.mark.parametrize("name", ["it's $HOME", "a\u202eb", "-x", "🔒"])
+    def test_comes_with_the_line_that_breaks_it(self, local, run, taken, name):
+        token = taken(name)[0].token
+        line = re.search(r"to break it +manage.py locks (.*)", run("show", "--", name).out)[1]
+        if not line.startswith("release $'"):
+            expected = ["release", *(["--"] if name[0] == "-" else []), name]
+            assert [w for w in shlex.split(line) if w != "--"][:2] == [expected[0], name]
+        assert line.isprintable()
+        assert f"--using default --token {token}" in line
+
+    def test_is_shown_in_json(self, local, run_json, taken):
+        token = taken("stock")[0].token
+        document = run_json("show", "stock")
+        assert [(lock["name"], lock["token"]) for lock in document["locks"]] == [("stock", token)]
+
+    def test_is_told_from_those_of_similar_names(self, shared, run, taken):
+        taken("Stock")
+        assert run("show", "stock").code == 3
+        assert run("show", "Stock").code == 0
+
+    def test_shows_its_waiters_in_order_where_they_are_known(self, shared, run, taken, child):
+        taken("stock")
+        if not shared.supports_waiters:
+            assert re.search("waiters +not known to this backend", run("show", "stock").out)
+            return
+        waiting = []
+        for place in (1, 2):
+            waiting.append(child(hold, "stock"))
+            while len(shared.inspect("stock").waiters) < place:
+                time.sleep(0.01)
+        out = run("show", "stock").out
+        assert re.search("waiters +2\n", out)
+        for place, process in enumerate(waiting, 1):
+            assert re.search(rf"  {place}\. +{socket.gethostname()}:{process.pid}:", out)
+        assert run("list").out.splitlines()[1].split()[-1] == "2"
+
+
+class TestAFreeLock:
+    def test_has_its_own_exit_code(self, local, run):
+        result = run("show", "stock")
+        assert (result.code, result.err) == (3, "lock 'stock' is not held")
+        assert "state    free" in result.out
+
+    def test_tells_its_last_token(self, shared, run, holder):
+        process = holder("stock")
+        process.tell()
+        process.finish()
+        result = run("show", "stock")
+        assert re.search(rf"last token +{process.tokens[0]}\n", result.out)
+        assert result.code == 3
+
+    def test_is_told_from_one_that_cannot_be_asked(self, settings, backend_settings, run):
+        settings.DISTLOCK = {
+            **backend_settings("local"),
+            "wrong": {"BACKEND": "nowhere.Backend"},
+        }
+        result = run("show", "stock")
+        assert (result.code, "'wrong' could not be asked" in result.err) == (1, True)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a\nb", "a ", "x" * 565, "\udcff"])
+def test_what_can_be_no_name_is_refused(local, run, name):
+    result = run("show", "--json", "--", name)
+    assert (result.code, "name must" in result.err) == (1, True)
+    assert result.err.isprintable()
+
+
+def lines(out):
+    return [line for line in out.splitlines() if line.startswith("  ")]

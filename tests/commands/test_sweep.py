@@ -1,0 +1,103 @@
+"""``manage.py locks sweep``"""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+
+import pytest
+from django.db import connections
+
+from distlock import Lock
+from distlock.handler import locks
+from distlock.lease import State
+from distlock.models import DatabaseLock
+from tests.databases import ALIASES
+
+
+class TestOnce:
+    def test_reports_what_expired(self, shared, run, abandoned):
+        abandoned("a", "b")
+        result = run("sweep")
+        assert (result.out, result.code) == ("default: 2 expired, 0 removed\n", 0)
+        assert shared.inspect("a").state is State.FREE
+        assert run("sweep").out == "default: 0 expired, 0 removed\n"
+
+    def test_reports_what_it_removed(self, settings, backend_settings, run):
+        settings.DISTLOCK = backend_settings("sqlite", OPTIONS={"keep": 3600})
+        for name in ("old", "new"):
+            with Lock(name):
+                pass
+        rows = DatabaseLock.objects.filter(lock="old")
+        rows.update(expires_at="2020-01-01T00:00:00Z")
+        assert run("sweep").out == "default: 0 expired, 1 removed\n"
+        assert list(DatabaseLock.objects.values_list("lock", flat=True)) == ["new"]
+        locks.close_all()
+
+    def test_leaves_what_is_held_alone(self, shared, run, holder):
+        process = holder("stock")
+        assert run("sweep").out == "default: 0 expired, 0 removed\n"
+        process.tell()
+        process.finish()
+
+    def test_sweeps_every_backend_or_the_named_ones(self, settings, backend_settings, run):
+        settings.DISTLOCK = {**backend_settings("local"), **backend_settings("local", alias="b")}
+        assert [line.split(":")[0] for line in run("sweep").out.splitlines()] == ["default", "b"]
+        assert run("sweep", "--using=b").out == "b: 0 expired, 0 removed\n"
+
+    def test_goes_on_when_one_cannot_be_asked(self, settings, backend_settings, run):
+        settings.DISTLOCK = {"wrong": {"BACKEND": "nowhere.X"}, **backend_settings("local")}
+        result = run("sweep")
+        assert result.out == "default: 0 expired, 0 removed\n"
+        assert (result.code, "'wrong' could not be asked" in result.err) == (1, True)
+
+
+class TestAgainAndAgain:
+    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+    def test_ends_well_on_a_signal(self, shared, process, number):
+        sweeping = process("sweep", "--every", "3600")
+        assert sweeping.line() == "default: 0 expired, 0 removed"
+        sweeping.signal(number)
+        assert (sweeping.finish(), sweeping.errors) == ([], "")
+
+    def test_sweeps_until_then(self, shared, process, abandoned):
+        sweeping = process("sweep", "--every", "0.05")
+        assert sweeping.line() == "default: 0 expired, 0 removed"
+        abandoned("stock")
+        while sweeping.line() != "default: 1 expired, 0 removed":
+            pass
+        sweeping.signal(signal.SIGTERM)
+        sweeping.finish()
+
+    def test_goes_on_after_the_database_was_away(
+        self, settings, backend_settings, process, abandoned, server
+    ):
+        settings.DISTLOCK = backend_settings("postgresql", OPTIONS={"timeout": 2})
+        locks.close_all()
+        connections[ALIASES["postgresql"]].close()
+        sweeping = process("sweep", "--every", "0.1")
+        assert sweeping.line() == "default: 0 expired, 0 removed"
+        server("postgresql").stop()
+        while "could not be asked" not in sweeping.errors:
+            time.sleep(0.01)
+        server("postgresql").start()
+        abandoned("stock")
+        while sweeping.line() != "default: 1 expired, 0 removed":
+            pass
+        sweeping.signal(signal.SIGTERM)
+        sweeping.finish()
+
+    @pytest.mark.parametrize("every", ["0", "-1", "nan", "inf", "x", "1e300"])
+    def test_needs_a_pause(self, local, run, every):
+        result = run("sweep", f"--every={every}")
+        assert (result.code, "must be a number of seconds > 0" in result.err) == (1, True)
+
+    def test_leaves_the_handlers_of_signals_as_they_were(self, local, run):
+        before = signal.getsignal(signal.SIGTERM)
+        main = threading.main_thread().ident
+        alarm = threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGTERM])
+        alarm.start()
+        run("sweep", "--every=0.01")
+        alarm.join()
+        assert signal.getsignal(signal.SIGTERM) is before
