@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from distlock.backends.database import errors
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Answer
+from distlock.backends.database.waiting.crew import Crew
 from distlock.backends.database.waiting.lookout import Lookout
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.place import Place
@@ -46,6 +47,7 @@ class Room:
         self._waiters: set[Waiter] = set()
         self._places = Places(self.pool)
         self.lookout = Lookout(self)
+        self.crew = Crew()
 
     # The backend's side
 
@@ -158,9 +160,7 @@ class Room:
 
     def give_back(self, lease: Lease) -> None:
         """Free a lock that nobody asks for any more, without making the caller wait for it."""
-        threading.Thread(
-            target=self.undo, args=(lease.claim,), name="distlock-waiter", daemon=True
-        ).start()
+        self.crew.run(lambda: self.undo(lease.claim))
 
     def undo(self, claim: Claim) -> None:
         """Free the lock if the claim has got it, and drop its native lock."""

@@ -59,7 +59,7 @@ class Waiter:
 
     def start(self) -> None:
         """Begin to wait; RuntimeError if the process can start no more threads."""
-        threading.Thread(target=self._run, name="distlock-waiter", daemon=True).start()
+        self.room.crew.run(self._run)
 
     def __enter__(self) -> Self:
         return self

@@ -1,0 +1,53 @@
+"""Threads that wait: daemons, started when they are needed and gone soon after."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+
+logger = logging.getLogger("distlock")
+
+#: Seconds that a thread stays for more work. A lock in demand is waited for all the time.
+_LINGER = 1.0
+
+Work = Callable[[], None]
+
+
+class Crew:
+    """Runs each piece of work on a thread of its own; starting one takes longer than a wait may."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.Lock()
+        self._idle: list[SimpleQueue[Work]] = []
+
+    def run(self, work: Work) -> None:
+        """Begin to do some work; RuntimeError if the process can start no more threads."""
+        with self._mutex:
+            inbox = self._idle.pop() if self._idle else None
+        if inbox is None:
+            inbox = SimpleQueue()
+            thread = threading.Thread(
+                target=self._member, args=(inbox,), name="distlock-waiter", daemon=True
+            )
+            thread.start()
+        inbox.put(work)
+
+    def _member(self, inbox: SimpleQueue[Work]) -> None:
+        while True:
+            try:
+                work = inbox.get(timeout=_LINGER)
+            except Empty:
+                with self._mutex:
+                    if inbox in self._idle:
+                        self._idle.remove(inbox)
+                        return
+                work = inbox.get()  # it was given out in this very moment
+            try:
+                work()
+            except Exception:
+                logger.exception("a thread that waits for locks goes on after an error")
+            del work  # it may be the last to know a lot of things
+            with self._mutex:
+                self._idle.append(inbox)
