@@ -75,4 +75,5 @@ def break_line(info: LockInfo) -> str:
     """Return the command that breaks this hold."""
     name = text.quoted(info.name)
     word = name if name.startswith("$'") else shlex.quote(name)
-    return f"manage.py locks release {word} --using {info.using} --token {info.token}"
+    end = "-- " if name.startswith("-") else ""
+    return f"manage.py locks release --using={info.using} --token={info.token} {end}{word}"

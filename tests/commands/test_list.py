@@ -14,7 +14,7 @@ from django.db import connections
 from distlock.handler import locks
 from distlock.lease import State
 from distlock.models import DatabaseLock
-from tests.commands.processes import abandon, manage_for_nobody
+from tests.commands.processes import abandon, manage, manage_for_nobody
 from tests.databases import ALIASES
 
 HOSTILE = [
@@ -51,6 +51,11 @@ class TestTable:
         taken(name)
         _, row = run("list").out.splitlines()
         assert row.isprintable()
+
+    def test_survives_a_terminal_that_knows_few_characters(self, shared, holder, child):
+        holder("emoji 🔒")
+        listing = child(manage, "locks", "list", env={"PYTHONIOENCODING": "ascii"})
+        assert r"emoji \U0001f512" in listing.finish()[1]
 
     def test_prints_hostile_owners_safely(self, shared, run, child):
         child(abandon, 600, "stock").finish()
