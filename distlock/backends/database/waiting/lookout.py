@@ -29,6 +29,8 @@ _SHORTEST_PERIOD, _LONGEST_PERIOD = 1.0, 2.0
 _GRACE = 0.5
 #: Seconds until a look that failed is tried again.
 _RETRY_PAUSE = 0.2
+#: Seconds between two calls to a waiter that is to leave.
+_FIRST_CALL_PAUSE, _LONGEST_CALL_PAUSE = 0.02, 1.0
 #: Seconds that the thread stays after the last wait.
 _LINGER = 1.0
 #: How many looks a session may be unknown to the server before it is given up.
@@ -41,7 +43,7 @@ class Lookout:
     def __init__(self, room: Room) -> None:
         self._room = room
         self._changed = threading.Condition(threading.Lock())
-        self._calls: list[Waiter] = []
+        self._calls: dict[Waiter, tuple[float, float]] = {}  # when, and the pause after that
         self._next_look = 0.0
         self._trouble_since: float | None = None
         self._running = False
@@ -56,7 +58,7 @@ class Lookout:
     def call_out(self, waiter: Waiter) -> None:
         """Call a waiter out of its queue soon, without making the caller wait for that."""
         with self._changed:
-            self._calls.append(waiter)
+            self._calls[waiter] = (clock(), _FIRST_CALL_PAUSE)
             if self._running:
                 self._changed.notify()
             else:
@@ -85,21 +87,29 @@ class Lookout:
         with self._changed:
             bored_at = clock() + _LINGER
             while True:
-                if self._calls:
-                    calls, self._calls = self._calls, []
-                    return calls
                 now = clock()
-                if self._room.waiters:
-                    if now >= self._next_look:
-                        self._next_look = now + _period()
-                        return []
-                    bored_at = max(bored_at, self._next_look + _LINGER)
-                    self._changed.wait(self._next_look - now)
-                elif now >= bored_at:
+                waiters = self._room.waiters
+                if calls := self._due_calls(now, waiters):
+                    return calls
+                if not waiters and now >= bored_at:
                     self._running = False
                     return None
-                else:
-                    self._changed.wait(bored_at - now)
+                if waiters and now >= self._next_look:
+                    self._next_look = now + _period()
+                    return []
+                next_calls = [when for when, _ in self._calls.values()]
+                wakes_at = min(self._next_look if waiters else bored_at, *next_calls, now + 60)
+                self._changed.wait(wakes_at - now)
+
+    def _due_calls(self, now: float, waiters: list[Waiter]) -> list[Waiter]:
+        """Return whom to call out now. Again, if that was in vain: the call may come too early."""
+        here = set(waiters)
+        self._calls = {waiter: call for waiter, call in self._calls.items() if waiter in here}
+        due = [waiter for waiter, (when, _) in self._calls.items() if when <= now]
+        for waiter in due:
+            pause = self._calls[waiter][1]
+            self._calls[waiter] = (now + pause, min(pause * 2, _LONGEST_CALL_PAUSE))
+        return due
 
     def _look_again_at(self, when: float) -> None:
         with self._changed:

@@ -35,14 +35,11 @@ class MySQL(Native):
         # NULL when it was called out: an answer and no error, so the next statement runs as well.
         return f"SET @distlock_native = GET_LOCK({key}, {_FOR_EVER})"
 
-    def has_entered(self) -> Statement:
-        return Statement("SELECT COALESCE(@distlock_native, 0)")
+    def has_entered(self, key: str) -> Statement:
+        return Statement(f"SELECT COALESCE(IS_USED_LOCK({key}) = CONNECTION_ID(), 0)")
 
     def leave(self, key: str) -> str:
         return f"DO RELEASE_LOCK({key})"
-
-    def leave_all(self, key: str) -> Statement:
-        return Statement(self.leave(key))
 
     def call_out(self, ident: int) -> Statement:
         return Statement(f"KILL QUERY {ident:d}")

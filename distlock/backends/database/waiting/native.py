@@ -44,16 +44,12 @@ class Native(ABC):
     entered: ClassVar[str] = "TRUE"
 
     @abstractmethod
-    def has_entered(self) -> Statement | None:
-        """Ask whether the last enter() got the native lock (1); None if it fails otherwise."""
+    def has_entered(self, key: str) -> Statement:
+        """Ask whether this session has the native lock (1 or 0)."""
 
     @abstractmethod
     def leave(self, key: str) -> str:
         """Return the statement that gives the native lock to the next one."""
-
-    @abstractmethod
-    def leave_all(self, key: str) -> Statement:
-        """Give up the native lock if the session should have it."""
 
     @abstractmethod
     def call_out(self, ident: int) -> Statement:

@@ -43,27 +43,25 @@ class Place:
         return self.session.run(statement, self.limit)
 
     def queue(self, name: str, take: Statement, waiter: object) -> Answer:
-        """Wait for the native lock of ``name`` and then run ``take``, which goes by ``entered``.
+        """Wait for the native lock of ``name``, then run ``take``, which goes by ``entered``.
 
-        ``key`` tells afterwards whether the native lock was got. Raises Cancelled, or answers
-        without it, if the ``waiter`` was called out.
+        find_out() tells whether the native lock was got. A ``waiter`` that was called out is
+        answered without it, or raises Cancelled.
         """
         self._settle()
-        key = self.key_of(name)
+        self.last_key = self.key_of(name)
+        packet = self.native.then(self.native.enter(self.last_key), take)
         with self._wait_of(waiter):
-            try:
-                packet = self.native.then(self.native.enter(key), take)
-                answer = self.session.run_all(packet, None)[-1]
-            except Cancelled:
-                # It may have been got a moment before.
-                self._settle()
-                self.session.run(self.native.leave_all(key), self.limit)
-                raise
-        self.key = self.last_key = key
-        question = None if answer.rows else self.native.has_entered()
-        if question is not None and not self.run(question).rows[0][0]:
-            self.key = None
-        return answer
+            return self.session.run_all(packet, None)[-1]
+
+    def entered(self) -> None:
+        """Note that the native lock that was waited for is ours."""
+        self.key = self.last_key
+
+    def find_out(self) -> None:
+        """Ask whether the native lock that was waited for is ours."""
+        if self.last_key and self.run(self.native.has_entered(self.last_key)).rows[0][0]:
+            self.entered()
 
     def leave(self, free: Statement | None = None) -> Answer | None:
         """Run ``free``, if any, and give the native lock to the next; the answer to ``free``."""

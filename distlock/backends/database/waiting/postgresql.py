@@ -51,15 +51,15 @@ class PostgreSQL(Native):
     def enter(self, key: str) -> str:
         return f"SELECT pg_advisory_lock({key})"
 
-    def has_entered(self) -> None:
-        return None
+    def has_entered(self, key: str) -> Statement:
+        # A session of ours has no other.
+        return Statement(
+            "SELECT COUNT(*) FROM pg_locks"
+            " WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()"
+        )
 
     def leave(self, key: str) -> str:
         return f"SELECT pg_advisory_unlock({key})"
-
-    def leave_all(self, key: str) -> Statement:
-        # Unlocking what one does not have would be a warning in the server's log.
-        return Statement("SELECT pg_advisory_unlock_all()")
 
     def call_out(self, ident: int) -> Statement:
         return Statement("SELECT pg_cancel_backend(%s)", (ident,))

@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 from distlock.backends.database import errors
 from distlock.backends.database.pool import Pool
@@ -130,7 +131,7 @@ class Room:
         try:
             waiter.start()
         except RuntimeError:  # no more threads
-            self.left(waiter)
+            self.left(waiter, place)
             return None
         self.lookout.watch()
         return waiter
@@ -160,16 +161,17 @@ class Room:
 
     def give_back(self, lease: Lease) -> None:
         """Free a lock that nobody asks for any more, without making the caller wait for it."""
-        self.crew.run(lambda: self.undo(lease.claim))
+        self.crew.run(lambda: self.undo(lease))
 
-    def undo(self, claim: Claim) -> None:
-        """Free the lock if the claim has got it, and drop its native lock."""
-        self.rows.undo(claim)
-        self.forget(claim.nonce)
+    def undo(self, lease: Lease) -> None:
+        """Free a lock, and its native one; try for as long as the lease could last."""
+        with suppress(errors.StatementFailed):
+            if self.release(lease):
+                return
+        self.rows.undo(lease.claim)
 
-    def left(self, waiter: Waiter) -> None:
-        """Note that a wait has ended."""
-        place, waiter.place = waiter.place, None
+    def left(self, waiter: Waiter, place: Place | None) -> None:
+        """Note that a wait has ended, in a place that nobody needs any more."""
         with self._mutex:
             self._waiters.discard(waiter)
         if place is not None:

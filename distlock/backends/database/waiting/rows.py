@@ -64,10 +64,23 @@ class Rows:
         return self.native.key(str(database or ""), name)
 
     def queue(self, place: Place, claim: Claim, waiter: object) -> int | None:
-        """Wait for the native lock, then take the row; the token, or None."""
+        """Wait for the native lock, then take the row; the token, or None.
+
+        The place knows afterwards whether it has the native lock, also if this raises.
+        """
         dialect = _dialect(place.session)
         taking = dialect.taking(claim, self.native.entered)
-        return dialect.granted(claim, place.queue(claim.name, taking, waiter))
+        try:
+            token = dialect.granted(claim, place.queue(claim.name, taking, waiter))
+        except errors.StatementFailed:
+            if place.session.usable:
+                place.find_out()
+            raise
+        if token is not None:
+            place.entered()
+        else:
+            place.find_out()
+        return token
 
     def take(
         self, claim: Claim, *, politely: bool = False, deadline: float | None = None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
-from concurrent.futures import Future, InvalidStateError
+from concurrent.futures import InvalidStateError
+from contextlib import suppress
 from enum import Enum
-from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING
 
 from distlock.backends.database import errors
 from distlock.backends.database.waiting.place import Place
-from distlock.clock import clock, left
+from distlock.backends.database.waiting.promise import Promise
+from distlock.backends.database.watchdog import watchdog
+from distlock.clock import clock
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.lease import Claim, Lease
 
@@ -27,6 +28,9 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
 #: Seconds between two attempts to get to the server.
 _RETRY_PAUSE = 0.1
 
+#: A server that restarts, a network that breaks, an operator who cancels what takes long.
+_MAY_PASS = (errors.Gone, errors.NoSession, errors.Overran, errors.Cancelled)
+
 
 class Why(Enum):
     """Why a waiter is called out of its queue."""
@@ -36,84 +40,34 @@ class Why(Enum):
     LEAVE = "nobody waits for the answer any more"
 
 
-class Waiter:
-    """A wait; use it as a context manager, so that none is left behind.
-
-    ``future`` decides: whoever comes first, a grant or the end of the caller's patience, wins.
-    """
+class Waiter(Promise):
+    """A wait, from the first look to a lease, or until nobody cares for it any more."""
 
     def __init__(self, room: Room, claim: Claim, place: Place | None) -> None:
+        super().__init__()
         self.room = room
         self.claim = claim
         self.place = place
-        self.future: Future[Lease] = Future()
         self.since = clock()  # it stands in the queue
-        self.why = Why.TAKE
+        self.why: Why | None = None  # it was called out
         self.missed = 0  # how often the server did not know its session
         self._sent_at = self.since  # not before this moment can it have been granted
         self._trouble_since: float | None = None
         self._wake = threading.Event()
-        self._taken = False
-
-    # The caller's side
 
     def start(self) -> None:
         """Begin to wait; RuntimeError if the process can start no more threads."""
         self.room.crew.run(self._run)
 
-    def __enter__(self) -> Self:
-        return self
+    def leave(self) -> None:
+        """See Promise.leave()."""
+        self.why = Why.LEAVE
+        self._wake.set()
+        self.room.lookout.call_out(self)
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if not self._taken:
-            self.abandon()
-
-    def result(self, deadline: float | None) -> Lease | None:
-        """Wait for the lease; None if ``deadline`` passes first."""
-        try:
-            lease = self.future.result(left(deadline, threading.TIMEOUT_MAX))
-        except TimeoutError:
-            if self.future.cancel():
-                return None
-            lease = self.future.result()  # it came at the last moment
-        self._taken = True
-        return lease
-
-    async def aresult(self, deadline: float | None) -> Lease | None:
-        """See result()."""
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
-
-        def tell(future: Future[Lease]) -> None:
-            try:
-                loop.call_soon_threadsafe(done.set)
-            except RuntimeError:  # the loop was closed: nobody will ever ask
-                self.abandon()
-
-        self.future.add_done_callback(tell)
-        try:
-            async with asyncio.timeout(None if deadline is None else left(deadline, 1e9)):
-                await done.wait()
-        except TimeoutError:
-            if self.future.cancel():
-                return None
-        lease = self.future.result()
-        self._taken = True
-        return lease
-
-    def abandon(self) -> None:
-        """Stop waiting; what was or will be granted is given back. Doing it twice does no harm."""
-        if self.future.cancel():
-            self.why = Why.LEAVE
-            self._wake.set()
-            self.room.lookout.call_out(self)
-        elif self.future.exception() is None:
-            self.room.give_back(self.future.result())
+    def give_back(self, lease: Lease) -> None:
+        """See Promise.give_back()."""
+        self.room.give_back(lease)
 
     def fail(self, error: LockError) -> None:
         """Tell the caller that there will be no answer, and stop waiting for one."""
@@ -155,7 +109,7 @@ class Waiter:
             logger.exception("waiting for %r failed", self.claim.name)
             self.fail(LockUnavailable(f"waiting for {self.claim.name!r} failed: {error!r}"))
         finally:
-            self.room.left(self)
+            self._go_away()
 
     def _go(self) -> None:
         """Stand in the queue once, to its end or until called out."""
@@ -165,19 +119,18 @@ class Waiter:
                 place = self.place = self.room.open_place()
             except errors.NoSession as failed:
                 return self._wait_outside(failed)
-        self.since = self._sent_at = clock()
-        token = self.room.rows.queue(place, self.claim, self)
-        if token is not None:
-            return self._deliver(token, self._sent_at)
-        if place.key is not None:
-            return self._wait_at_the_head(place)
-        self._after_call()
-
-    def _after_call(self) -> None:
-        why, self.why = self.why, Why.TAKE
-        if self.future.done() or why is Why.REJOIN:
+        why, self.why = self.why, None
+        if why is Why.TAKE and self._take():
             return
-        self._take()
+        if place.key is None:
+            self.since = self._sent_at = clock()
+            token = self.room.rows.queue(place, self.claim, self)
+            if token is not None:
+                return self._deliver(token, self._sent_at)
+        if place.key is not None:
+            self._wait_at_the_head(place)
+        elif self.why is None:
+            raise errors.Cancelled("the server gave up a wait by itself")
 
     def _take(self) -> bool:
         """Take the lock if the row says that it can be taken, whoever has the native one."""
@@ -223,7 +176,17 @@ class Waiter:
         try:
             self.future.set_result(lease)
         except InvalidStateError:
-            self.room.undo(self.claim)
+            self.room.undo(lease)
+            return
+        if self.for_loop:
+            watchdog.add(lease.duration, self.abandon)
+
+    def _go_away(self) -> None:
+        place, self.place = self.place, None
+        if place is not None:
+            with suppress(errors.StatementFailed):
+                place.leave()
+        self.room.left(self, place)
 
     def _bear(self, failed: errors.StatementFailed) -> None:
         """Go on after a failure, unless it has lasted for too long or would last for ever."""
@@ -231,12 +194,12 @@ class Waiter:
         if place is not None and not place.usable:
             self.place = None
             place.close()
-        if isinstance(failed, errors.Cancelled):
-            return self._after_call()
+        if isinstance(failed, errors.Cancelled) and self.why is not None:
+            return
         if isinstance(failed, (errors.Conflict, errors.RowLocked)):
             self._wake.wait(_SHORTEST_PAUSE)
             return
-        if not isinstance(failed, (errors.Gone, errors.NoSession, errors.Overran)):
+        if not isinstance(failed, _MAY_PASS):
             raise self.room.unavailable(failed)
         if self._trouble_since is None:
             self._trouble_since = clock()
