@@ -38,7 +38,7 @@ lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .
 	$(call bin,$(BASE))/ruff format --check .
 	$(call bin,$(BASE))/mypy
-	$(call bin,$(BASE))/python -m django makemigrations --check --settings=tests.settings --pythonpath=.
+	$(call bin,$(BASE))/python manage.py makemigrations --check --dry-run
 
 packages:
 	@tools/packages $(BASE) $(NEWEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -13,7 +14,13 @@ from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.decorating import decorate
 from distlock.events import atell, tell
-from distlock.exceptions import LockLost, LockNotHeld, LockTimeout, NotSupported
+from distlock.exceptions import (
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+    NotSupported,
+)
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.hold import BROKEN, Hold, OnLost
 from distlock.holdings import Wish, holdings
@@ -29,6 +36,8 @@ from distlock.waits import (
     checked_seconds,
     waiting_limit,
 )
+
+logger = logging.getLogger("distlock")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -192,6 +201,7 @@ class Lock:
         """
         with self, self._backend.atomic(self._hold.lease, using):
             yield self
+            self.check()  # what this process knows to be lost must not be committed
 
     # Knowing
 
