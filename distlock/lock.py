@@ -199,9 +199,20 @@ class Lock:
         Raises LockLost, with everything rolled back, if the lock was lost before the commit;
         LockError if a transaction is open already; NotSupported where the backend cannot give it.
         """
-        with self, self._backend.atomic(self._hold.lease, using):
-            yield self
-            self.check()  # what this process knows to be lost must not be committed
+        if not self.acquire():
+            raise LockTimeout(self._busy())
+        try:
+            with self._backend.atomic(self._hold.lease, using):
+                yield self
+                self.check()  # what this process knows to be lost must not be committed
+        except BaseException as error:
+            self.__exit__(type(error), error, error.__traceback__)
+            raise
+        try:
+            self.release()
+        except (LockLost, LockUnavailable) as error:
+            # It was ours at the commit, which stands: an error now would say that it does not.
+            logger.warning("after the commit under lock %r: %s", self.name, error)
 
     # Knowing
 
