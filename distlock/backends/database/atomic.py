@@ -13,7 +13,6 @@ from django.db import connections, transaction
 from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import Dialect
 from distlock.backends.database.errors import Conflict, StatementFailed, failure, unavailable
-from distlock.backends.database.session import Statement
 from distlock.backends.durable import durable
 from distlock.exceptions import LockLost, NotSupported
 from distlock.lease import Lease
@@ -26,20 +25,21 @@ class Transactions:
     """The transactions of this process that are tied to a lease.
 
     At its end such a transaction makes sure of the lease and locks its row, so that nobody can take
-    it over before the commit. Where it would then meet a renewal that its snapshot knows nothing
-    of, it writes the row when it begins, and nobody can renew it meanwhile.
+    it over before the commit. Where a renewal in the meantime would prevent that, since the
+    transaction sees nothing that was written after it began, it locks the row when it begins, too:
+    then the lease is not renewed, and the transaction has to end before it does.
     """
 
     def __init__(self, access: Access, dialect_for: Callable[[Any], Dialect]) -> None:
         self.database = access.pool.database
         self._access = access
         self._dialect_for = dialect_for
-        self._written: set[str] = set()
+        self._locked: set[str] = set()
         self._of_thread = threading.local()
 
-    def has_written(self, nonce: str) -> bool:
-        """Return whether a transaction keeps the row of this hold locked from its beginning on."""
-        return nonce in self._written
+    def has_locked(self, nonce: str) -> bool:
+        """Return whether a transaction has locked the row of this hold when it began."""
+        return nonce in self._locked
 
     @contextmanager
     def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
@@ -59,19 +59,17 @@ class Transactions:
         # would keep the row locked against the release of the lock.
         in_test_case = connection.in_atomic_block and connection.vendor != "sqlite"
         with ExitStack() as stack:
-            stack.callback(self._written.discard, lease.nonce)
+            stack.callback(self._locked.discard, lease.nonce)
             stack.callback(inside.discard, lease.nonce)
             inside.add(lease.nonce)
             self._begin(lease, connection, stack, late=in_test_case)
             yield
             if connection.needs_rollback:
                 return
-            if in_test_case:
-                held = self._is_held(lease)
-            else:
-                held = self._run(connection, self._dialect_for(connection).guard(lease))
-            if not held:
-                raise LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
+            if not in_test_case:
+                self._guard(connection, self._dialect_for(connection), lease)
+            elif not self._is_held(lease):
+                raise _lost(lease)
 
     def _begin(self, lease: Lease, connection: Any, stack: ExitStack, *, late: bool) -> None:
         for attempt in range(1, _ATTEMPTS + 1):
@@ -80,35 +78,38 @@ class Transactions:
                     begun.enter_context(durable(self.database))
                     dialect = self._dialect_for(connection)
                     if not late and (dialect.guards_early or _reads_a_snapshot(connection)):
-                        self._written.add(lease.nonce)
-                        self._write(connection, dialect, lease)
+                        self._locked.add(lease.nonce)
+                        self._guard(connection, dialect, lease, again=True)
                     stack.enter_context(begun.pop_all())
                     return
             except Conflict as conflict:
                 if attempt == _ATTEMPTS:
                     raise unavailable(conflict, self.database) from conflict.__cause__
 
-    def _write(self, connection: Any, dialect: Dialect, lease: Lease) -> None:
-        if not self._run(connection, dialect.renew([lease]), again=True):
-            raise LockLost(f"lock {lease.name!r} was lost before the transaction began")
-
     def _is_held(self, lease: Lease) -> bool:
         return bool(self._access.do(lambda dialect, ask: ask(dialect.held([lease])).rows, None))
 
-    def _run(self, connection: Any, statement: Statement, *, again: bool = False) -> bool:
-        """Return whether a statement about one row found it; a Conflict is raised if ``again``."""
+    def _guard(
+        self, connection: Any, dialect: Dialect, lease: Lease, *, again: bool = False
+    ) -> None:
+        """Lock the row; a Conflict is raised as such if the transaction can be begun ``again``."""
+        statement = dialect.guard(lease)
         try:
             with connection.cursor() as cursor:
                 cursor.execute(statement.sql, statement.params)
-                if cursor.description is not None:
-                    return bool(cursor.fetchall())
-                return bool(cursor.rowcount)
+                found = cursor.rowcount if cursor.description is None else cursor.fetchall()
         except DjangoDatabaseError as error:
             failed: StatementFailed = failure(error, connection.vendor)(str(error))
             failed.__cause__ = error.__cause__
             if again and isinstance(failed, Conflict):
                 raise failed from error.__cause__
             raise unavailable(failed, self.database) from error.__cause__
+        if not found:
+            raise _lost(lease)
+
+
+def _lost(lease: Lease) -> LockLost:
+    return LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
 
 
 def _reads_a_snapshot(connection: Any) -> bool:

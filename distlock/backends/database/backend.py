@@ -162,12 +162,12 @@ class DatabaseBackend(BaseBackend):
 
     def _batches(self, leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
         """Yield leases of equal duration, so many that one statement can renew them."""
-        # Where a transaction of ours has written the row, nobody can renew it, nor take it.
+        # Where a transaction of this process keeps a row, nobody can renew it, nor take it.
         free = [
             lease
             for lease in leases
             if not self._direct.undecided(lease.nonce)
-            and not self._transactions.has_written(lease.nonce)
+            and not self._transactions.has_locked(lease.nonce)
         ]
         free.sort(key=lambda lease: lease.duration)
         for _, group in groupby(free, key=lambda lease: lease.duration):

@@ -95,9 +95,10 @@ class Dialect(ABC):
 
     @abstractmethod
     def guard(self, lease: Lease) -> Statement:
-        """Keep the lease until the end of the transaction; a row if it was held and had not ended.
+        """Let nobody else write the row before the transaction ends, if it is held and not ended.
 
-        Runs on the caller's connection, about whose session nothing is known.
+        Returns or changes one row if it was. Runs on the caller's connection, about whose session
+        nothing is known.
         """
 
     @abstractmethod
@@ -143,8 +144,6 @@ class TextDialect(Dialect):
     #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
     #: true, too, if the lock has been taken before
     TAKE: ClassVar[str]
-    #: what lets nobody else write a row that was read
-    FOR_UPDATE: ClassVar[str] = " FOR UPDATE"
 
     @abstractmethod
     def duration(self, seconds: float) -> Any:
@@ -180,7 +179,7 @@ class TextDialect(Dialect):
         )
 
     def renew(self, leases: Sequence[Lease]) -> Statement:
-        where, params = self._these(leases)
+        where, params = self.these(leases)
         later = self.LATER.format("%(duration)s")
         return Statement(
             f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}",
@@ -188,12 +187,12 @@ class TextDialect(Dialect):
         )
 
     def held(self, leases: Sequence[Lease]) -> Statement:
-        where, params = self._these(leases)
+        where, params = self.these(leases)
         return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}", params)
 
     def guard(self, lease: Lease) -> Statement:
-        where, params = self._these([lease])
-        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}{self.FOR_UPDATE}", params)
+        where, params = self.these([lease])
+        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where} FOR UPDATE", params)
 
     def one(self, lock: str) -> Statement:
         return Statement(f"{self._select} WHERE {self.LOCK} = %(lock)s", {"lock": lock})
@@ -241,7 +240,7 @@ class TextDialect(Dialect):
     def _unused(self) -> str:
         return f"owner = '' AND expires_at <= {self.EARLIER.format('%(keep)s')}"
 
-    def _these(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
+    def these(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
         """Return the condition that finds the rows of leases that are held and have not ended."""
         # A nonce belongs to one lock, so the two lists need not be matched pair by pair.
         locks = [lease.name for lease in leases]

@@ -57,7 +57,7 @@ class Generic(Dialect):
         return self._select(self._these(leases).values_list("nonce"))
 
     def guard(self, lease: Lease) -> Statement:
-        return self.renew([lease])
+        return self._update(self._these([lease]), expires_at=F("expires_at"))
 
     def one(self, lock: str) -> Statement:
         return self._select(self._rows.filter(lock=lock))

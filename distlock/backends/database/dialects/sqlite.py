@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.dialects.base import TABLE, TextDialect, whole
+from distlock.backends.database.session import Statement
+from distlock.lease import Lease
 
 # Text in UTC, to the millisecond, as Django reads it.
 _TIME = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'{0})"
@@ -37,8 +39,12 @@ class SQLite(TextDialect):
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
-    FOR_UPDATE: ClassVar[str] = ""  # the transaction has been the writer since it began
     guards_early: ClassVar[bool] = True
+
+    def guard(self, lease: Lease) -> Statement:
+        # Rows cannot be locked; but whoever writes is the only one who can.
+        where, params = self.these([lease])
+        return Statement(f"UPDATE {TABLE} SET expires_at = expires_at WHERE {where}", params)
 
     def duration(self, seconds: float) -> str:
         return f"{whole(seconds, 1000) / 1000:.3f}"
