@@ -4,6 +4,7 @@ import base64
 import pickle
 import queue
 import threading
+import traceback
 
 from tests.children import hear, say
 from tests.contract.actors import PATIENCE, Actor, perform
@@ -43,6 +44,8 @@ class ProcessActor(Actor):
                 succeeded, result = unpacked(self.child.line(4 * PATIENCE))
             except BaseException as error:
                 succeeded, result = False, error
+            if not succeeded:
+                result.add_note(f"The process's stderr:\n{self.child.errors}")
             (future.set_result if succeeded else future.set_exception)(result)
 
 
@@ -57,6 +60,7 @@ def serve():
         try:
             answer = True, perform(locks, command)
         except BaseException as error:
+            traceback.print_exc()
             answer = False, error
         say(packed(answer))
 

@@ -4,6 +4,7 @@ import pytest
 
 from distlock import Lock
 from tests.contract.actors import PATIENCE
+from tests.contract.conftest import ONE_PROCESS
 from tests.contract.watch import waits
 
 
@@ -89,18 +90,11 @@ def test_one_owner_may_hold_many_locks(anna, name):
         lock.release()
 
 
-def test_two_aliases_of_one_place_are_one_lock(kind, backend_settings, settings, name):
+def test_two_aliases_of_one_place_are_one_lock(kind, backend_settings, settings, actor, name):
     """The alias is a way to the lock; where it lives decides."""
-    if_shared = kind != "local"
-    settings.DISTLOCK = {
-        **backend_settings(kind),
-        **backend_settings(kind, alias="other"),
-    }
-    with Lock(name, using="default"):
-        got = Lock(name, using="other", blocking=False).acquire()
-    assert got is not if_shared
-    if got:
-        Lock(name, using="other").release()
+    settings.DISTLOCK = {**backend_settings(kind), **backend_settings(kind, alias="other")}
+    actor("thread", "default").take(name)
+    assert actor("thread", "other").tries(name) is (kind in ONE_PROCESS)
 
 
 @pytest.mark.parametrize("other", ["sqlite"])

@@ -1,7 +1,9 @@
 """After a fork the child holds nothing and can work, and the parent goes on undisturbed."""
 
+import faulthandler
 import os
 import pickle
+import signal
 import threading
 
 import pytest
@@ -11,11 +13,17 @@ from tests.contract.actors import PATIENCE
 from tests.contract.conftest import ONE_PROCESS
 
 
+#: seconds after which a forked child that hangs shows where, and ends
+HANGS = 15
+
+
 def forked(function, *args):
     """Return what ``function`` returns in a forked child of this process."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
+        faulthandler.register(signal.SIGALRM, chain=True)
+        signal.alarm(HANGS)
         try:
             try:
                 answer = True, function(*args)
@@ -29,6 +37,7 @@ def forked(function, *args):
     with open(reading, "rb") as pipe:
         answer = pipe.read()
     os.waitpid(pid, 0)
+    assert answer, "the forked child hung or died"
     succeeded, result = pickle.loads(answer)
     assert succeeded, result
     return result
@@ -110,6 +119,8 @@ def fork_while_another_thread_waits(using, name):
 
 def fork_while_threads_work(using, name):
     """A fork at any moment: whatever lock inside distlock was held then, the child can work."""
+    with Lock(name, using=using):
+        pass  # the first use imports modules, and Python's import locks do not survive a fork
     over = threading.Event()
 
     def work(number):
