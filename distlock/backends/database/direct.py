@@ -13,7 +13,7 @@ from typing import Any
 
 from django.db import connections
 
-from distlock.backends.database.session import LocalRunner
+from distlock.backends.database.inprocess import LocalRunner
 
 
 class Fate:

@@ -15,7 +15,8 @@ from django.db import Error as DjangoDatabaseError
 from django.db import connections
 
 from distlock.backends.database.errors import NoSession, StatementFailed
-from distlock.backends.database.session import LocalSession, Session, Statement
+from distlock.backends.database.inprocess import LocalSession, gate
+from distlock.backends.database.session import Session, Statement
 
 Options = dict[str, Any]
 
@@ -41,7 +42,8 @@ def open_session(
     elif wrapper.vendor == "postgresql":
         set_up = _postgresql(options, limit, blocking)
     elif wrapper.vendor == "sqlite":
-        return _opened(wrapper, None, limit)
+        with gate.closed:
+            return _opened(wrapper, "PRAGMA busy_timeout = 0", limit)
     return _within(limit, lambda: _opened(wrapper, None if pooled else set_up, limit))
 
 

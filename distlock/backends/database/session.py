@@ -22,7 +22,6 @@ import os
 import select
 import socket
 import threading
-import time
 import weakref
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -31,10 +30,6 @@ from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
 from distlock.backends.database.watchdog import watchdog
-from distlock.clock import clock
-
-_TABLE_PAUSE = 0.002
-_FOR_EVER = 2**31 - 1
 
 
 class Statement(NamedTuple):
@@ -174,32 +169,6 @@ class Session(Runner):
         if (fd := _fileno(self.wrapper)) >= 0:
             os.dup2(nowhere, fd, inheritable=False)
         os.close(nowhere)
-
-
-class LocalRunner(Runner):
-    """Runs statements on a database in this process (SQLite): the library does the waiting."""
-
-    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
-        """See Runner.run_all()."""
-        until = None if limit is None else clock() + limit
-        while True:
-            try:
-                return super().run_all(statement, limit)
-            except errors.TableLocked:
-                # A shared cache (the in-memory test database) refuses at once instead of waiting.
-                if until is not None and clock() >= until:
-                    raise
-                time.sleep(_TABLE_PAUSE)
-
-
-class LocalSession(Session, LocalRunner):
-    """A session with SQLite, without a socket; ``limit`` is for the wait while others write."""
-
-    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
-        """See Runner.run_all()."""
-        milliseconds = _FOR_EVER if limit is None else int(limit * 1000)
-        self.wrapper.connection.execute(f"PRAGMA busy_timeout = {milliseconds}")
-        return super().run_all(statement, limit)
 
 
 def _answer(cursor: Any) -> Answer:
