@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-import distlock.models
+import distlock.fields
 
 
 class Migration(migrations.Migration):
@@ -15,10 +15,10 @@ class Migration(migrations.Migration):
             name="DatabaseLock",
             fields=[
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("lock", distlock.models.ExactCharField(max_length=564, verbose_name="name")),
+                ("lock", distlock.fields.ExactCharField(max_length=564, verbose_name="name")),
                 (
                     "description",
-                    distlock.models.ExactCharField(
+                    distlock.fields.ExactCharField(
                         blank=True,
                         db_default="",
                         default="",
@@ -28,26 +28,26 @@ class Migration(migrations.Migration):
                 ),
                 (
                     "owner",
-                    distlock.models.ExactCharField(
+                    distlock.fields.ExactCharField(
                         blank=True, default="", max_length=201, verbose_name="owner"
                     ),
                 ),
                 (
                     "nonce",
-                    distlock.models.ExactCharField(
+                    distlock.fields.ExactCharField(
                         blank=True, default="", max_length=32, verbose_name="nonce of the hold"
                     ),
                 ),
                 (
                     "host",
-                    distlock.models.ExactCharField(
+                    distlock.fields.ExactCharField(
                         blank=True, default="", max_length=255, verbose_name="host"
                     ),
                 ),
                 ("process", models.BigIntegerField(default=0, verbose_name="process")),
                 (
                     "thread",
-                    distlock.models.ExactCharField(
+                    distlock.fields.ExactCharField(
                         blank=True, default="", max_length=255, verbose_name="thread"
                     ),
                 ),

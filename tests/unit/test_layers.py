@@ -11,8 +11,8 @@ PACKAGE = Path(distlock.__file__).parent
 
 #: from the words at the bottom to the faces at the top; a module belongs to the longest name
 LAYERS = [
-    ["exceptions", "names", "clock", "migrations"],
-    ["lease", "signals", "threads", "models", "apps", "owners"],
+    ["exceptions", "names", "clock", "fields"],
+    ["lease", "signals", "threads", "models", "migrations", "apps", "owners"],
     ["backends.settings"],
     ["backends.base"],
     ["backends"],
