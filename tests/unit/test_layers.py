@@ -26,7 +26,17 @@ LAYERS = [
     [""],
     ["fencing", "checks", "testing", "celery", "commands", "admin", "recipes", "management"],
 ]
-WORDS = {"exceptions", "names", "clock", "lease", "signals", "threads", "models", "owners"}
+WORDS = {
+    "exceptions",
+    "names",
+    "clock",
+    "fields",
+    "lease",
+    "signals",
+    "threads",
+    "models",
+    "owners",
+}
 
 
 def modules():
