@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from copy import copy
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
-from distlock.clock import clock
 from distlock.decorating import decorate
 from distlock.events import atell, tell
 from distlock.exceptions import (
@@ -19,23 +19,17 @@ from distlock.exceptions import (
     LockNotHeld,
     LockTimeout,
     LockUnavailable,
-    NotSupported,
 )
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.hold import BROKEN, Hold, OnLost
-from distlock.holdings import Wish, holdings
-from distlock.lease import Claim, LockInfo, State
-from distlock.names import checked_description, checked_name, checked_owner
-from distlock.owners import current_life, current_owner
+from distlock.holdings import holdings
+from distlock.lease import LockInfo, Owner, State
+from distlock.names import checked_name
+from distlock.owners import current_owner
 from distlock.signals import lock_broken
+from distlock.terms import Terms
 from distlock.threads import in_thread
 from distlock.transactions import warn_if_uncommitted
-from distlock.waits import (
-    checked_callback,
-    checked_flag,
-    checked_seconds,
-    waiting_limit,
-)
 
 logger = logging.getLogger("distlock")
 
@@ -96,15 +90,7 @@ class Lock:
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
         self.using = using
-        self.blocking = checked_flag("blocking", blocking)
-        waiting_limit(self.blocking, timeout)
-        self.timeout = timeout
-        self.lease = None if lease is None else checked_seconds("lease", lease)
-        self.renew = checked_flag("renew", renew)
-        self.description = checked_description(description)
-        self.owner = None if owner is None else checked_owner(owner)
-        checked_callback("on_lost", on_lost)
-        self.on_lost = on_lost
+        self._terms = Terms(blocking, timeout, lease, renew, description, owner, on_lost)
 
     def __repr__(self) -> str:
         state = "held" if self.held else "not held"
@@ -124,13 +110,17 @@ class Lock:
         Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
         cannot be asked, LockDeadlock if waiting would never end.
         """
-        wait, deadline = self._limit(blocking, timeout)
-        return holdings.acquire(self._wish(), wait=wait, deadline=deadline)
+        wait, deadline = self._terms.limit(blocking, timeout)
+        return holdings.acquire(
+            self._terms.wish(self._backend, self.name), wait=wait, deadline=deadline
+        )
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire()."""
-        wait, deadline = self._limit(blocking, timeout)
-        return await holdings.aacquire(self._wish(), wait=wait, deadline=deadline)
+        wait, deadline = self._terms.limit(blocking, timeout)
+        return await holdings.aacquire(
+            self._terms.wish(self._backend, self.name), wait=wait, deadline=deadline
+        )
 
     @_blocks
     def release(self) -> None:
@@ -186,7 +176,7 @@ class Lock:
 
     def __call__(self, function: F) -> F:
         """Decorate a plain or async function; every call takes the lock anew."""
-        return decorate(function, self.name, self._renamed)
+        return decorate(function, self.name, self._named)
 
     @contextmanager
     def atomic(self, using: str | None = None) -> Iterator[Self]:
@@ -305,8 +295,8 @@ class Lock:
         return self.using, self.name
 
     @property
-    def _current_owner(self) -> Any:
-        return current_owner(self.owner)
+    def _current_owner(self) -> Owner:
+        return current_owner(self._terms.owner)
 
     @property
     def _hold(self) -> Hold:
@@ -318,54 +308,13 @@ class Lock:
         if loss := hold.loss():
             raise loss
 
-    def _limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
-        if blocking is None:
-            blocking = self.blocking if timeout is None else True
-        else:
-            blocking = checked_flag("blocking", blocking)
-        if timeout is None and blocking:
-            timeout = self.timeout
-        wait, seconds = waiting_limit(blocking, timeout)
-        return wait, None if seconds is None else clock() + seconds
-
-    def _wish(self) -> Wish:
-        backend = self._backend
-        if self.lease is not None and not backend.supports_lease:
-            raise NotSupported(
-                f"lease={self.lease!r}: the locks of DISTLOCK[{self.using!r}] have no lease of"
-                " their own length; leave it out"
-            )
-        if self.owner is not None and not backend.supports_owner:
-            raise NotSupported(
-                f"owner={self.owner!r}: a hold of DISTLOCK[{self.using!r}] cannot pass from one"
-                " process to another; leave it out"
-            )
-        claim = Claim(
-            self.name,
-            self._current_owner,
-            self.lease if self.lease is not None else backend.settings.lease,
-            self.description,
-        )
-        return Wish(backend, claim, current_life(), self.renew, self.on_lost)
-
-    def _renamed(self, name: str) -> Lock:
-        return Lock(
-            name,
-            using=self.using,
-            blocking=self.blocking,
-            timeout=self.timeout,
-            lease=self.lease,
-            renew=self.renew,
-            description=self.description,
-            owner=self.owner,
-            on_lost=self.on_lost,
-        )
+    def _named(self, name: str) -> Lock:
+        lock = copy(self)
+        lock.name = checked_name(name)
+        return lock
 
     def _busy(self) -> str:
-        waited = ""
-        if self.blocking and self.timeout is not None:
-            waited = f" for the {self.timeout:g} s that were waited"
-        return f"lock {self.name!r} on {self.using!r} was held by someone else{waited}"
+        return f"lock {self.name!r} on {self.using!r} was held by someone else{self._terms.waited}"
 
 
 def _checked_token(token: object) -> int:

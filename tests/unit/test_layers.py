@@ -21,7 +21,7 @@ LAYERS = [
     ["events", "turns", "withdrawals"],
     ["keeper"],
     ["holdings"],
-    ["decorating", "transactions"],
+    ["decorating", "transactions", "terms"],
     ["lock"],
     [""],
     ["fencing", "checks", "testing", "celery", "commands", "admin", "recipes", "management"],

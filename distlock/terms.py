@@ -1,0 +1,76 @@
+"""On which terms a lock is taken: how long to wait for it, and how it is held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from distlock.backends.base import BaseBackend
+from distlock.clock import clock
+from distlock.exceptions import NotSupported
+from distlock.hold import OnLost
+from distlock.holdings import Wish
+from distlock.lease import Claim
+from distlock.names import checked_description, checked_owner
+from distlock.owners import current_life, current_owner
+from distlock.waits import checked_callback, checked_flag, checked_seconds, waiting_limit
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The arguments of ``Lock`` beside its name; see there. Wrong ones are refused by name."""
+
+    blocking: bool
+    timeout: float | None
+    lease: float | None
+    renew: bool
+    description: str
+    owner: str | None
+    on_lost: OnLost | None
+
+    def __post_init__(self) -> None:
+        checked_flag("blocking", self.blocking)
+        waiting_limit(self.blocking, self.timeout)
+        if self.lease is not None:
+            checked_seconds("lease", self.lease)
+        checked_flag("renew", self.renew)
+        checked_description(self.description)
+        if self.owner is not None:
+            checked_owner(self.owner)
+        checked_callback("on_lost", self.on_lost)
+
+    def limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
+        """Return whether to wait, and until when by the local clock (None: for ever).
+
+        The arguments are those of ``acquire()``; these terms hold where they are None.
+        """
+        if blocking is None:
+            blocking = self.blocking if timeout is None else True
+        else:
+            blocking = checked_flag("blocking", blocking)
+        if timeout is None and blocking:
+            timeout = self.timeout
+        wait, seconds = waiting_limit(blocking, timeout)
+        return wait, None if seconds is None else clock() + seconds
+
+    def wish(self, backend: BaseBackend, name: str) -> Wish:
+        """Return what the current owner wants of a backend; NotSupported if it cannot give that."""
+        if self.lease is not None and not backend.supports_lease:
+            raise NotSupported(
+                f"lease={self.lease!r}: the locks of DISTLOCK[{backend.alias!r}] have no lease of"
+                " their own length; leave it out"
+            )
+        if self.owner is not None and not backend.supports_owner:
+            raise NotSupported(
+                f"owner={self.owner!r}: a hold of DISTLOCK[{backend.alias!r}] cannot pass from one"
+                " process to another; leave it out"
+            )
+        duration = backend.settings.lease if self.lease is None else float(self.lease)
+        claim = Claim(name, current_owner(self.owner), duration, self.description)
+        return Wish(backend, claim, current_life(), self.renew, self.on_lost)
+
+    @property
+    def waited(self) -> str:
+        """Words for how long was waited, for an error."""
+        if not self.blocking or self.timeout is None:
+            return ""
+        return f" for the {self.timeout:g} s that were waited"
