@@ -1,21 +1,24 @@
 """An actor that is a process: a child that does what it reads, one line after another."""
 
 import base64
+import json
 import pickle
 import queue
 import threading
 import traceback
 
-from tests.children import hear, say
+from django.conf import settings
+
+from tests.children import Child, hear, say
 from tests.contract.actors import PATIENCE, Actor, perform
 
 
 class ProcessActor(Actor):
-    """An actor that is the main thread of a child process; made by the fixture ``child``."""
+    """An actor that is the main thread of a child process."""
 
-    def __init__(self, using, child):
+    def __init__(self, using):
         super().__init__(using)
-        self.child = child("tests.contract.actor_process:serve")
+        self.child = Child("tests.contract.actor_process:serve")
         self.ended = False
         self._pending = queue.SimpleQueue()
         threading.Thread(target=self._read, name="actor-process", daemon=True).start()
@@ -34,9 +37,9 @@ class ProcessActor(Actor):
 
     def end(self):
         """Kill the process as it is, whatever it holds."""
-        self._pending.put(None)
-        self.child.kill()
         self.ended = True
+        self._pending.put(None)
+        self.child.close()
 
     def _read(self):
         while future := self._pending.get():
@@ -47,6 +50,41 @@ class ProcessActor(Actor):
             if not succeeded:
                 result.add_note(f"The process's stderr:\n{self.child.errors}")
             (future.set_result if succeeded else future.set_exception)(result)
+
+
+class Processes:
+    """Processes that go from test to test, as long as the tests want the same backends."""
+
+    def __init__(self):
+        self._all = set()
+        self._idle = []
+        self._settings = None
+
+    def take(self, using):
+        """Return an idle process with the settings of this moment, or a new one."""
+        wanted = json.dumps([settings.DISTLOCK, settings.DATABASES], default=str)
+        if wanted != self._settings:
+            self.close()
+            self._settings = wanted
+        if not self._idle:
+            new = ProcessActor(using)
+            self._all.add(new)
+            return new
+        process = self._idle.pop()
+        process.using = using
+        return process
+
+    def keep(self, actor):
+        """Keep an actor for the next test if it came from here and still runs."""
+        if actor not in self._all or actor.ended:
+            return False
+        self._idle.append(actor)
+        return True
+
+    def close(self):
+        self._all.clear()
+        while self._idle:
+            self._idle.pop().end()
 
 
 def serve():

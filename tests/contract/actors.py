@@ -119,8 +119,6 @@ def part(actors):
     there = [actor for actor in actors if not actor.ended]
     for leaving in [actor.leave() for actor in there]:
         leaving.result(PATIENCE)
-    for actor in there:
-        actor.end()
 
 
 def perform(locks, command):

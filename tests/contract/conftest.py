@@ -5,7 +5,7 @@ import uuid
 import pytest
 
 from distlock import locks
-from tests.contract.actor_process import ProcessActor
+from tests.contract.actor_process import ProcessActor, Processes
 from tests.contract.actors import Loop, TaskActor, ThreadActor, part
 from tests.contract.watch import events
 
@@ -83,23 +83,40 @@ def loop():
     loop.close()
 
 
+@pytest.fixture(scope="session")
+def processes():
+    """The processes that tests take their actors from."""
+    processes = Processes()
+    yield processes
+    processes.close()
+
+
 @pytest.fixture
-def actor(using, loop, child):
-    """Make an actor: ``actor("thread")``, ``actor("task")`` or ``actor("process")``."""
+def actor(using, loop, processes):
+    """Make an actor: ``actor("thread")``, ``"task"``, ``"process"`` or ``"new process"``."""
     made = []
 
     def make(what, using=using):
         if what == "thread":
-            new = ThreadActor(using)
+            made.append(ThreadActor(using))
         elif what == "task":
-            new = TaskActor(using, loop)
+            made.append(TaskActor(using, loop))
+        elif what == "process":
+            made.append(processes.take(using))
         else:
-            new = ProcessActor(using, child)
-        made.append(new)
-        return new
+            made.append(ProcessActor(using))
+        return made[-1]
 
     yield make
-    part(made)
+    try:
+        part(made)
+    except BaseException:
+        for one in made:
+            one.end()
+        raise
+    for one in made:
+        if not processes.keep(one):
+            one.end()
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from distlock import Lock, LockNotHeld
 from tests.contract.actors import PATIENCE
 from tests.contract.conftest import ONE_PROCESS
 
-
 #: seconds after which a forked child that hangs shows where, and ends
 HANGS = 15
 
@@ -161,7 +160,7 @@ def child_of_a_child(using, name):
 
 @pytest.fixture
 def process(actor):
-    return actor("process")
+    return actor("new process")
 
 
 def test_a_forked_child_holds_nothing_and_can_work(process, kind, using, name):

@@ -31,11 +31,10 @@ def lock(using, name):
     return Lock(name, using=using)
 
 
-def broken(using, lock):
-    """Break the lock from outside while its body runs."""
-    from distlock import locks
-
-    assert locks[using].force_release(lock.name, lock.token)
+@pytest.fixture
+def broken(carl):
+    """Break a lock from outside while its body runs."""
+    return lambda lock: carl.lock(lock.name).force_release(lock.token)
 
 
 def test_the_body_gets_the_lock(run, lock):
@@ -84,9 +83,9 @@ def test_the_body_does_not_run_when_a_single_try_fails(run, using, carl, name):
     assert not ran
 
 
-def test_leaving_a_lost_lock_raises_lock_lost(run, using, lock):
+def test_leaving_a_lost_lock_raises_lock_lost(run, broken, lock):
     with pytest.raises(LockLost):
-        run(lock, lambda entered: broken(using, entered))
+        run(lock, broken)
 
 
 def test_leaving_a_lock_that_ran_out_raises_lock_lost(run, using, name):
@@ -99,18 +98,18 @@ def test_leaving_a_lock_that_ran_out_raises_lock_lost(run, using, name):
         )
 
 
-def test_an_exception_of_the_body_is_not_hidden_by_the_loss(run, using, lock):
+def test_an_exception_of_the_body_is_not_hidden_by_the_loss(run, broken, lock):
     def body(entered):
-        broken(using, entered)
+        broken(entered)
         raise ZeroDivisionError("of the body")
 
     with pytest.raises(ZeroDivisionError, match="of the body"):
         run(lock, body)
 
 
-def test_a_lost_lock_that_was_left_can_be_entered_again(run, using, lock):
+def test_a_lost_lock_that_was_left_can_be_entered_again(run, broken, lock):
     with pytest.raises(LockLost):
-        run(lock, lambda entered: broken(using, entered))
+        run(lock, broken)
     assert run(lock, lambda entered: entered.held)
 
 
