@@ -185,26 +185,28 @@ class DatabaseBackend(BaseBackend):
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""
-        began, asked = clock(), 0
+        began, lost = clock(), False
         if self._room:
             try:
                 if answer := self._room.release(lease):
                     return bool(answer.changed)
             except errors.StatementFailed as failed:
-                asked = int(failed.sent)
+                lost = failed.sent
 
         def free(dialect: Dialect, ask: Ask) -> bool:
-            nonlocal asked
-            asked += 1
+            nonlocal lost
             freeing = dialect.free(
                 lease.name, nonce=lease.nonce, owner=lease.owner.key, token=lease.token
             )
-            if ask(freeing).changed:
-                return True
-            # If this is asked again, the first answer was lost, and it must have been yes: before
-            # its end nobody else can take a lock. (Should it have been broken in this very moment,
-            # that is not noticed.)
-            return asked > 1 and began < lease.deadline
+            try:
+                if ask(freeing).changed:
+                    return True
+            except errors.StatementFailed as failed:
+                lost = lost or failed.sent
+                raise
+            # If an answer was lost, it must have been yes: before its end nobody else can take a
+            # lock. (Should it have been broken in this very moment, that goes unnoticed.)
+            return lost and began < lease.deadline
 
         freed = self._access.do(free, deadline, lease.nonce)
         self._freed(lease.claim)

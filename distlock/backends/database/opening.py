@@ -21,6 +21,14 @@ from distlock.backends.database.session import Session, Statement
 Options = dict[str, Any]
 
 _MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
+_POSTGRESQL_ONCE = (
+    "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
+    " SET lock_timeout = '{0}s'"
+)
+_POSTGRESQL_EVERY_TIME = (
+    "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
+    "SET LOCAL lock_timeout = '1s'",
+)
 
 
 def open_session(
@@ -30,21 +38,29 @@ def open_session(
 
     ``timeout`` is the most that a statement will be given, in seconds. ``blocking`` sessions may
     wait in the server for as long as they like. ``pooled`` says that a pooler may give every
-    statement another server process, so that nothing may be set that lasts.
+    packet to another server process: nothing is set that would last there.
     """
     wrapper = connections[database].copy()
     wrapper.inc_thread_sharing()
     wrapper.settings_dict.update(AUTOCOMMIT=True, TIME_ZONE=None)
     options = wrapper.settings_dict.setdefault("OPTIONS", {})
-    set_up = None
+    if wrapper.vendor == "sqlite":
+        with gate.closed:
+            return _opened(LocalSession, wrapper, "PRAGMA busy_timeout = 0", limit)
+    set_up: str | None = None
+    before: tuple[str, ...] = ()
     if wrapper.vendor == "mysql":
         set_up = _mysql(options, limit, timeout, blocking)
     elif wrapper.vendor == "postgresql":
-        set_up = _postgresql(options, limit, blocking)
-    elif wrapper.vendor == "sqlite":
-        with gate.closed:
-            return _opened(wrapper, "PRAGMA busy_timeout = 0", limit)
-    return _within(limit, lambda: _opened(wrapper, None if pooled else set_up, limit))
+        _postgresql(options, limit)
+        if pooled:
+            before = _POSTGRESQL_EVERY_TIME
+        else:
+            # A time limit for locks would end the waits for native ones, too.
+            set_up = _POSTGRESQL_ONCE.format(0 if blocking else 1)
+    session = _within(limit, lambda: _opened(Session, wrapper, set_up, limit))
+    session.before = before
+    return session
 
 
 def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> str:
@@ -63,7 +79,7 @@ def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> st
     )
 
 
-def _postgresql(options: Options, limit: float, blocking: bool) -> str:
+def _postgresql(options: Options, limit: float) -> None:
     for option in ("pool", "isolation_level", "server_side_binding"):
         options.pop(option, None)
     name = f"distlock {socket.gethostname()}:{os.getpid()}"
@@ -71,11 +87,6 @@ def _postgresql(options: Options, limit: float, blocking: bool) -> str:
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
     for option, seconds in {"idle": 30, "interval": 10, "count": 3}.items():
         options.setdefault(f"keepalives_{option}", seconds)
-    # A lock time-out would end the waits for native locks, too.
-    return (
-        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
-        f" SET lock_timeout = '{0 if blocking else 1}s'"
-    )
 
 
 def _at_most(options: Options, option: str, seconds: float) -> int:
@@ -85,10 +96,10 @@ def _at_most(options: Options, option: str, seconds: float) -> int:
     return min(own, most) if own > 0 else most
 
 
-def _opened(wrapper: Any, set_up: str | None, limit: float) -> Session:
+def _opened(kind: type[Session], wrapper: Any, set_up: str | None, limit: float) -> Session:
     try:
         wrapper.ensure_connection()
-        session = (LocalSession if wrapper.vendor == "sqlite" else Session)(wrapper)
+        session = kind(wrapper)
     except (wrapper.Database.Error, DjangoDatabaseError) as error:
         raise NoSession("cannot connect") from (error.__cause__ or error)
     if set_up is not None:

@@ -62,26 +62,19 @@ class Runner:
 
     def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
         """Run all statements of one packet; each one's answer. Raises a StatementFailed."""
+        # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
+        cursor = self.wrapper.create_cursor()
         try:
-            return self._execute(statement)
+            answers = _execute(cursor, statement)
+            cursor.close()
+            return answers
         except (self.wrapper.Database.Error, DjangoDatabaseError) as error:
+            with contextlib.suppress(Exception):  # what failed first is what counts
+                cursor.close()
             raise self._failed(error, limit) from error
         except BaseException:
             self.usable = False  # interrupted halfway: nobody knows what comes next on the wire
             raise
-
-    def _execute(self, statement: Statement) -> list[Answer]:
-        # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
-        cursor = self.wrapper.create_cursor()
-        try:
-            cursor.execute(statement.sql, statement.params)
-            answers = [_answer(cursor)]
-            next_set = getattr(cursor, "nextset", None)
-            while next_set is not None and next_set():
-                answers.append(_answer(cursor))
-            return answers
-        finally:
-            cursor.close()
 
     def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
         kind = errors.failure(error, self.wrapper.vendor)
@@ -104,15 +97,19 @@ class Session(Runner):
         # then belong to another socket just when we shut it down.
         self._socket = _socket_of(wrapper)
         self._overran = False
+        #: statements that are run before every other, in the same packet
+        self.before: tuple[str, ...] = ()
         _sessions.add(self)
 
     def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
         """See Runner.run_all(). ``limit`` is the time that the server gets for the answer."""
+        if self.before:
+            statement = statement._replace(sql="; ".join((*self.before, statement.sql)))
         if self._socket is None or limit is None:
-            return super().run_all(statement, limit)
+            return super().run_all(statement, limit)[len(self.before) :]
         watch = watchdog.add(limit, self._overrun)
         try:
-            return super().run_all(statement, limit)
+            return super().run_all(statement, limit)[len(self.before) :]
         finally:
             if not watchdog.call_off(watch):
                 self.usable = False
@@ -169,6 +166,15 @@ class Session(Runner):
         if (fd := _fileno(self.wrapper)) >= 0:
             os.dup2(nowhere, fd, inheritable=False)
         os.close(nowhere)
+
+
+def _execute(cursor: Any, statement: Statement) -> list[Answer]:
+    cursor.execute(statement.sql, statement.params)
+    answers = [_answer(cursor)]
+    next_set = getattr(cursor, "nextset", None)
+    while next_set is not None and next_set():
+        answers.append(_answer(cursor))
+    return answers
 
 
 def _answer(cursor: Any) -> Answer:

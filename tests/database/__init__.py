@@ -1,0 +1,1 @@
+"""The database backend: what only it promises, on the real engines."""

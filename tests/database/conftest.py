@@ -1,0 +1,70 @@
+"""Backends on real databases, and claims of made-up owners."""
+
+import itertools
+import os
+import uuid
+
+import pytest
+from django.db import connections
+
+from distlock import locks
+from distlock.backends.database import DatabaseBackend
+from tests.database.speaking import speaking
+from tests.databases import ALIASES
+
+KINDS = ["sqlite", "mariadb", "postgresql"]
+SERVERS = ["mariadb", "postgresql"]
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """The kind of database."""
+    return request.param
+
+
+@pytest.fixture
+def dialect():
+    """The name of the dialect to speak in place of the engine's own, if not None."""
+    return
+
+
+@pytest.fixture
+def make(kind, dialect, backend_settings, settings):
+    """``make(**OPTIONS)``: a backend on the database under test, whose table is empty."""
+    made = []
+
+    def make(alias="default", LEASE=30, **options):
+        options.setdefault("wait", "poll")
+        entry = backend_settings(kind, OPTIONS=options, LEASE=LEASE)["default"]
+        backend = speaking(dialect)(alias, entry)
+        made.append(backend)
+        return backend
+
+    yield make
+    for backend in made:
+        backend.close()
+    locks.close_all()
+    connections[ALIASES[kind]].close()
+
+
+@pytest.fixture
+def backend(make) -> DatabaseBackend:
+    return make()
+
+
+@pytest.fixture
+def database(kind, make):
+    """The alias of the database under test."""
+    return ALIASES[kind]
+
+
+@pytest.fixture
+def sql(kind, make, request):
+    """``sql(statement)``: run it beside Django, as the administrator; its rows."""
+    return request.getfixturevalue(kind).execute
+
+
+@pytest.fixture
+def name(request):
+    """A name that no other test uses."""
+    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"

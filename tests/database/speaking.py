@@ -1,0 +1,49 @@
+"""Owners, their claims, and backends that speak another dialect than their engine's own."""
+
+import itertools
+import os
+import time
+
+from distlock.backends.database import DatabaseBackend
+from distlock.backends.database.dialects.generic import Generic
+from distlock.backends.database.dialects.mysql import MySQL
+from distlock.lease import Claim, Owner
+
+_serials = itertools.count(1)
+
+
+class Portable(DatabaseBackend):
+    """Speaks as with an engine that it does not know."""
+
+    dialect_for = staticmethod(Generic)
+
+
+class WithoutReturning(DatabaseBackend):
+    """Speaks to MariaDB as to MySQL."""
+
+    dialect_for = staticmethod(lambda wrapper: MySQL())
+
+
+def speaking(dialect):
+    """Return the backend class that speaks a dialect; None is the engine's own."""
+    return {None: DatabaseBackend, "generic": Portable, "mysql": WithoutReturning}[dialect]
+
+
+def someone(key=None):
+    """Return a new owner."""
+    key = key or f"test:{os.getpid()}:{next(_serials)}"
+    return Owner(key, "host", os.getpid(), "thread")
+
+
+def claim(name, owner=None, duration=30.0, **more):
+    """Return a claim, of a new owner unless one is given."""
+    return Claim(name, owner or someone(), duration, **more)
+
+
+def eventually(condition, limit=20.0):
+    """Return the first true value of ``condition()``; AssertionError after ``limit`` seconds."""
+    until = time.monotonic() + limit
+    while not (value := condition()):
+        assert time.monotonic() < until, f"{condition} did not come true"
+        time.sleep(0.01)
+    return value
