@@ -1,0 +1,47 @@
+"""Ten thousand locks of one process are renewed in a few statements a period."""
+
+import math
+import time
+
+import pytest
+
+from distlock import Lock
+from distlock.clock import clock
+
+LOCKS = 10_000
+LEASE = 15
+PERIOD = LEASE / 3
+MOST_STATEMENTS = 40  # a period
+
+STATEMENTS = """
+SELECT SUM(VARIABLE_VALUE) FROM information_schema.GLOBAL_STATUS
+WHERE VARIABLE_NAME IN ('COM_UPDATE', 'COM_SELECT')
+"""
+
+
+@pytest.fixture
+def locks(backend_settings, settings):
+    settings.DISTLOCK = backend_settings("mariadb", LEASE=LEASE)
+    held = [Lock(f"many:{number}", blocking=False) for number in range(LOCKS)]
+    for lock in held:
+        assert lock.acquire()
+    yield held
+    for lock in held:
+        lock.release()
+
+
+def test_many_leases_are_renewed_in_few_statements(locks, mariadb):
+    def statements():
+        return int(mariadb.execute(STATEMENTS)[0][0])
+
+    began, before = clock(), statements()
+    while not all(renewed_since(lock, began) for lock in locks):
+        time.sleep(0.1)
+    counted = statements() - before - 1  # the first count was a SELECT, too
+    periods = math.ceil((clock() - began) / PERIOD)
+    assert LOCKS / 1000 < counted <= MOST_STATEMENTS * periods
+
+
+def renewed_since(lock, moment):
+    """A renewal counts from before it was sent; losing a lock raises LockLost here."""
+    return lock.remaining + clock() > moment + LEASE
