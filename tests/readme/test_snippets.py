@@ -1,0 +1,85 @@
+"""Every piece of Python in the README runs as it stands there."""
+
+import ast
+import asyncio
+import inspect
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from django.apps import apps
+from django.db import connection, models
+
+from distlock import Lock, locks
+
+README = Path(__file__).parents[2] / "README.md"
+SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+
+
+def is_settings(snippet):
+    return "DISTLOCK =" in snippet or "INSTALLED_APPS" in snippet
+
+
+def first_line(snippet):
+    return snippet.strip().splitlines()[0]
+
+
+@pytest.fixture
+def reader(backend_settings, settings):
+    """What the reader of the README has around the snippets."""
+    settings.DISTLOCK = backend_settings("sqlite")
+    made = []
+    yield {
+        "__name__": "tests.readme",
+        "Lock": Lock,
+        "models": models,
+        "invoice": object(),
+        "charge": lambda invoice, fence: None,
+        "build": lambda: "text",
+        "Seat": SimpleNamespace(
+            objects=SimpleNamespace(get=lambda **lookup: SimpleNamespace(save=lambda: None))
+        ),
+        "made": made,
+    }
+    for model in made:
+        with connection.schema_editor() as editor:
+            editor.delete_model(model)
+        del apps.all_models["tests"][model.__name__.lower()]
+    apps.clear_cache()
+
+
+def run(snippet, names):
+    """Run it statement by statement; a model gets its table as soon as it is there."""
+    for statement in ast.parse(snippet).body:
+        module = ast.Module([statement], [])
+        code = compile(module, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, names)
+        if inspect.iscoroutine(result):
+            asyncio.run(result)
+        if isinstance(statement, ast.ClassDef):
+            model = names[statement.name]
+            with connection.schema_editor() as editor:
+                editor.create_model(model)
+            names["made"].append(model)
+
+
+@pytest.mark.parametrize(
+    "snippet", [part for part in SNIPPETS if not is_settings(part)], ids=first_line
+)
+def test_code_runs(snippet, reader):
+    run(snippet, reader)
+
+
+@pytest.mark.parametrize("snippet", [part for part in SNIPPETS if is_settings(part)], ids=first_line)
+def test_settings_are_accepted(snippet, settings):
+    names = {}
+    exec(snippet, names)
+    assert names.keys() & {"INSTALLED_APPS", "DISTLOCK"}
+    if "DISTLOCK" in names:
+        settings.DISTLOCK = names["DISTLOCK"]
+        assert [backend.alias for backend in locks.all()] == list(names["DISTLOCK"])
+
+
+def test_there_are_snippets():
+    assert len(SNIPPETS) >= 8
