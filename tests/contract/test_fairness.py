@@ -41,7 +41,7 @@ def test_a_newcomer_does_not_overtake_those_in_line(actor, using, name):
 def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, name):
     """Two processes that never pause; where the backend is fair, neither gets two in a row."""
     people = [actor("process"), actor("process")]
-    started = [person.call(take_turns, using, name, 2.0) for person in people]
+    started = [person.call(take_turns, using, name, 1.0) for person in people]
     turns = sorted(
         (token, number)
         for number, future in enumerate(started)

@@ -61,7 +61,7 @@ def test_on_lost_and_the_signal_tell_of_the_loss_once(
 
 
 def test_a_loss_is_known_before_anyone_else_can_have_the_lock(anna, ben, name):
-    lock = anna.take(name, lease=0.5, renew=False)
+    lock = anna.take(name, lease=0.4, renew=False)
     deadline = clock() + lock.remaining
     other = ben.lock(name)
     assert other.acquire(timeout=PATIENCE)

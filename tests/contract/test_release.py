@@ -40,7 +40,7 @@ def test_someone_elses_lock_answers_nothing_about_ones_own_hold(anna, ben, name,
 
 
 def test_leaving_after_the_lease_ended_does_not_touch_the_successor(anna, ben, name):
-    stale = anna.take(name, lease=0.4, renew=False)
+    stale = anna.take(name, lease=0.3, renew=False)
     successor = ben.take(name)
     with pytest.raises(LockLost):
         stale.release()
@@ -59,7 +59,7 @@ def test_leaving_after_a_break_does_not_touch_the_successor(anna, ben, name):
 
 
 def test_verifying_after_the_lease_ended_finds_the_successor_out(anna, ben, name):
-    stale = anna.take(name, lease=0.4, renew=False)
+    stale = anna.take(name, lease=0.3, renew=False)
     ben.take(name)
     with pytest.raises(LockLost):
         stale.verify()

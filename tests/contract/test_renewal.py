@@ -9,7 +9,7 @@ from distlock.lease import State
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
 
-LEASE = 0.9  # seconds
+LEASE = 0.6  # seconds
 
 
 def test_a_short_lease_outlasts_itself_several_times(actor, name):
