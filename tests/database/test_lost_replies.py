@@ -1,0 +1,102 @@
+"""The server has done what was asked, but its answer never arrives."""
+
+import pytest
+
+from distlock.lease import State
+from tests.database.conftest import SERVERS
+from tests.database.speaking import claim
+
+pytestmark = pytest.mark.parametrize("kind", SERVERS)
+
+
+@pytest.fixture
+def proxy(kind, make, proxied):
+    return proxied(kind)
+
+
+@pytest.fixture
+def backend(make, proxy):
+    return make()
+
+
+def test_a_lock_that_was_taken_unheard_is_ones_own(backend, proxy, name):
+    lost = proxy.lose_reply(to=b"INSERT INTO database_lock")
+    lease = backend.try_acquire(claim(name))
+    assert lost.is_set()
+    assert backend.verify(lease)
+    assert backend.try_acquire(claim(name)) is None
+    assert backend.release(lease)
+
+
+def test_a_lock_that_was_taken_unheard_by_another_is_busy(backend, proxy, name):
+    held = backend.try_acquire(claim(name))
+    lost = proxy.lose_reply(to=b"INSERT INTO database_lock")
+    assert backend.try_acquire(claim(name)) is None
+    assert lost.is_set()
+    assert backend.verify(held)
+
+
+def test_a_lock_that_was_freed_unheard_is_no_loss(backend, proxy, name):
+    lease = backend.try_acquire(claim(name))
+    lost = proxy.lose_reply(to=b"UPDATE database_lock")
+    assert backend.release(lease) is True
+    assert lost.is_set()
+    assert backend.inspect(name).state is State.FREE
+
+
+def test_a_lock_freed_unheard_and_taken_by_the_next_is_no_loss_either(
+    backend, make, proxy, kind, server, name, monkeypatch
+):
+    """Between the two requests somebody else may have come."""
+    lease = backend.try_acquire(claim(name))
+    other = claim(name)
+    rival = make()
+    taking = []
+    opening = backend.pool._open
+
+    def open_late(*args, **more):
+        taking.append(rival.try_acquire(other))
+        return opening(*args, **more)
+
+    rival.inspect(name)  # has a session of its own
+    monkeypatch.setattr(backend.pool, "_open", open_late)
+    lost = proxy.lose_reply(to=b"UPDATE database_lock")
+    assert backend.release(lease) is True
+    assert lost.is_set()
+    assert rival.verify(taking[0])
+
+
+def test_a_release_that_comes_too_late_is_a_loss_although_the_first_answer_was_lost(
+    backend, proxy, name
+):
+    lease = backend.try_acquire(claim(name, duration=0.2))
+    while lease.remaining:
+        pass
+    backend.sweep()
+    proxy.lose_reply(to=b"UPDATE database_lock")
+    assert backend.release(lease) is False
+
+
+def test_a_renewal_unheard_is_made_again(backend, proxy, name):
+    lease = backend.try_acquire(claim(name))
+    before = backend.inspect(name).until
+    lost = proxy.lose_reply(to=b"UPDATE database_lock")
+    assert backend.renew([lease]) == {lease.nonce: True}
+    assert lost.is_set()
+    assert backend.inspect(name).until > before
+
+
+def test_a_hold_broken_unheard_is_told_of(backend, proxy, name):
+    lease = backend.try_acquire(claim(name))
+    lost = proxy.lose_reply(to=b"UPDATE database_lock")
+    assert backend.force_release(name, lease.token).nonce == lease.nonce
+    assert lost.is_set()
+
+
+def test_a_claim_withdrawn_unheard_is_withdrawn(backend, proxy, name):
+    wish = claim(name)
+    backend.try_acquire(wish)
+    lost = proxy.lose_reply(to=b"UPDATE database_lock")
+    backend.withdraw(wish)
+    assert lost.is_set()
+    assert backend.inspect(name).state is State.FREE

@@ -1,0 +1,178 @@
+"""A database that is down, comes back, or does not answer."""
+
+import threading
+import time
+
+import pytest
+
+from distlock.backends.database.pool import SHORTEST_LIMIT
+from distlock.clock import clock
+from distlock.exceptions import LockUnavailable
+from tests.database.conftest import SERVERS
+from tests.database.speaking import claim, eventually
+
+pytestmark = pytest.mark.parametrize("kind", SERVERS)
+
+#: Seconds beyond a time limit that a loaded machine may take.
+GRACE = 5.0
+
+
+@pytest.fixture
+def asking(backend, name):
+    """Every question to the backend, by name."""
+    lease = backend.try_acquire(claim(name))
+    return {
+        "take": lambda **limit: backend.try_acquire(claim(name), **limit),
+        "renew": lambda **limit: backend.renew([lease], **limit),
+        "release": lambda **limit: backend.release(lease, **limit),
+        "withdraw": lambda **limit: backend.withdraw(lease.claim, **limit),
+        "verify": lambda **limit: backend.verify(lease, **limit),
+        "inspect": lambda **limit: backend.inspect(name, **limit),
+        "list": lambda **limit: list(backend.list(**limit)),
+        "break": lambda **limit: backend.force_release(name, lease.token, **limit),
+    }
+
+
+def test_a_server_that_is_down_is_told_at_once(backend, asking, kind, server):
+    server(kind).stop()
+    for ask in asking.values():
+        with pytest.raises(LockUnavailable, match=f"database '{kind}'") as raised:
+            ask()
+        assert raised.value.__cause__ is not None
+    with pytest.raises(LockUnavailable):
+        backend.sweep()
+
+
+def test_what_never_reached_the_server_was_not_sent(backend, asking, kind, server):
+    server(kind).stop()
+    backend.close()
+    with pytest.raises(LockUnavailable) as raised:
+        asking["take"]()
+    assert raised.value.sent is False
+
+
+def test_after_a_restart_everything_goes_on(backend, kind, server, name):
+    lease = backend.try_acquire(claim(name))
+    server(kind).stop()
+    with pytest.raises(LockUnavailable):
+        backend.verify(lease)
+    server(kind).start()
+    assert backend.verify(lease)
+    assert backend.renew([lease]) == {lease.nonce: True}
+    assert backend.release(lease)
+
+
+def test_a_crash_loses_nothing_that_was_granted(backend, kind, server, name):
+    lease = backend.try_acquire(claim(name))
+    server(kind).kill()
+    server(kind).start()
+    assert backend.verify(lease)
+    assert backend.try_acquire(claim(name)) is None
+
+
+def test_a_restart_while_idle_is_not_even_noticed(backend, kind, server, name):
+    lease = backend.try_acquire(claim(name))
+    server(kind).stop()
+    server(kind).start()
+    assert backend.release(lease) is True
+
+
+def test_sessions_that_the_server_ended_are_replaced(backend, kind, sql, name):
+    lease = backend.try_acquire(claim(name))
+    with backend.pool.session() as session:
+        ident = session.ident
+    sql(f"KILL {ident}" if kind == "mariadb" else f"SELECT pg_terminate_backend({ident})")
+    assert backend.verify(lease)
+    assert backend.release(lease) is True
+
+
+@pytest.mark.parametrize("question", ["take", "renew", "release", "verify", "inspect", "list"])
+def test_a_server_that_hangs_costs_no_more_than_the_limit(
+    make, kind, server, name, asking, question
+):
+    server(kind).pause()
+    began = clock()
+    with pytest.raises(LockUnavailable, match="no answer within|cannot connect within"):
+        asking[question](deadline=clock() + 0.5)
+    assert 0.4 <= clock() - began < 0.5 + GRACE
+
+
+def test_a_server_that_hangs_while_one_connects(backend, kind, server, name):
+    server(kind).pause()
+    with pytest.raises(LockUnavailable, match="cannot connect within") as raised:
+        backend.try_acquire(claim(name), clock() + 0.5)
+    assert raised.value.sent is False
+
+
+def test_without_a_deadline_the_option_limits_the_wait(make, kind, server, name):
+    backend = make(timeout=0.6)
+    lease = backend.try_acquire(claim(name))
+    server(kind).pause()
+    began = clock()
+    with pytest.raises(LockUnavailable):
+        backend.verify(lease)
+    assert clock() - began < 0.6 + GRACE
+
+
+def test_the_last_look_gets_a_moment_although_the_time_is_up(backend, name):
+    assert backend.try_acquire(claim(name), clock() - 1)
+
+
+def test_after_it_hung_the_server_is_asked_anew(backend, kind, server, name):
+    lease = backend.try_acquire(claim(name))
+    server(kind).pause()
+    with pytest.raises(LockUnavailable):
+        backend.verify(lease, clock() + SHORTEST_LIMIT)
+    server(kind).resume()
+    assert eventually(lambda: _answers(backend, lease))
+
+
+def _answers(backend, lease):
+    try:
+        return backend.verify(lease)
+    except LockUnavailable:
+        return False
+
+
+def test_a_take_that_a_hanging_server_carries_out_later_can_be_withdrawn(
+    backend, kind, server, name
+):
+    backend.inspect(name)
+    wish = claim(name)
+    server(kind).pause()
+    with pytest.raises(LockUnavailable) as raised:
+        backend.try_acquire(wish, clock() + SHORTEST_LIMIT)
+    assert raised.value.sent is True
+    server(kind).resume()
+    backend.withdraw(wish)
+    assert eventually(lambda: backend.try_acquire(claim(name)))
+
+
+def test_a_network_that_goes_silent(make, kind, proxied, name):
+    proxy = proxied(kind)
+    backend = make()
+    lease = backend.try_acquire(claim(name))
+    proxy.silence()
+    with pytest.raises(LockUnavailable):
+        backend.verify(lease, clock() + 0.3)
+    proxy.heal()
+    assert backend.verify(lease)
+
+
+def test_one_slow_answer_does_not_hold_up_others(backend, kind, sql, name):
+    """Each thread has a session of its own."""
+    lease = backend.try_acquire(claim(name))
+    sleeping = "SELECT SLEEP(30)" if kind == "mariadb" else "SELECT pg_sleep(30)"
+    from distlock.backends.database.session import Statement
+
+    def sleep():
+        with pytest.raises(Exception, match="no answer"):
+            backend.pool.run(Statement(sleeping), clock() + 2)
+
+    thread = threading.Thread(target=sleep)
+    thread.start()
+    began = time.monotonic()
+    while thread.is_alive():
+        assert backend.verify(lease)
+    assert time.monotonic() - began < 2 + GRACE
+    thread.join()
