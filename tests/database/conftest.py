@@ -1,7 +1,5 @@
 """Backends on real databases, and claims of made-up owners."""
 
-import itertools
-import os
 import uuid
 
 import pytest

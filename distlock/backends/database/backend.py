@@ -24,7 +24,7 @@ from distlock.backends.database.looking import info, owner, row_of, rows_in_use
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Runner
 from distlock.backends.database.sweeping import sweep
-from distlock.backends.database.waiting.engines import native_for
+from distlock.backends.database.waiting.engines import native_for, vendor_of
 from distlock.backends.database.waiting.room import Room
 from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
@@ -82,7 +82,7 @@ class DatabaseBackend(BaseBackend):
         self._direct = Direct(self.database)
         self._access = Access(self.pool, self._direct, self.dialect_for)
         self._transactions = Transactions(self._access, self.dialect_for)
-        native = native_for(connections[self.database].vendor) if self.wait != "poll" else None
+        native = native_for(vendor_of(self.database)) if self.wait != "poll" else None
         self._room = Room(self.pool, native, self.waiters, self._pauses) if native else None
         self.supports_fairness = self._room is not None
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DjangoDatabaseError
 from django.db import connections
 
@@ -45,6 +46,12 @@ def open_session(
     wrapper.settings_dict.update(AUTOCOMMIT=True, TIME_ZONE=None)
     options = wrapper.settings_dict.setdefault("OPTIONS", {})
     if wrapper.vendor == "sqlite":
+        if wrapper.settings_dict["NAME"] == ":memory:":
+            raise ImproperlyConfigured(
+                f"DATABASES[{database!r}] is ':memory:', of which every connection has its own:"
+                " nobody would see the locks of others. Use a file, or for the threads of one"
+                " process 'file:locks?mode=memory&cache=shared'."
+            )
         with gate.closed:
             return _opened(LocalSession, wrapper, "PRAGMA busy_timeout = 0", limit)
     set_up: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import copy
 import os
 import threading
@@ -189,6 +190,12 @@ _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 def _after_fork() -> None:
     for pool in _pools:
         pool.reset()
+
+
+@atexit.register
+def _at_exit() -> None:
+    for pool in list(_pools):
+        pool.close()
 
 
 if hasattr(os, "register_at_fork"):

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import Future
+
+from django.db import connections
+from django.db.utils import load_backend
+
 from distlock.backends.database.waiting.mysql import MySQL
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.postgresql import PostgreSQL
@@ -12,3 +18,19 @@ _ENGINES: dict[str, Native] = {"mysql": MySQL(), "postgresql": PostgreSQL()}
 def native_for(vendor: str) -> Native | None:
     """Return the native locks of an engine by its vendor's name in Django, None if it has none."""
     return _ENGINES.get(vendor)
+
+
+def vendor_of(database: str) -> str:
+    """Return the vendor's name of the engine of a database; nothing is connected to."""
+    # Not on the caller's thread: Ctrl-C in the middle of an import leaves half a driver behind.
+    vendor: Future[str] = Future()
+
+    def load() -> None:
+        try:
+            engine = load_backend(connections.settings[database]["ENGINE"])
+            vendor.set_result(engine.DatabaseWrapper.vendor)
+        except BaseException as error:
+            vendor.set_exception(error)
+
+    threading.Thread(target=load, name="distlock-import", daemon=True).start()
+    return vendor.result()
