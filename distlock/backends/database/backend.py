@@ -103,10 +103,10 @@ class DatabaseBackend(BaseBackend):
             try:
                 return self._access.attempt(take, until)
             except errors.RowLocked as failed:
-                # Somebody may be committing a transaction under the lock. But the row of a lock
-                # that nobody holds may be locked, too, by an operator at work on the table.
+                # Its holder is committing a transaction under it, even if the lease has ended. But
+                # a lock that nobody holds may be locked, too, by an operator at work on the table.
                 row = row_of(self._access, claim.name, until)
-                if row and not (row.free or row.expired or row.owner == claim.owner.key):
+                if row and not row.free and row.owner != claim.owner.key:
                     return None
                 if clock() >= until:
                     raise self._access.unavailable(failed) from failed.__cause__

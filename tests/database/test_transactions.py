@@ -1,0 +1,255 @@
+"""Transactions that commit only while the lock is held, by engine and isolation level."""
+
+import threading
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connections, transaction
+
+from distlock import Lock, LockError, LockLost, NotSupported, locks
+from tests.database.conftest import KINDS, SERVERS
+from tests.database.speaking import claim, eventually
+from tests.databases import ALIASES
+
+GROUP = "written under the lock"
+
+LEVELS = {
+    "sqlite": [None],
+    "mariadb": ["read committed", "repeatable read", "serializable"],
+    "postgresql": ["read committed", "repeatable read", "serializable"],
+}
+EVERY_LEVEL = [(kind, level) for kind in KINDS for level in LEVELS[kind]]
+
+
+@pytest.fixture
+def level():
+    return None
+
+
+@pytest.fixture
+def isolated(database, kind, level):
+    """The caller's own connection, at an isolation level."""
+    connection = connections[database]
+    settings = connections.settings[database]
+    before = settings.get("OPTIONS", {})
+    connection.close()
+    if level is not None:
+        value = level
+        if kind == "postgresql":
+            from psycopg import IsolationLevel
+
+            value = IsolationLevel[level.upper().replace(" ", "_")]
+        settings["OPTIONS"] = {**before, "isolation_level": value}
+    yield connections[database]
+    connections[database].close()
+    settings["OPTIONS"] = before
+    Group.objects.using(database).filter(name=GROUP).delete()
+
+
+def write(database):
+    Group.objects.using(database).create(name=GROUP)
+
+
+def written(database):
+    return Group.objects.using(database).filter(name=GROUP).count()
+
+
+@pytest.mark.parametrize(("kind", "level"), EVERY_LEVEL)
+def test_what_was_written_is_committed(backend, isolated, database, name):
+    lease = backend.try_acquire(claim(name))
+    with backend.atomic(lease, None):
+        write(database)
+    assert written(database) == 1
+    assert backend.verify(lease)
+
+
+@pytest.mark.parametrize(("kind", "level"), EVERY_LEVEL)
+def test_a_lease_that_ended_rolls_back(backend, isolated, database, name):
+    lease = backend.try_acquire(claim(name, duration=0.3))
+    with pytest.raises(LockLost), backend.atomic(lease, None):
+        write(database)
+        eventually(lambda: not backend.verify(lease))
+    assert written(database) == 0
+
+
+@pytest.mark.parametrize(("kind", "level"), [case for case in EVERY_LEVEL if case[0] in SERVERS])
+def test_a_renewal_meanwhile_does_no_harm(backend, isolated, kind, level, database, name):
+    lease = backend.try_acquire(claim(name))
+    with backend.atomic(lease, None):
+        write(database)
+        renewed = backend.renew([lease])
+        # Where the transaction could not see the renewal, there is none before it ends.
+        assert renewed in ({lease.nonce: True}, {})
+        if level == "read committed":
+            assert renewed == {lease.nonce: True}
+    assert written(database) == 1
+    assert backend.renew([lease]) == {lease.nonce: True}
+
+
+@pytest.mark.parametrize(("kind", "level"), [(kind, "read committed") for kind in SERVERS])
+def test_a_hold_that_was_broken_and_taken_rolls_back(backend, isolated, database, name):
+    lease = backend.try_acquire(claim(name))
+    with pytest.raises(LockLost), backend.atomic(lease, None):
+        write(database)
+        assert backend.force_release(name, lease.token)
+        assert backend.try_acquire(claim(name))
+    assert written(database) == 0
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_between_the_check_and_the_commit_nobody_can_take_the_lock(
+    make, isolated, database, name, monkeypatch
+):
+    """The row is locked: a lease that ends just then does not let another one in."""
+    backend = make()
+    lease = backend.try_acquire(claim(name, duration=0.5))
+    connection = connections[database]
+    commit, seen = connection._commit, []
+
+    def commit_late():
+        eventually(lambda: not backend.verify(lease))
+        seen.append(backend.try_acquire(claim(name)))
+        seen.append(backend.sweep().expired)
+        commit()
+
+    monkeypatch.setattr(connection, "_commit", commit_late)
+    with backend.atomic(lease, None):
+        write(database)
+    assert seen == [None, 0]
+    assert written(database) == 1
+    assert backend.try_acquire(claim(name)).token > lease.token
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+@pytest.mark.parametrize("level", ["repeatable read"])
+def test_where_mariadb_keeps_to_its_snapshot(make, isolated, kind, database, name, sql):
+    """The default from MariaDB 11.6.2 on: what was renewed meanwhile could not be locked."""
+    settings = connections.settings[database]
+    settings["OPTIONS"]["init_command"] = "SET innodb_snapshot_isolation = ON"
+    connections[database].close()
+    backend = make()
+    lease = backend.try_acquire(claim(name))
+    with backend.atomic(lease, None):
+        written(database)
+        assert backend.renew([lease]) == {}
+        write(database)
+    assert written(database) == 1
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.parametrize("level", ["repeatable read"])
+def test_a_renewal_just_when_it_begins_lets_it_begin_anew(
+    make, isolated, kind, database, name, monkeypatch
+):
+    if kind == "mariadb":
+        connections.settings[database]["OPTIONS"]["init_command"] = (
+            "SET innodb_snapshot_isolation = ON"
+        )
+    backend = make()
+    lease = backend.try_acquire(claim(name))
+    renewals = iter([True, True, False])
+    guard = type(backend._transactions)._guard
+
+    def renewed_just_before(self, connection, dialect, lease, *, again=False):
+        if again and next(renewals):
+            with connection.cursor() as cursor:
+                cursor.execute("SELECT count(*) FROM auth_group")  # now it has a snapshot
+            transactions, backend._transactions._locked = backend._transactions._locked, set()
+            assert backend.renew([lease]) == {lease.nonce: True}
+            backend._transactions._locked = transactions
+        return guard(self, connection, dialect, lease, again=again)
+
+    monkeypatch.setattr(type(backend._transactions), "_guard", renewed_just_before)
+    with backend.atomic(lease, None):
+        write(database)
+    assert list(renewals) == []
+    assert written(database) == 1
+
+
+def test_nested_in_a_transaction_it_is_refused_and_says_why(backend, database, name):
+    lease = backend.try_acquire(claim(name))
+    with (
+        transaction.atomic(using=database),
+        pytest.raises(LockError, match="ATOMIC_REQUESTS"),
+        backend.atomic(lease, None),
+    ):
+        raise AssertionError("the body ran")
+    assert backend.verify(lease)
+
+
+def test_without_autocommit_it_is_refused(backend, database, name):
+    lease = backend.try_acquire(claim(name))
+    connections[database].set_autocommit(False)
+    try:
+        with pytest.raises(LockError, match="autocommit"), backend.atomic(lease, None):
+            raise AssertionError("the body ran")
+    finally:
+        connections[database].rollback()
+        connections[database].set_autocommit(True)
+
+
+def test_nested_in_itself_it_is_a_savepoint(backend, isolated, database, name):
+    lease = backend.try_acquire(claim(name))
+    with backend.atomic(lease, None):
+        write(database)
+        with pytest.raises(ZeroDivisionError), backend.atomic(lease, None):
+            Group.objects.using(database).all().delete()
+            raise ZeroDivisionError
+    assert written(database) == 1
+
+
+def test_in_a_transaction_under_another_lock_it_is_refused(backend, database, name):
+    outer = backend.try_acquire(claim(f"{name}:outer"))
+    inner = backend.try_acquire(claim(f"{name}:inner"))
+    with (
+        backend.atomic(outer, None),
+        pytest.raises(LockError, match="inside a transaction"),
+        backend.atomic(inner, None),
+    ):
+        raise AssertionError("the body ran")
+
+
+def test_another_database_is_not_supported(backend, kind, name):
+    lease = backend.try_acquire(claim(name))
+    other = next(alias for alias in ALIASES.values() if alias != ALIASES[kind])
+    with pytest.raises(NotSupported, match=other), backend.atomic(lease, other):
+        raise AssertionError("the body ran")
+
+
+def test_a_body_that_asked_for_a_rollback_gets_it(backend, isolated, database, name):
+    lease = backend.try_acquire(claim(name))
+    with backend.atomic(lease, database):
+        write(database)
+        transaction.set_rollback(True, using=database)
+    assert written(database) == 0
+    assert backend.verify(lease)
+
+
+def test_threads_add_up_under_the_lock(kind, backend_settings, settings, database, name):
+    """Read, then write what was read and one: nobody's is lost."""
+    settings.DISTLOCK = backend_settings(kind)
+    Group.objects.using(database).filter(name__startswith=GROUP).delete()
+    Group.objects.using(database).create(name=f"{GROUP}:0")
+    errors = []
+
+    def work():
+        try:
+            for _ in range(5):
+                with Lock(name).atomic():
+                    group = Group.objects.using(database).get(name__startswith=GROUP)
+                    number = int(group.name.rpartition(":")[2])
+                    Group.objects.using(database).update(name=f"{GROUP}:{number + 1}")
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            connections[database].close()
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    locks.close_all()
+    assert errors == []
+    assert Group.objects.using(database).get().name == f"{GROUP}:20"
+    Group.objects.using(database).all().delete()
