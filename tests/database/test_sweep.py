@@ -1,0 +1,137 @@
+"""Sweeping clears what has ended and what has long been free, and nothing else."""
+
+import threading
+
+import pytest
+from django.db import connections, transaction
+
+from distlock.lease import State
+from distlock.models import DatabaseLock
+from tests.database.conftest import SERVERS
+from tests.database.counting import statements
+from tests.database.speaking import claim, eventually, someone
+from tests.database.test_renewal import grant_many
+
+
+def age(sql, kind, days, where="1 = 1"):
+    """Let rows look as if all had happened some days ago."""
+    earlier = {
+        "sqlite": f"strftime('%Y-%m-%d %H:%M:%f', expires_at, '-{days} days')",
+        "mariadb": f"expires_at - INTERVAL {days} DAY",
+        "postgresql": f"expires_at - interval '{days} days'",
+    }[kind]
+    sql(f"UPDATE database_lock SET expires_at = {earlier} WHERE {where}")
+
+
+def count(sql):
+    return sql("SELECT count(*) FROM database_lock")[0][0]
+
+
+def test_rows_are_kept_for_a_day(backend, sql, kind, name):
+    lease = backend.try_acquire(claim(name))
+    backend.release(lease)
+    assert backend.sweep().removed == 0
+    age(sql, kind, 0.9 if kind == "sqlite" else 0)
+    assert backend.sweep().removed == 0
+    age(sql, kind, 2)
+    assert backend.sweep().removed == 1
+    assert count(sql) == 0
+
+
+def test_the_token_grows_over_sweeps(make, sql, name):
+    backend = make(keep=0.001)
+    tokens = []
+    for _ in range(5):
+        lease = backend.try_acquire(claim(name))
+        tokens.append(lease.token)
+        backend.release(lease)
+        eventually(lambda: backend.sweep().removed)
+        assert count(sql) == 0
+    assert tokens == sorted(set(tokens))
+
+
+def test_the_token_grows_after_a_row_was_deleted_by_hand(backend, sql, name):
+    lease = backend.try_acquire(claim(name))
+    sql("DELETE FROM database_lock")
+    assert backend.verify(lease) is False
+    assert backend.renew([lease]) == {lease.nonce: False}
+    assert backend.release(lease) is False
+    assert backend.inspect(name).state is State.FREE
+    assert backend.force_release(name, lease.token) is None
+    assert backend.try_acquire(claim(name)).token > lease.token
+
+
+def test_an_ended_lease_is_freed_and_its_row_kept(backend, sql, kind, name):
+    lease = backend.try_acquire(claim(name))
+    age(sql, kind, 2)
+    swept = backend.sweep()
+    assert (swept.expired, swept.removed) == (1, 0)
+    info = backend.inspect(name)
+    assert (info.state, info.token) == (State.FREE, lease.token)
+    assert backend.release(lease) is False
+
+
+def test_thousands_are_cleared_in_batches(backend, sql, kind, name):
+    leases = grant_many(sql, kind, name, someone(), 3000)
+    age(sql, kind, 2)
+    with statements() as seen:
+        assert backend.sweep().expired == len(leases)
+    assert len(seen) <= 30
+    age(sql, kind, 2)
+    assert backend.sweep().removed == len(leases)
+    assert count(sql) == 0
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_what_is_taken_while_it_is_swept_is_left_alone(backend, sql, kind, name, monkeypatch):
+    """Between finding a row and clearing it, somebody takes the lock."""
+    from distlock.backends.database import sweeping
+
+    ended = backend.try_acquire(claim(f"{name}:ended"))
+    unused = backend.try_acquire(claim(f"{name}:unused"))
+    backend.release(unused)
+    age(sql, kind, 2)
+    taken = []
+    clear = sweeping._clear
+
+    def clear_late(access, clearing, ids):
+        for one in (ended, unused):
+            taken.append(backend.try_acquire(claim(one.name)))
+        return clear(access, clearing, ids)
+
+    monkeypatch.setattr(sweeping, "_clear", clear_late)
+    swept = backend.sweep()
+    assert (swept.expired, swept.removed) == (0, 0)
+    assert backend.verify(taken[0])
+    assert backend.verify(taken[1])
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_row_that_is_locked_is_left_for_the_next_sweep(backend, database, sql, kind, name):
+    leases = grant_many(sql, kind, name, someone(), 100)
+    age(sql, kind, 2)
+    with transaction.atomic(using=database):
+        DatabaseLock.objects.using(database).select_for_update().get(lock=leases[42].name)
+        assert backend.sweep().expired == 99
+    assert backend.sweep().expired == 1
+
+
+def test_several_sweeps_at_once_count_each_row_once(backend, sql, kind, name):
+    grant_many(sql, kind, name, someone(), 1000)
+    age(sql, kind, 2)
+    counts, errors = [], []
+
+    def run():
+        try:
+            counts.append(backend.sweep().expired)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    connections.close_all()
+    assert errors == []
+    assert sum(counts) == 1000
