@@ -51,7 +51,7 @@ def backend(make) -> DatabaseBackend:
 
 
 @pytest.fixture
-def database(kind, make):
+def database(kind, backend):
     """The alias of the database under test."""
     return ALIASES[kind]
 

@@ -141,6 +141,8 @@ class TextDialect(Dialect):
     LATER: ClassVar[str]
     #: the time that is so much earlier
     EARLIER: ClassVar[str]
+    #: a time as it is read
+    READ: ClassVar[str] = "{0}"
     #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
     #: true, too, if the lock has been taken before
     TAKE: ClassVar[str]
@@ -229,8 +231,9 @@ class TextDialect(Dialect):
 
     @property
     def _select(self) -> str:
-        columns = ", ".join((self.LOCK, *COLUMNS[1:]))
-        return f"SELECT {columns}, {self.NOW} FROM {TABLE}"
+        times = (self.READ.format(time) for time in (*COLUMNS[-2:], self.NOW))
+        columns = ", ".join((self.LOCK, *COLUMNS[1:-2], *times))
+        return f"SELECT {columns} FROM {TABLE}"
 
     @property
     def _ended(self) -> str:

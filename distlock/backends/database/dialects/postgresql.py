@@ -30,9 +30,10 @@ RETURNING nonce, token
 
 
 class PostgreSQL(TextDialect):
-    """PostgreSQL, all of whose times know their zone."""
+    """PostgreSQL, all of whose times know their zone, which drivers read in various ways."""
 
     TAKE: ClassVar[str] = _TAKE
+    READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     EARLIER: ClassVar[str] = f"{_NOW} - {{0}} * interval '1 microsecond'"
@@ -49,4 +50,4 @@ class PostgreSQL(TextDialect):
 
     def moment(self, value: Any) -> datetime:
         time: datetime = value
-        return time.astimezone(UTC)
+        return time.replace(tzinfo=UTC)
