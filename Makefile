@@ -4,7 +4,6 @@
 # make help              the rest
 
 SHELL := /bin/bash
-.NOTPARALLEL:
 .DELETE_ON_ERROR:
 
 # Each Python has its own Django, see requirements.txt.
@@ -14,7 +13,6 @@ BETWEEN := 3.12
 
 env = .envs/$(1)/.ready
 bin = .envs/$(1)/bin
-PYTEST = $(call bin,$(1))/python -m pytest $(ARGS)
 
 .PHONY: help test test-all lint demo build clean packages
 
@@ -28,11 +26,15 @@ help:
 	@echo "ARGS=\"...\"      arguments for pytest"
 
 test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) lint
-	$(call PYTEST,$(BASE))
-	$(call PYTEST,$(NEWEST))
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-$(BASE) tests-$(NEWEST)
 
 test-all: packages $(call env,$(BETWEEN)) test
-	$(call PYTEST,$(BETWEEN))
+	@$(MAKE) --no-print-directory tests-$(BETWEEN)
+
+# Tests wait more than they compute, so two Pythons at once take little longer than one; each has
+# servers of its own, and prints what it has to say when it is done.
+tests-%:
+	$(call bin,$*)/python -m pytest $(ARGS)
 
 lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .
