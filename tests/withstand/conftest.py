@@ -1,0 +1,79 @@
+"""Backends that are about to be mistreated, and people who use them."""
+
+import uuid
+
+import pytest
+from django.db import connections
+
+from distlock import locks
+from tests.contract.actor_process import ProcessActor
+from tests.contract.actors import Loop, TaskActor, ThreadActor, part
+from tests.contract.watch import events
+from tests.databases import ALIASES
+
+DATABASES = ["sqlite", "mariadb", "postgresql"]
+SERVERS = ["mariadb", "postgresql"]
+
+
+@pytest.fixture(params=DATABASES)
+def kind(request):
+    """The kind of backend, as ``backend_settings`` calls it."""
+    return request.param
+
+
+@pytest.fixture
+def using(kind, backend_settings, settings):
+    """The alias of the backend under test."""
+    settings.DISTLOCK = backend_settings(kind, OPTIONS={"timeout": 2})
+    yield "default"
+    locks.close_all()
+
+
+@pytest.fixture
+def database(kind, using):
+    """The alias of the database that the locks are in."""
+    yield ALIASES[kind]
+    connections[ALIASES[kind]].close()
+
+
+@pytest.fixture
+def name(request):
+    """A name that no other test uses."""
+    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def loop():
+    """An event loop on a thread of its own, for actors that are tasks."""
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def actor(using, loop):
+    """Make an actor: ``actor("thread")``, ``actor("task")`` or ``actor("process")``."""
+    made = []
+
+    def make(what, using=using):
+        if what == "thread":
+            made.append(ThreadActor(using))
+        elif what == "task":
+            made.append(TaskActor(using, loop))
+        else:
+            made.append(ProcessActor(using))
+        return made[-1]
+
+    yield make
+    try:
+        part(made)
+    finally:
+        for one in made:
+            one.end()
+
+
+@pytest.fixture
+def told():
+    """What the signals of this process told during the test."""
+    with events() as seen:
+        yield seen
