@@ -22,6 +22,7 @@ class MariaDB(DatabaseServer):
             program("mariadb-install-db"),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",  # servers that start at once get in each other's way in /tmp
             "--auth-root-authentication-method=normal",
             "--skip-test-db",
         )
@@ -40,6 +41,7 @@ class MariaDB(DatabaseServer):
             program("mariadbd"),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self.folder}",
             f"--bind-address={self.host}",
             f"--port={self.port}",
             f"--socket={self.folder / 'socket'}",
