@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
+from contextlib import suppress
 
 from django.db import connections
 
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.waiting.crew import Crew
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.watchdog import watchdog
 from distlock.clock import clock
@@ -18,8 +20,9 @@ _READY = 2.0
 class Places:
     """Who waited for a lock keeps the native one until it is released, which wakes the next."""
 
-    def __init__(self, pool: Pool) -> None:
+    def __init__(self, pool: Pool, crew: Crew) -> None:
         self._pool = pool
+        self._crew = crew
         self._mutex = threading.Lock()
         self._kept: dict[str, Place] = {}  # by nonce of the lease, longest kept first
         self._ready: list[tuple[Place, float]] = []
@@ -49,7 +52,7 @@ class Places:
         with self._mutex:
             place = self._kept.pop(next(iter(self._kept)), None) if self._kept else None
         if place is not None:
-            drop(place)
+            self.drop(place)
         return place is not None
 
     def had(self, key: str) -> bool:
@@ -67,7 +70,7 @@ class Places:
                 place, _ = self._ready.pop()
             if place.usable and place.session.settings == settings:
                 return place
-            place.close()
+            self.drop(place)
 
     def put_away(self, place: Place, *, room: bool) -> None:
         """Have a session ready for the next one who waits, if there is ``room`` for it."""
@@ -88,7 +91,14 @@ class Places:
             places = [*self._kept.values(), *(place for place, _ in self._ready)]
             self._kept, self._ready = {}, []
         for place in places:
-            place.close()
+            self.drop(place)
+
+    def drop(self, place: Place) -> None:
+        """End a session without a word that could block; the server frees its native lock."""
+        place.hang_up()
+        # Django would refuse to close it where an event loop runs.
+        with suppress(RuntimeError):  # no more threads; the server knows all the same
+            self._crew.run(place.close)
 
     def _reap(self) -> None:
         seconds = min(self._pool.idle, _READY)
@@ -101,9 +111,3 @@ class Places:
                 watchdog.add(self._ready[0][1] + seconds - now, self._reap)
         for place in old:
             place.close()
-
-
-def drop(place: Place) -> None:
-    """End a session without a word that could block; the server frees its native lock."""
-    place.hang_up()
-    place.close()

@@ -17,7 +17,7 @@ from distlock.backends.database.waiting.crew import Crew
 from distlock.backends.database.waiting.lookout import Lookout
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.place import Place
-from distlock.backends.database.waiting.places import Places, drop
+from distlock.backends.database.waiting.places import Places
 from distlock.backends.database.waiting.rows import Rows
 from distlock.backends.database.waiting.waiter import Waiter
 from distlock.clock import clock
@@ -46,9 +46,9 @@ class Room:
         """Have no waits; those of before a fork are the parent's."""
         self._mutex = threading.Lock()
         self._waiters: set[Waiter] = set()
-        self._places = Places(self.pool)
-        self.lookout = Lookout(self)
         self.crew = Crew()
+        self._places = Places(self.pool, self.crew)
+        self.lookout = Lookout(self)
 
     # The backend's side
 
@@ -97,7 +97,7 @@ class Room:
     def forget(self, nonce: str) -> None:
         """Drop the native lock of a lease that is gone. Nothing that could block, no errors."""
         if place := self._places.pop(nonce):
-            drop(place)
+            self._places.drop(place)
 
     def close(self) -> None:
         """Close the sessions in which nobody waits."""

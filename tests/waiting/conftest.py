@@ -1,0 +1,89 @@
+"""Waiting in the servers' own queues, seen from the servers' side."""
+
+import uuid
+
+import pytest
+
+from distlock import locks
+from tests.contract.actor_process import Processes
+from tests.contract.actors import Loop, TaskActor, ThreadActor, part
+from tests.waiting.engine import ENGINES
+
+KINDS = ["mariadb", "postgresql"]
+#: seconds that the database gets for any one answer, in these tests
+TIMEOUT = 2
+
+
+@pytest.fixture(params=KINDS, scope="module")
+def kind(request):
+    """The kind of backend, as ``backend_settings`` calls it."""
+    return request.param
+
+
+@pytest.fixture
+def options():
+    """What a test wants to have in ``OPTIONS``."""
+    return {}
+
+
+@pytest.fixture
+def using(kind, options, backend_settings, settings):
+    """The alias of the backend under test."""
+    settings.DISTLOCK = backend_settings(kind, LEASE=6, OPTIONS={"timeout": TIMEOUT, **options})
+    yield "default"
+    locks.close_all()
+
+
+@pytest.fixture
+def engine(kind, server, using):
+    """The server's own view of its native locks."""
+    return ENGINES[kind](server(kind))
+
+
+@pytest.fixture
+def name():
+    """A name that no other test uses."""
+    return f"waited for:{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def loop():
+    """An event loop on a thread of its own, for actors that are tasks."""
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture(scope="module")
+def processes():
+    """The processes that tests take their actors from."""
+    processes = Processes()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+def actor(using, loop, processes):
+    """Make an actor: ``actor("thread")``, ``actor("task")`` or a process, ``actor()``."""
+    made = []
+
+    def make(what="process"):
+        if what == "thread":
+            new = ThreadActor(using)
+        elif what == "task":
+            new = TaskActor(using, loop)
+        else:
+            new = processes.take(using)
+        made.append(new)
+        return new
+
+    yield make
+    try:
+        part(made)
+    except BaseException:
+        for one in made:
+            one.end()
+        raise
+    for one in made:
+        if not processes.keep(one):
+            one.end()

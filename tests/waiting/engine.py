@@ -1,0 +1,121 @@
+"""The native locks of a server, as the server itself tells of them."""
+
+from __future__ import annotations
+
+from contextlib import closing, contextmanager
+
+from django.db import connections
+
+from distlock.backends.database.waiting.engines import native_for
+from tests.contract.watch import eventually
+
+
+class Engine:
+    """What the administrator of a server sees."""
+
+    vendor: str
+
+    def __init__(self, server):
+        self.server = server
+        self.native = native_for(self.vendor)
+
+    def number(self, sql):
+        return self.server.execute(sql)[0][0]
+
+    def waiting(self):
+        """How many sessions stand in a queue."""
+        raise NotImplementedError
+
+    def holding(self):
+        """How many native locks are held."""
+        raise NotImplementedError
+
+    def line(self):
+        """How many stand in a queue or have come to its end."""
+        return self.waiting() + self.holding()
+
+    def reaches_line(self, number):
+        """Wait until so many stand in line, at its head or behind."""
+        eventually(lambda: self.line() == number)
+
+    def reaches_waiting(self, number):
+        """Wait until so many stand in a queue."""
+        eventually(lambda: self.waiting() == number)
+
+    def idents(self):
+        """The sessions that stand in a queue."""
+        raise NotImplementedError
+
+    def key(self, alias, name):
+        return self.native.key(connections[alias].settings_dict["NAME"], name)
+
+    @contextmanager
+    def taken_by_hand(self, alias, name):
+        """Let a session that knows nothing of this package have the native lock of a name."""
+        with closing(connections[alias].copy()) as stranger, stranger.cursor() as cursor:
+            cursor.execute(self.native.enter(self.key(alias, name)))
+            yield
+
+
+class MariaDB(Engine):
+    vendor = "mysql"
+
+    def __init__(self, server):
+        super().__init__(server)
+        known = "SELECT COUNT(*) FROM information_schema.plugins WHERE plugin_name = '{}'"
+        if not self.number(known.format("METADATA_LOCK_INFO")):
+            server.execute("INSTALL SONAME 'metadata_lock_info'")
+
+    def waiting(self):
+        return len(self.idents())
+
+    def idents(self):
+        rows = self.server.execute(
+            "SELECT id FROM information_schema.processlist WHERE state = 'User lock'"
+        )
+        return [ident for (ident,) in rows]
+
+    def holding(self):
+        return self.number(
+            "SELECT COUNT(*) FROM information_schema.metadata_lock_info"
+            " WHERE lock_type = 'User lock'"
+        )
+
+    def cancel(self, ident):
+        self.server.execute(f"KILL QUERY {ident}")
+
+    def disconnect(self, ident):
+        self.server.execute(f"KILL {ident}")
+
+    def sessions(self):
+        return self.number(
+            "SELECT COUNT(*) FROM information_schema.processlist WHERE user = 'distlock'"
+        )
+
+
+class PostgreSQL(Engine):
+    vendor = "postgresql"
+
+    def waiting(self):
+        return len(self.idents())
+
+    def idents(self):
+        rows = self.server.execute(
+            "SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        )
+        return [ident for (ident,) in rows]
+
+    def holding(self):
+        return self.number("SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+
+    def cancel(self, ident):
+        self.server.execute(f"SELECT pg_cancel_backend({ident})")
+
+    def disconnect(self, ident):
+        self.server.execute(f"SELECT pg_terminate_backend({ident})")
+
+    def sessions(self):
+        return self.number("SELECT COUNT(*) FROM pg_stat_activity WHERE usename = 'distlock'")
+
+
+ENGINES = {"mariadb": MariaDB, "postgresql": PostgreSQL}

@@ -1,0 +1,56 @@
+"""Many processes, some stopped and some killed: never two with one token, and nobody forgotten."""
+
+import random
+import signal
+import time
+
+from distlock import Lock, LockError
+from tests.children import say
+
+SECONDS = 6
+
+
+def contend(name, seconds):
+    """Take turns; tell every token that was granted."""
+    lock = Lock(name, lease=1)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        try:
+            if lock.acquire(timeout=10):
+                say(lock.token)
+                lock.release()
+        except LockError:
+            if lock.held:
+                raise
+    say("end")
+
+
+def tokens_of(process):
+    tokens = []
+    while (line := process.line()) != "end":
+        tokens.append(int(line))
+    return tokens
+
+
+def test_processes_that_are_stopped_and_killed(child, engine, name):
+    crowd = [child(contend, name, SECONDS) for _ in range(6)]
+    dice = random.Random(4)
+    first = [process.line() for process in crowd]
+    victims, killed = crowd[:3], crowd[3]
+    end = time.monotonic() + SECONDS * 0.6
+    while time.monotonic() < end:
+        victim = dice.choice(victims)
+        victim.signal(signal.SIGSTOP)
+        time.sleep(dice.uniform(0.05, 1.6))
+        victim.signal(signal.SIGCONT)
+    killed.signal(signal.SIGKILL)
+    tokens = [int(line) for line in first[:3] + first[4:]]
+    counts = []
+    for process in [*victims, *crowd[4:]]:
+        mine = tokens_of(process)
+        assert mine == sorted(mine)
+        counts.append(len(mine))
+        tokens += mine
+    assert len(tokens) == len(set(tokens))
+    assert min(counts) > 0
+    engine.reaches_line(0)

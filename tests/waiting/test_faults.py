@@ -1,0 +1,135 @@
+"""Servers and networks that fail while somebody waits: an error in time, or as if nothing was."""
+
+import threading
+
+import pytest
+
+from distlock import Lock, LockUnavailable
+from distlock.clock import clock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed
+from tests.waiting.conftest import TIMEOUT
+
+#: seconds until a wait without end has noticed: a look every two, and what an answer may take
+NOTICED = 2 + 2 * TIMEOUT + 3
+
+
+@pytest.fixture
+def holder(actor, name):
+    """Another process, which holds the lock."""
+    person = actor()
+    person.lock_held = person.take(name, lease=60)
+    return person
+
+
+@pytest.fixture
+def waiting(holder, actor, engine, name):
+    """Somebody in this process who waits for it without a limit, at the head of the line."""
+    future = actor("thread").lock(name).start("acquire")
+    engine.reaches_line(1)
+    return future
+
+
+@pytest.fixture
+def behind(holder, actor, engine, name):
+    """The same, in the queue behind another process that has the native lock."""
+    actor().lock(name).start("acquire")
+    engine.reaches_line(1)
+    future = actor("thread").lock(name).start("acquire")
+    engine.reaches_waiting(1)
+    return future
+
+
+def in_time(future, began):
+    with pytest.raises(LockUnavailable):
+        future.result(PATIENCE)
+    return clock() - began < NOTICED
+
+
+def test_a_server_that_hangs_at_the_head(waiting, server, kind):
+    began = clock()
+    server(kind).pause()
+    assert in_time(waiting, began)
+
+
+def test_a_server_that_hangs_in_the_queue(behind, server, kind):
+    began = clock()
+    server(kind).pause()
+    assert in_time(behind, began)
+
+
+def test_a_server_that_ends(behind, server, kind):
+    began = clock()
+    server(kind).kill()
+    assert in_time(behind, began)
+
+
+def test_a_server_that_is_started_again(waiting, holder, server, kind):
+    """Whoever waits goes on waiting; the lock is in the table."""
+    server(kind).stop()
+    server(kind).start()
+    passed(0.5)
+    assert not waiting.done()
+    holder.lock_held.release()
+    assert waiting.result(PATIENCE)
+
+
+def test_a_network_that_falls_silent(proxied, kind, child, actor, engine, name):
+    outside = actor().take(name, lease=60)
+    network = proxied(kind)
+    future = actor("thread").lock(name).start("acquire")
+    engine.reaches_line(1)
+    began = clock()
+    network.silence()
+    assert in_time(future, began)
+    network.heal()
+    assert outside.held
+
+
+def test_a_network_that_is_cut_for_a_moment(proxied, kind, actor, engine, name):
+    outside = actor().take(name, lease=60)
+    actor().lock(name).start("acquire")
+    engine.reaches_line(1)
+    network = proxied(kind)
+    future = actor("thread").lock(name).start("acquire")
+    engine.reaches_waiting(1)
+    network.cut()
+    outside.release()
+    eventually(lambda: engine.holding() == 1)
+    assert not future.done()
+    engine.reaches_waiting(1)
+
+
+def test_a_session_that_an_administrator_ends(behind, holder, engine):
+    (session,) = engine.idents()
+    engine.disconnect(session)
+    eventually(lambda: engine.idents() not in ([session], []))
+    assert not behind.done()
+
+
+def test_a_wait_that_an_administrator_cancels(behind, holder, engine):
+    """It is no answer: neither is the lock free, nor has anybody said that it is held."""
+    (session,) = engine.idents()
+    engine.cancel(session)
+    eventually(lambda: engine.idents() == [session])
+    passed(0.5)
+    assert not behind.done()
+
+
+def test_a_deadline_passes_in_time_while_the_server_hangs(
+    holder, actor, engine, name, server, kind
+):
+    future = actor("thread").lock(name).start("acquire", timeout=0.8)
+    engine.reaches_line(1)
+    began = clock()
+    server(kind).pause()
+    assert future.result(PATIENCE) is False
+    assert clock() - began < TIMEOUT
+    server(kind).resume()
+    engine.reaches_line(0)
+
+
+def test_other_threads_go_on_while_one_waits(waiting, using):
+    with Lock(f"another of {threading.get_ident()}", timeout=PATIENCE) as lock:
+        lock.verify()
+    assert not waiting.done()

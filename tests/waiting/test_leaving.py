@@ -1,0 +1,163 @@
+"""Whoever stops waiting leaves at once, and nothing behind."""
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from distlock import Lock, locks
+from distlock.backends.database.waiting.lookout import Lookout
+from distlock.lease import State
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, waits
+
+
+@pytest.fixture
+def held(actor, name):
+    """The lock, held by another process."""
+    return actor().take(name)
+
+
+def nobody_waits(engine):
+    """Return whether no native lock is held or waited for, and no thread waits here."""
+    engine.reaches_line(0)
+    eventually(
+        lambda: (
+            not any(
+                thread.name in ("distlock-waiter", "distlock-lookout")
+                for thread in threading.enumerate()
+            )
+        )
+    )
+    return True
+
+
+@pytest.mark.parametrize("what", ["thread", "task", "process"])
+def test_when_the_time_is_up(held, actor, engine, name, what):
+    assert actor(what).lock(name).acquire(timeout=0.3) is False
+    assert nobody_waits(engine)
+
+
+def test_whoever_stands_behind_others(held, actor, engine, name):
+    first = actor().lock(name).start("acquire")
+    engine.reaches_line(1)
+    assert actor("thread").lock(name).acquire(timeout=0.3) is False
+    engine.reaches_line(1)
+    held.release()
+    assert first.result(PATIENCE)
+
+
+def test_an_interrupted_process(held, actor, engine, name):
+    process = actor()
+    waiting = process.lock(name).start("acquire")
+    engine.reaches_line(1)
+    process.child.signal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        waiting.result(PATIENCE)
+    assert nobody_waits(engine)
+
+
+def test_a_cancelled_task(held, actor, engine, name):
+    task = actor("task")
+    waiting = task.lock(name).start("acquire")
+    engine.reaches_line(1)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        waiting.result(PATIENCE)
+    assert nobody_waits(engine)
+
+
+def test_a_process_that_is_killed(held, actor, engine, name):
+    """The server notices by itself, and never grants the lock to the dead."""
+    first, second = actor(), actor()
+    first.lock(name).start("acquire")
+    engine.reaches_line(1)
+    in_line = second.lock(name).start("acquire")
+    engine.reaches_line(2)
+    first.end()
+    engine.reaches_line(1)
+    held.release()
+    assert in_line.result(PATIENCE)
+
+
+def test_one_killed_in_the_middle_of_the_line(held, actor, engine, name):
+    people = [actor() for _ in range(3)]
+    waiting = []
+    for number, person in enumerate(people, 1):
+        waiting.append(person.lock(name).start("acquire"))
+        engine.reaches_line(number)
+    people[1].end()
+    engine.reaches_line(2)
+    held.release()
+    assert waiting[0].result(PATIENCE)
+    people[0].leave().result(PATIENCE)
+    assert waiting[2].result(PATIENCE)
+
+
+def test_an_event_loop_that_is_closed_while_a_task_waits(held, engine, using, name):
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(Lock(name).aacquire())
+    while engine.line() < 1:
+        loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    held.release()
+    assert nobody_waits(engine)
+    eventually(lambda: locks[using].inspect(name).state is State.FREE)
+    task._log_destroy_pending = False
+    task.get_coro().close()
+
+
+def test_a_task_that_is_dropped_unfinished(held, engine, using, name):
+    loop = asyncio.new_event_loop()
+    waiting = Lock(name).aacquire()
+    task = loop.create_task(waiting)
+    while engine.line() < 1:
+        loop.run_until_complete(asyncio.sleep(0.01))
+    task._log_destroy_pending = False
+    waiting.close()
+    assert nobody_waits(engine)
+    loop.close()
+
+
+def test_an_event_loop_that_is_stopped_for_good(held, engine, using, name):
+    """Nobody fetches the lock that was granted: when its lease ends, nothing is left of it."""
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(Lock(name, lease=1).aacquire())
+    while engine.line() < 1:
+        loop.run_until_complete(asyncio.sleep(0.01))
+    held.release()
+    eventually(lambda: locks[using].inspect(name).state is not State.HELD)
+    assert nobody_waits(engine)
+    loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
+    loop.close()
+
+
+def test_a_grant_that_comes_too_late_is_given_back(held, engine, using, name, monkeypatch):
+    """The time is up, but the server has not been told when the lock becomes free."""
+    told = []
+    call_out = Lookout.call_out
+    monkeypatch.setattr(Lookout, "call_out", lambda self, waiter: told.append((self, waiter)))
+    first = Lock(name)
+    assert first.acquire(timeout=0.3) is False
+    ((lookout, waiter),) = told
+    held.release()
+    engine.reaches_line(0)
+    eventually(lambda: locks[using].inspect(name).state is State.FREE)
+    assert first.acquire(blocking=False)
+    first.release()
+    monkeypatch.setattr(Lookout, "call_out", call_out)
+    lookout.call_out(waiter)  # the call comes late, too
+    assert nobody_waits(engine)
+
+
+def test_late_calls_do_not_disturb_the_next_one_who_waits(held, actor, engine, name):
+    """One person after the other gives up and comes again, always in the same session."""
+    lock = actor("thread").lock(name)
+    for _ in range(20):
+        assert lock.acquire(timeout=0.02) is False
+    waiting = lock.start("acquire")
+    assert waits(waiting)
+    held.release()
+    assert waiting.result(PATIENCE) is True
+    lock.verify()

@@ -1,0 +1,66 @@
+"""PostgreSQL: whoever waits is in nobody's way."""
+
+import threading
+
+import pytest
+
+from distlock import Lock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+
+
+@pytest.fixture(params=["postgresql"], scope="module")
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def two_waiting(actor, engine, name):
+    """Two processes that wait for a lock that the test holds."""
+    with Lock(name):
+        line = [actor().lock(name).start("acquire") for _ in range(2)]
+        engine.reaches_line(2)
+        yield line
+    for future in line[:1]:
+        eventually(lambda: any(future.done() for future in line))
+
+
+def run(server, sql):
+    """Run a statement on a thread of its own, and fail if it hangs."""
+    errors = []
+
+    def execute():
+        try:
+            server.execute(sql)
+        except Exception as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=execute, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive(), f"{sql} hangs"
+    assert not errors
+
+
+def test_create_index_concurrently(two_waiting, server, kind):
+    """It waits for every snapshot that is older than it, and that of a wait is."""
+    database = server(kind)
+    run(database, "CREATE TABLE IF NOT EXISTS ware (number integer)")
+    run(database, "CREATE INDEX CONCURRENTLY ware_number ON ware (number)")
+    run(database, "DROP INDEX CONCURRENTLY ware_number")
+    assert not any(future.done() for future in two_waiting)
+
+
+def test_create_index_concurrently_on_the_table_of_the_locks(two_waiting, server, kind):
+    database = server(kind)
+    run(database, "CREATE INDEX CONCURRENTLY lock_thread ON database_lock (thread)")
+    run(database, "DROP INDEX CONCURRENTLY lock_thread")
+    assert not any(future.done() for future in two_waiting)
+
+
+def test_alter_table_of_the_locks(two_waiting, server, kind):
+    """No lock on any table is held while waiting for a native one."""
+    database = server(kind)
+    run(database, "ALTER TABLE database_lock ADD COLUMN more integer")
+    run(database, "ALTER TABLE database_lock DROP COLUMN more")
+    assert not any(future.done() for future in two_waiting)

@@ -1,0 +1,64 @@
+"""First come, first served, among processes, and one of them at a time."""
+
+from distlock import Lock
+from tests.contract.actors import PATIENCE
+
+
+def test_eight_processes_are_served_in_the_order_they_came(actor, engine, name):
+    held = actor("thread").take(name)
+    line = []
+    for number in range(8):
+        lock = actor().lock(name)
+        line.append((lock, lock.start("acquire")))
+        engine.reaches_line(number + 1)
+    before = held.token
+    held.release()
+    tokens = []
+    for lock, got in line:
+        assert got.result(PATIENCE) is True
+        tokens.append(lock.token)
+        assert sum(future.done() for _, future in line) == len(tokens)
+        lock.release()
+    assert tokens == [before + place for place in range(1, 9)]
+    engine.reaches_line(0)
+
+
+def test_a_newcomer_does_not_take_a_lock_that_others_stand_in_line_for(engine, using, name):
+    """A moment in which the lock is free and the first in line has not taken it yet."""
+    with Lock(name):
+        pass
+    with engine.taken_by_hand(engine_alias(using), name):
+        assert Lock(name).acquire(timeout=0.3) is False
+        assert Lock(name).acquire(blocking=False) is True
+        Lock(name).release()
+
+
+def test_whoever_tries_once_does_not_stand_in_line(actor, engine, name):
+    actor("thread").take(name)
+    waiting = actor().lock(name).start("acquire")
+    engine.reaches_line(1)
+    assert actor().tries(name) is False
+    assert engine.line() == 1
+    assert not waiting.done()
+
+
+def test_the_next_is_woken_by_the_release_itself(actor, engine, name):
+    """Holders that had to wait hand the lock over in the server, without anyone looking."""
+    first, second, third = (actor().lock(name) for _ in range(3))
+    assert first.acquire()
+    for number, lock in enumerate((second, third), 1):
+        lock.waiting = lock.start("acquire")
+        engine.reaches_line(number)
+    first.release()
+    assert second.waiting.result(PATIENCE)
+    assert (engine.holding(), engine.waiting()) == (1, 1)
+    second.release()
+    assert third.waiting.result(PATIENCE)
+    third.release()
+    engine.reaches_line(0)
+
+
+def engine_alias(using):
+    from distlock import locks
+
+    return locks[using].database

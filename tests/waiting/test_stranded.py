@@ -1,0 +1,121 @@
+"""The row decides: whoever has the native lock, a free lock finds its next holder."""
+
+import signal
+
+from distlock import Lock, locks
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+
+
+def test_a_stranger_has_the_native_lock(engine, using, name):
+    stranger = engine.taken_by_hand(locks[using].database, name)
+    with stranger, Lock(name, timeout=PATIENCE) as lock:
+        lock.verify()
+    engine.reaches_line(0)
+
+
+def test_a_stranger_has_it_while_the_lock_changes_hands(actor, engine, using, name):
+    held = actor().take(name)
+    with engine.taken_by_hand(locks[using].database, name):
+        line = [actor().lock(name) for _ in range(2)]
+        for number, lock in enumerate(line, 1):
+            lock.waiting = lock.start("acquire")
+            engine.reaches_waiting(number)
+        held.release()
+        eventually(lambda: any(lock.waiting.done() for lock in line))
+        first = next(lock for lock in line if lock.waiting.done())
+        first.release()
+        for lock in line:
+            assert lock.waiting.result(PATIENCE)
+            if lock is not first:
+                lock.release()
+
+
+def test_the_head_of_the_line_is_stopped(actor, engine, name):
+    held = actor("thread").take(name)
+    head, second = actor(), actor()
+    stopped = head.lock(name).start("acquire")
+    engine.reaches_line(1)
+    waiting = second.lock(name)
+    got = waiting.start("acquire")
+    engine.reaches_line(2)
+    head.child.signal(signal.SIGSTOP)
+    held.release()
+    assert got.result(PATIENCE)
+    assert not stopped.done()
+    waiting.release()
+    head.child.signal(signal.SIGCONT)
+    assert stopped.result(PATIENCE)
+
+
+def test_a_holder_that_had_to_wait_is_stopped(actor, engine, using, name):
+    """Its session keeps the native lock; the end of its lease is what counts."""
+    first, stopped = actor("thread").take(name), actor()
+    lock = stopped.lock(name, lease=1.5)
+    got = lock.start("acquire")
+    engine.reaches_line(1)
+    first.release()
+    assert got.result(PATIENCE)
+    assert engine.holding() == 1
+    behind = actor("thread").lock(name)
+    waiting = behind.start("acquire")
+    engine.reaches_waiting(1)
+    stopped.child.signal(signal.SIGSTOP)
+    assert waiting.result(PATIENCE)
+    stopped.child.signal(signal.SIGCONT)
+    eventually(lambda: lock.held is False)
+    behind.verify()
+    behind.release()
+    engine.reaches_line(0)
+
+
+def test_a_holder_that_had_to_wait_is_killed(actor, engine, name):
+    first, killed = actor("thread").take(name), actor()
+    lock = killed.lock(name, lease=1.5)
+    got = lock.start("acquire")
+    engine.reaches_line(1)
+    first.release()
+    assert got.result(PATIENCE)
+    waiting = actor("thread").lock(name).start("acquire")
+    engine.reaches_line(2)
+    killed.end()
+    assert waiting.result(PATIENCE)
+
+
+def test_a_hold_that_is_broken(actor, engine, using, name):
+    """The one who holds the lock was waited for natively, and does not know yet."""
+    first, second = actor("thread").take(name), actor().lock(name, lease=60)
+    got = second.start("acquire")
+    engine.reaches_line(1)
+    first.release()
+    assert got.result(PATIENCE)
+    waiting = actor("thread").lock(name).start("acquire")
+    engine.reaches_waiting(1)
+    assert Lock(name).force_release(second.token)
+    assert waiting.result(PATIENCE)
+
+
+def test_a_row_that_is_deleted_by_hand(actor, engine, server, kind, name):
+    actor().take(name, lease=60)
+    line = [actor().lock(name).start("acquire") for _ in range(2)]
+    engine.reaches_line(2)
+    server(kind).execute("DELETE FROM database_lock")
+    eventually(lambda: any(future.done() for future in line))
+
+
+def test_a_named_owner_is_let_in_while_it_waits(actor, engine, name):
+    """Somebody takes the lock under the very name that another process waits with."""
+    held = actor().take(name)
+    others = [actor().lock(name) for _ in range(2)]
+    others[0].start("acquire")
+    engine.reaches_line(1)
+    waiting = actor("thread").lock(name, owner="order-42")
+    got = waiting.start("acquire")
+    engine.reaches_line(2)
+    held.release()
+    engine.reaches_waiting(1)
+    others[0].release()
+    assert got.result(PATIENCE)
+    adopted = actor().lock(name, owner="order-42")
+    assert adopted.acquire(timeout=PATIENCE)
+    assert adopted.token == waiting.token + 1 or adopted.token > 0
