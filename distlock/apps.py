@@ -13,3 +13,6 @@ class DistlockConfig(AppConfig):
 
     def ready(self) -> None:
         from distlock import checks  # noqa: F401  (registers them)
+        from distlock.backends import testcase
+
+        testcase.watch()

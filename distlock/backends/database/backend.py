@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -30,6 +31,8 @@ from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
 from distlock.owners import gevent_patched
+
+logger = logging.getLogger("distlock")
 
 
 class DatabaseBackend(BaseBackend):
@@ -237,6 +240,9 @@ class DatabaseBackend(BaseBackend):
                 return self.withdraw(claim, until)
             except LockUnavailable:
                 time.sleep(left(until, 0.1))
+            except Exception:
+                logger.exception("could not free %r again", claim.name)
+                return
 
     def forget(self, lease: Lease) -> None:
         """See BaseBackend.forget()."""

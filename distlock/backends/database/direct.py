@@ -14,6 +14,7 @@ from typing import Any
 from django.db import connections
 
 from distlock.backends.database.inprocess import LocalRunner
+from distlock.backends.testcase import connection_of_test_case
 
 
 class Fate:
@@ -39,22 +40,25 @@ class Direct:
 
     def __init__(self, database: str) -> None:
         self.database = database
-        self._open: dict[str, Any] = {}  # by nonce, the connection in whose transaction it is held
+        # By nonce of a hold: the connection in whose open transaction it was taken, and the
+        # savepoints that were open then.
+        self._open: dict[str, tuple[Any, frozenset[str]]] = {}
         self._undone: set[str] = set()
 
     def runner(self, nonce: str | None = None) -> LocalRunner | None:
         """Return a connection whose open transaction locks us out, to be used in place of our own.
 
-        That of the caller, or else the one in which the hold ``nonce`` was taken.
+        That of the caller, or the one in which the hold ``nonce`` was taken, or a test case's.
         """
         connection = connections[self.database]
         if connection.vendor != "sqlite":
             return None
         if connection.connection is not None and connection.connection.in_transaction:
             return LocalRunner(connection)
-        if nonce is not None and (other := self._open.get(nonce)) is not None:
-            return LocalRunner(other)
-        return None
+        if nonce is not None and nonce in self._open:
+            return LocalRunner(self._open[nonce][0])
+        connection = connection_of_test_case(self.database)
+        return None if connection is None else LocalRunner(connection)
 
     def undecided(self, nonce: str) -> bool:
         """Return whether the transaction in which a hold was taken is still open."""
@@ -66,7 +70,7 @@ class Direct:
 
     def taken(self, connection: Any, nonce: str) -> None:
         """Note that a lock was taken in the open transaction, and watch what becomes of that."""
-        self._open[nonce] = connection
+        self._open[nonce] = connection, frozenset(connection.savepoint_ids)
 
         def commit() -> None:
             self._open.pop(nonce, None)
@@ -82,10 +86,14 @@ class Direct:
 
         ``free_again`` is then called on a thread of its own.
         """
-        self.forget(nonce)
+        taken = self._open.pop(nonce, None)
+        self._undone.discard(nonce)
 
         def rollback() -> None:
-            threading.Thread(target=free_again, name="distlock-rollback", daemon=True).start()
+            # What was rolled back may go back beyond the taking: then there is nothing to free.
+            open_now = connection.in_atomic_block and frozenset(connection.savepoint_ids)
+            if taken is None or (open_now is not False and taken[1] <= open_now):
+                threading.Thread(target=free_again, name="distlock-rollback", daemon=True).start()
 
         if connection.in_atomic_block:
             connection.on_commit(Fate(lambda: None, rollback))

@@ -1,0 +1,42 @@
+"""Finds the transaction that Django wraps around a test case, from any thread."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+from django.core import mail
+from django.db.backends.signals import connection_created
+
+_connections: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def watch() -> None:
+    """Note SQLite connections as they are made: later, another thread could not find them."""
+    connection_created.connect(_note, dispatch_uid="distlock.backends.testcase")
+
+
+def connection_of_test_case(database: str) -> Any:
+    """Return the SQLite connection of a running test case, None if there is none.
+
+    What asyncio code asks for is done on threads of ours, and the keeper has one of its own. They
+    would wait for a transaction that ends no sooner than the test.
+    """
+    if not hasattr(mail, "outbox"):  # Django's test environment, as its documentation tells it
+        return None
+    for connection in list(_connections):
+        if connection.alias == database and is_around_test_case(connection):
+            return connection
+    return None
+
+
+def is_around_test_case(connection: Any) -> bool:
+    """Return whether a connection is within the transaction of a test case."""
+    return connection.in_atomic_block and any(
+        block._from_testcase for block in connection.atomic_blocks
+    )
+
+
+def _note(connection: Any, **kwargs: Any) -> None:
+    if connection.vendor == "sqlite":
+        _connections.add(connection)

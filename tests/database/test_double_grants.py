@@ -1,0 +1,124 @@
+"""Processes that fight for one lock: it is never granted twice, and the checker would notice."""
+
+import itertools
+import os
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from distlock.clock import clock
+from distlock.exceptions import LockUnavailable
+from tests.children import hear, say
+from tests.database.speaking import claim, speaking
+from tests.databases import ALIASES
+
+PROCESSES = 4
+TURNS = 40
+
+
+class Intruder(Exception):
+    """Somebody else was inside."""
+
+
+def inside(folder, token):
+    """Be alone in a folder, or raise Intruder; notes the token."""
+    path = Path(folder) / "inside"
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        raise Intruder(token) from None
+    with open(Path(folder) / "tokens", "a") as tokens:
+        tokens.write(f"{token}\n")
+    time.sleep(random.uniform(0, 0.002))
+    path.unlink()
+
+
+def fight(database, dialect, name, folder):
+    """Take turns; ends with how many turns were had."""
+    backend = speaking(dialect)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
+    say("ready")
+    hear()
+    turns = 0
+    while turns < TURNS:
+        wish = claim(name)
+        try:
+            lease = backend.acquire(wish, clock() + 60)
+            inside(folder, lease.token)
+            turns += backend.release(lease)
+        except LockUnavailable:
+            withdraw(backend, wish)
+    say("turns", turns)
+    backend.close()
+
+
+def withdraw(backend, wish):
+    while True:
+        try:
+            return backend.withdraw(wish)
+        except LockUnavailable:
+            time.sleep(0.01)
+
+
+def fight_without_lock(folder):
+    """The same without any lock, until somebody was met or told to stop."""
+    say("ready")
+    hear()
+    for turn in itertools.count():
+        try:
+            inside(folder, turn)
+        except Intruder:
+            return say("met somebody")
+
+
+def started(child, *calls):
+    children = [child(*call) for call in calls]
+    for one in children:
+        assert one.line() == "ready"
+    for one in children:
+        one.tell("go")
+    return children
+
+
+def check(folder, children):
+    for one in children:
+        assert one.finish(90) == [f"turns {TURNS}"]
+    tokens = [int(line) for line in (folder / "tokens").read_text().split()]
+    assert len(tokens) >= TURNS * len(children)
+    assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("mixture", [[None], [None, "generic"]], ids=["own", "mixed"])
+def test_nobody_is_let_in_while_somebody_is_inside(make, kind, name, child, tmp_path, mixture):
+    make()
+    dialects = list(itertools.islice(itertools.cycle(mixture), PROCESSES))
+    calls = [(fight, ALIASES[kind], dialect, name, str(tmp_path)) for dialect in dialects]
+    check(tmp_path, started(child, *calls))
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_nor_where_the_row_has_to_be_asked_for_after_writing(make, kind, name, child, tmp_path):
+    make()
+    dialects = ["mysql", "mysql", None, None]
+    calls = [(fight, ALIASES[kind], dialect, name, str(tmp_path)) for dialect in dialects]
+    check(tmp_path, started(child, *calls))
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_nor_while_sessions_are_cut_at_any_moment(make, kind, name, child, proxied, tmp_path):
+    """Answers are lost, and questions asked again."""
+    proxy = proxied(kind)
+    make()
+    calls = [(fight, ALIASES[kind], None, name, str(tmp_path)) for _ in range(PROCESSES)]
+    children = started(child, *calls)
+    while any(one.running for one in children):
+        proxy.cut()
+        time.sleep(0.05)
+    check(tmp_path, children)
+
+
+def test_without_the_lock_somebody_is_met(child, tmp_path):
+    """The control: the checker sees what the lock prevents."""
+    children = started(child, *[(fight_without_lock, str(tmp_path)) for _ in range(PROCESSES)])
+    assert any(one.line() == "met somebody" for one in children)

@@ -1,0 +1,173 @@
+"""Locks in the test cases of a project, inside the transaction that Django wraps around each."""
+
+import asyncio
+import warnings
+
+import pytest
+from asgiref.sync import sync_to_async
+from django.contrib.auth.models import Group
+from django.db import transaction
+from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
+
+from distlock import Lock, LockError, LockNotHeld, locks
+from distlock.models import DatabaseLock
+from tests.databases import ALIASES
+
+GROUP = "written under the lock"
+
+
+def entry(kind, **more):
+    return {
+        "default": {
+            "BACKEND": "distlock.backends.database.DatabaseBackend",
+            "OPTIONS": {"database": ALIASES[kind]},
+            **more,
+        }
+    }
+
+
+class Cases:
+    """What a project's tests do with locks."""
+
+    kind: str
+
+    @property
+    def database(self):
+        return ALIASES[self.kind]
+
+    def write(self):
+        Group.objects.using(self.database).create(name=GROUP)
+
+    def run(self, result=None):
+        with override_settings(DISTLOCK=entry(self.kind)):
+            super().run(result)
+
+    def test_a_lock_is_taken_and_freed(self):
+        self.write()
+        with Lock("in a test case") as lock:
+            assert lock.held
+            assert lock.locked()
+            lock.verify()
+        assert not lock.locked()
+
+    def test_the_same_lock_again(self):
+        """What a test before this one left must not be in the way."""
+        with Lock("in a test case", blocking=False) as lock:
+            self.write()
+            assert lock.token > 0
+
+    def test_under_an_atomic_block(self):
+        with transaction.atomic(using=self.database), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.write()
+            with Lock("in a block"):
+                self.write_more()
+
+    def write_more(self):
+        Group.objects.using(self.database).create(name=f"{GROUP}, too")
+
+    def test_a_transaction_under_the_lock(self):
+        lock = Lock("around a transaction")
+        with lock.atomic():
+            self.write()
+            assert lock.held
+        assert Group.objects.using(self.database).filter(name=GROUP).exists()
+        assert not lock.locked()
+        with lock.atomic():
+            pass
+
+    def test_a_transaction_under_the_lock_that_fails(self):
+        lock = Lock("around a transaction that fails")
+        with self.assertRaises(ZeroDivisionError), lock.atomic():
+            self.write()
+            raise ZeroDivisionError
+        assert not Group.objects.using(self.database).filter(name=GROUP).exists()
+        assert not lock.locked()
+
+    def test_a_transaction_in_a_transaction_is_still_refused(self):
+        with (
+            transaction.atomic(using=self.database),
+            self.assertRaises(LockError),
+            Lock("nested").atomic(),
+        ):
+            raise AssertionError("the body ran")
+
+    def test_a_lock_that_is_not_held(self):
+        with self.assertRaises(LockNotHeld):
+            Lock("nobody's").release()
+
+    async def test_async_code(self):
+        await sync_to_async(self.write)()
+        async with Lock("async") as lock:
+            assert lock.held
+            assert await lock.alocked()
+            await lock.averify()
+        assert not await lock.alocked()
+
+    async def test_async_and_sync_code_exclude_each_other(self):
+        async with Lock("both"):
+            assert not await sync_to_async(Lock("both").acquire)(blocking=False)
+        await asyncio.sleep(0)
+
+
+class InSQLite(Cases, TestCase):
+    kind = "sqlite"
+    databases = {"default"}
+
+
+class InMemory(Cases, TestCase):
+    kind = "memory"
+    databases = {"memory"}
+
+
+class OnMariaDB(Cases, TestCase):
+    kind = "mariadb"
+    databases = {"mariadb"}
+
+
+class OnPostgreSQL(Cases, TestCase):
+    kind = "postgresql"
+    databases = {"postgresql"}
+
+
+class WithoutTransaction(Cases, TransactionTestCase):
+    kind = "sqlite"
+    databases = {"default"}
+
+
+class InMemoryWithoutTransaction(Cases, TransactionTestCase):
+    kind = "memory"
+    databases = {"memory"}
+
+
+@override_settings(DISTLOCK=entry("sqlite"))
+class RolledBack(TestCase):
+    """The lock that the first of these takes and leaves is gone with its transaction."""
+
+    databases = {"default"}
+
+    def test_1_is_left_without_release(self):
+        assert Lock("left behind").acquire(blocking=False)
+
+    def test_2_finds_nothing(self):
+        assert not DatabaseLock.objects.filter(lock="left behind").exists()
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        locks.close_all()
+
+
+@override_settings(DISTLOCK=entry("sqlite"))
+class Simple(SimpleTestCase):
+    """A test case that may not use databases may not use their locks."""
+
+    def test_is_refused(self):
+        with self.assertRaises(AssertionError):
+            Lock("where no database may be used").acquire(blocking=False)
+
+
+@pytest.fixture(autouse=True)
+def closed():
+    yield
+    locks.close_all()
