@@ -24,7 +24,8 @@ def kind(request):
 @pytest.fixture
 def using(kind, backend_settings, settings):
     """The alias of the backend under test."""
-    settings.DISTLOCK = backend_settings(kind, OPTIONS={"timeout": 2})
+    options = {"timeout": 2} if kind in DATABASES else {}
+    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
     yield "default"
     locks.close_all()
 

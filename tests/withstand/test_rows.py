@@ -67,21 +67,28 @@ def test_tokens_grow_over_rows_deleted_by_hand(actor, database, name):
 # A table that is not migrated
 
 
+#: the one other database that the servers' user may create
+EMPTY = "test_distlock"
+
+
 @pytest.fixture
-def unmigrated(kind, using, database, server, settings, tmp_path, request):
+def unmigrated(kind, database, settings, tmp_path):
     """Let the locks' database be one without tables."""
     was = settings.DATABASES[database]["NAME"]
-    if kind == "sqlite":
-        publish(database, {"NAME": str(tmp_path / "empty.sqlite3")})
-    else:
-        server(kind).execute("CREATE DATABASE distlock_empty")
-        publish(database, {"NAME": "distlock_empty"})
+    execute(kind, database, f"CREATE DATABASE {EMPTY}")
+    publish(database, {"NAME": str(tmp_path / "empty") if kind == "sqlite" else EMPTY})
     locks.close_all()
     yield database
     locks.close_all()
     publish(database, {"NAME": was})
+    execute(kind, database, f"DROP DATABASE {EMPTY}")
+
+
+def execute(kind, database, sql):
     if kind != "sqlite":
-        server(kind).execute("DROP DATABASE distlock_empty")
+        with connections[database].cursor() as cursor:
+            cursor.execute(sql)
+        connections[database].close()
 
 
 @pytest.mark.parametrize("who", ["thread", "task"])
