@@ -13,6 +13,7 @@ from distlock.backends.database.session import Statement
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.database.speaking import claim, eventually
+from tests.databases import ALIASES
 
 ONE = Statement("SELECT 1")
 
@@ -352,3 +353,52 @@ def test_a_session_whose_server_has_left_is_stale(backend, sql, kind):
         sql(ending)
         select.select([session.fileno()], [], [], 20)
         assert session.stale
+
+
+# Surroundings
+
+
+def work_with(database, name, default_timeout):
+    """In a process of its own: take turns from several threads (or greenlets)."""
+    import socket
+
+    from tests.children import say
+    from tests.database.speaking import speaking
+
+    if default_timeout:
+        socket.setdefaulttimeout(0.05)
+    backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
+    inside = []
+
+    def work():
+        for _ in range(5):
+            lease = backend.acquire(claim(name), clock() + 60)
+            inside.append(1)
+            assert len(inside) == 1
+            if default_timeout:
+                asking = one_of(
+                    database, mariadb="SELECT SLEEP(.2)", postgresql="SELECT pg_sleep(.2)"
+                )
+                backend.pool.run(Statement(asking))
+            assert backend.verify(lease)
+            inside.pop()
+            assert backend.release(lease)
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    backend.close()
+    say("done")
+
+
+def test_greenlets_can_use_locks(kind, make, name, child):
+    make()
+    assert child(work_with, ALIASES[kind], name, False, gevent=True).finish() == ["done"]
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_a_default_time_limit_of_sockets_does_not_reach_the_driver(kind, make, name, child):
+    make()
+    assert child(work_with, ALIASES[kind], name, True).finish() == ["done"]

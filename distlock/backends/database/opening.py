@@ -41,10 +41,11 @@ def open_session(
     wait in the server for as long as they like. ``pooled`` says that a pooler may give every
     packet to another server process: nothing is set that would last there.
     """
-    wrapper = connections[database].copy()
+    connection = connections[database]
+    settings = current_settings(connection)
+    wrapper = type(connection)({**settings, "AUTOCOMMIT": True, "TIME_ZONE": None}, database)
     wrapper.inc_thread_sharing()
-    wrapper.settings_dict.update(AUTOCOMMIT=True, TIME_ZONE=None)
-    options = wrapper.settings_dict.setdefault("OPTIONS", {})
+    options = wrapper.settings_dict["OPTIONS"]
     if wrapper.vendor == "sqlite":
         if wrapper.settings_dict["NAME"] == ":memory:":
             raise ImproperlyConfigured(
@@ -68,6 +69,11 @@ def open_session(
     session = _within(limit, lambda: _opened(Session, wrapper, set_up, limit))
     session.before = before
     return session
+
+
+def current_settings(connection: Any) -> dict[str, Any]:
+    """Return a copy of the settings that a connection would be made by now."""
+    return {**connection.settings_dict, "OPTIONS": {**connection.settings_dict["OPTIONS"]}}
 
 
 def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import copy
 import os
 import threading
 import weakref
@@ -15,7 +14,7 @@ from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
-from distlock.backends.database.opening import open_session
+from distlock.backends.database.opening import current_settings, open_session
 from distlock.backends.database.session import Answer, Session, Statement
 from distlock.backends.database.watchdog import watchdog
 from distlock.clock import clock, left
@@ -130,7 +129,7 @@ class Pool:
             self._give_back(session)
 
     def _open(self, limit: float, *, blocking: bool = False) -> Session:
-        settings = copy.deepcopy(connections[self.database].settings_dict)
+        settings = current_settings(connections[self.database])
         session = open_session(
             self.database, limit, timeout=self.timeout, blocking=blocking, pooled=self.pooled
         )

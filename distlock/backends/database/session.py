@@ -94,8 +94,10 @@ class Session(Runner):
         self.ident = _server_id(wrapper)
         self._closing = threading.Lock()
         # A descriptor of our own: the driver may close its own at any time, and the number would
-        # then belong to another socket just when we shut it down.
-        self._socket = _socket_of(wrapper)
+        # then belong to another socket just when we shut it down. It is none of Python's sockets,
+        # which would bring a time limit of their own to the driver's.
+        fd = _fileno(wrapper)
+        self._fd = os.dup(fd) if fd >= 0 else -1
         self._overran = False
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
@@ -105,7 +107,7 @@ class Session(Runner):
         """See Runner.run_all(). ``limit`` is the time that the server gets for the answer."""
         if self.before:
             statement = statement._replace(sql="; ".join((*self.before, statement.sql)))
-        if self._socket is None or limit is None:
+        if self._fd < 0 or limit is None:
             return super().run_all(statement, limit)[len(self.before) :]
         watch = watchdog.add(limit, self._overrun)
         try:
@@ -127,23 +129,23 @@ class Session(Runner):
     def hang_up(self) -> None:
         """Shut the socket down, which ends whatever waits for it; the session is of no use then."""
         self.usable = False
-        with self._closing:
-            if self._socket is not None:
-                with contextlib.suppress(OSError):  # the other side was first
-                    self._socket.shutdown(socket.SHUT_RDWR)
+        with self._closing, contextlib.suppress(OSError):  # the other side was first
+            if self._fd >= 0:
+                with socket.socket(fileno=os.dup(self._fd)) as end:
+                    end.shutdown(socket.SHUT_RDWR)
 
     @property
     def stale(self) -> bool:
         """Whether the server has said something, or hung up, while nothing was asked."""
-        if self._socket is None:
+        if self._fd < 0:
             return False
         poll = select.poll()
-        poll.register(self._socket, select.POLLIN)
+        poll.register(self._fd, select.POLLIN)
         return bool(poll.poll(0))
 
     def fileno(self) -> int:
         """Return a descriptor of the session's socket, -1 where there is none."""
-        return -1 if self._socket is None else self._socket.fileno()
+        return self._fd
 
     def close(self) -> None:
         """End the session, quietly, whatever state it is in; the server frees its native locks."""
@@ -152,19 +154,18 @@ class Session(Runner):
         with contextlib.suppress(Exception):  # it is gone either way
             self.wrapper.close()
         with self._closing:
-            if self._socket is not None:
-                self._socket.close()
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
 
     def leave_to_parent(self) -> None:
         """After a fork, in the child: let nothing that happens here reach the parent's session."""
         self.usable = False
         _graveyard.append(self)  # a destructor would say goodbye to the server
-        if self._socket is None:
-            return
         nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, self._socket.fileno(), inheritable=False)
-        if (fd := _fileno(self.wrapper)) >= 0:
-            os.dup2(nowhere, fd, inheritable=False)
+        for fd in (self._fd, _fileno(self.wrapper)):
+            if fd >= 0:
+                os.dup2(nowhere, fd, inheritable=False)
         os.close(nowhere)
 
 
@@ -200,12 +201,6 @@ def _fileno(wrapper: Any) -> int:
         return int(fileno())
     except Exception:  # the driver knows the method, but has no socket (any more)
         return -1
-
-
-def _socket_of(wrapper: Any) -> socket.socket | None:
-    if (fd := _fileno(wrapper)) < 0:
-        return None
-    return socket.socket(fileno=os.dup(fd))
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
