@@ -69,6 +69,14 @@ class TestOnEveryDatabase:
         assert f"manage.py migrate distlock --database={ALIASES[kind]}" in message.hint
         assert not message.is_serious()  # or `migrate` itself would refuse to run
 
+    def test_the_first_migrate_of_all_is_not_warned_of_itself(self, database, kind):
+        aside = "ALTER TABLE django_migrations RENAME TO set_aside"
+        with changed(database, kind, "DROP TABLE database_lock", aside):
+            found = messages(kind)
+            connections[ALIASES[kind]].close()
+            database.execute("ALTER TABLE set_aside RENAME TO django_migrations")
+        assert found == []
+
     def test_a_missing_column_is_named(self, database, kind):
         with changed(database, kind, "ALTER TABLE database_lock DROP COLUMN token"):
             (message,) = messages(kind)

@@ -14,6 +14,9 @@ from django.db import NotSupportedError, connections
 
 from distlock.models import DatabaseLock
 
+#: where Django notes what has been migrated
+_MIGRATIONS = "django_migrations"
+
 TABLE = DatabaseLock._meta.db_table
 #: Signs in the settings of PostgreSQL that a pooler stands before it; 6432 is PgBouncer's own port.
 POOLER_PORT = "6432"
@@ -105,7 +108,10 @@ def _table(entry: str, connection: Any) -> Iterator[CheckMessage]:
     with connection.cursor() as cursor:
         introspection = connection.introspection
         found: set[str] = set()
-        if TABLE in introspection.table_names(cursor):
+        tables = introspection.table_names(cursor)
+        if not {TABLE, _MIGRATIONS} & set(tables):
+            return  # nothing has ever been migrated: this is the first `migrate`, as a rule
+        if TABLE in tables:
             description = introspection.get_table_description(cursor, TABLE)
             found = {column.name for column in description}
         if missing := [c for f in _fields() if (c := str(f.column)) not in found]:
