@@ -39,6 +39,18 @@ def test_an_unknown_engine_is_spoken_to_by_the_orm(backend):
     assert isinstance(dialect_for(Wrapper()), Generic)
 
 
+def test_an_old_sqlite_is_spoken_to_by_the_orm(backend):
+    """Before 3.35 it could not return what it had written."""
+
+    class Wrapper:
+        vendor = "sqlite"
+
+        class Database:
+            sqlite_version_info = (3, 34, 1)
+
+    assert isinstance(dialect_for(Wrapper()), Generic)
+
+
 def test_the_table_is_the_models(backend):
     assert DatabaseLock._meta.db_table == TABLE
     assert [field.column for field in DatabaseLock._meta.fields] == ["id", *COLUMNS]

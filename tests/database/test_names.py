@@ -79,6 +79,15 @@ def test_long_names_of_hosts_and_threads_are_cut(backend, name):
     assert backend.release(lease)
 
 
+def test_nobody_checks_what_threads_are_called(backend, name):
+    from distlock.lease import Owner
+
+    lease = backend.try_acquire(claim(name, Owner("key", "höst\x00", 1, "a\nb\ud800 🔒'%s\\")))
+    owner = backend.inspect(name).owner
+    assert (owner.host, owner.thread) == ("höst?", "a?b? 🔒'%s\\")
+    assert backend.release(lease)
+
+
 PREFIXES = [
     "",
     "l",

@@ -49,7 +49,7 @@ def test_what_a_session_with_mariadb_is_told(backend):
             " @@tx_isolation, @@character_set_client"
         )
     )
-    assert settings.rows == [(1, "+00:00", 1, 5, "READ-COMMITTED", "utf8mb4")]
+    assert settings.rows == [(1, "+00:00", 1, 1, "READ-COMMITTED", "utf8mb4")]
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])

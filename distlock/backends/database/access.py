@@ -8,7 +8,12 @@ from typing import Any, TypeVar
 
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.direct import Direct
-from distlock.backends.database.errors import RowLocked, StatementFailed, unavailable
+from distlock.backends.database.errors import (
+    ROW_WAIT,
+    RowLocked,
+    StatementFailed,
+    unavailable,
+)
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Answer, Runner, Statement
 from distlock.clock import clock
@@ -38,7 +43,7 @@ class Access:
             try:
                 return self.attempt(work, until, nonce)
             except RowLocked as failed:
-                if clock() >= until:
+                if clock() + ROW_WAIT >= until:
                     raise self.unavailable(failed) from failed.__cause__
             except StatementFailed as failed:
                 raise self.unavailable(failed) from failed.__cause__

@@ -111,7 +111,7 @@ class DatabaseBackend(BaseBackend):
                 row = row_of(self._access, claim.name, until)
                 if row and not row.free and row.owner != claim.owner.key:
                     return None
-                if clock() >= until:
+                if clock() + errors.ROW_WAIT >= until:
                     raise self._access.unavailable(failed) from failed.__cause__
             except errors.StatementFailed as failed:
                 raise self._access.unavailable(failed) from failed.__cause__

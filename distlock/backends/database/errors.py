@@ -7,6 +7,10 @@ from typing import Any
 
 from distlock.exceptions import LockUnavailable
 
+#: Seconds that a statement waits for locks: nobody needs those of a row for longer who does nothing
+#: but commit.
+ROW_WAIT = 1.0
+
 
 class StatementFailed(Exception):
     """A statement had no answer. The driver's error is the ``__cause__``.
@@ -34,7 +38,7 @@ class Overran(StatementFailed):
 
 
 class RowLocked(StatementFailed):
-    """A transaction of someone else kept a row for longer than is waited for."""
+    """A transaction of someone else kept a row, or the table, for as long as ROW_WAIT."""
 
     usable = True
     sent = False

@@ -22,6 +22,10 @@ from distlock.backends.database.session import Session, Statement
 Options = dict[str, Any]
 
 _MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
+# Time limits for locks are in seconds, see ROW_WAIT. The second one is about whole tables.
+_MYSQL = (
+    "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
+)
 _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
     " SET lock_timeout = '{0}s'"
@@ -58,7 +62,8 @@ def open_session(
     set_up: str | None = None
     before: tuple[str, ...] = ()
     if wrapper.vendor == "mysql":
-        set_up = _mysql(options, limit, timeout, blocking)
+        _mysql(options, limit, timeout, blocking)
+        set_up = _MYSQL
     elif wrapper.vendor == "postgresql":
         _postgresql(options, limit)
         if pooled:
@@ -76,7 +81,7 @@ def current_settings(connection: Any) -> dict[str, Any]:
     return {**connection.settings_dict, "OPTIONS": {**connection.settings_dict["OPTIONS"]}}
 
 
-def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> str:
+def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> None:
     options.update(charset="utf8mb4", isolation_level="read committed")
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
     for option in ("read_timeout", "write_timeout"):
@@ -85,11 +90,6 @@ def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> st
             options.pop(option, None)
         else:
             options[option] = _at_most(options, option, timeout + 1)
-    # lock_wait_timeout is about ALTER TABLE: what waits for it must not go on when we have left.
-    return (
-        "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1,"
-        f" lock_wait_timeout = {math.ceil(timeout)}"
-    )
 
 
 def _postgresql(options: Options, limit: float) -> None:

@@ -268,10 +268,15 @@ def columns(claim: Claim) -> dict[str, Any]:
         "description": claim.description,
         "owner": claim.owner.key,
         "nonce": claim.nonce,
-        "host": claim.owner.host[:_MAX_TEXT],
+        "host": _storable(claim.owner.host),
         "process": claim.owner.pid,
-        "thread": claim.owner.thread[:_MAX_TEXT],
+        "thread": _storable(claim.owner.thread),
     }
+
+
+def _storable(text: str) -> str:
+    """Return text that any database takes: nobody has checked what threads and hosts are called."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])
 
 
 def whole(seconds: float, per_second: int) -> int:

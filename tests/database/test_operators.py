@@ -1,0 +1,87 @@
+"""People at work on the table itself: what they lock is not what somebody holds."""
+
+import threading
+from contextlib import contextmanager
+
+import pytest
+from django.db import connections, transaction
+
+from distlock.exceptions import LockUnavailable
+from distlock.models import DatabaseLock
+from tests.database.conftest import SERVERS
+from tests.database.speaking import claim
+
+pytestmark = pytest.mark.parametrize("kind", SERVERS)
+
+
+@pytest.fixture
+def backend(make):
+    return make(timeout=2.5)
+
+
+@contextmanager
+def table_locked(database, how):
+    """Keep everyone from writing to the table, or from reading it, too."""
+    connection = connections[database]
+    locking = {
+        ("mariadb", "writes"): "LOCK TABLES database_lock READ",
+        ("mariadb", "all"): "LOCK TABLES database_lock WRITE",
+        ("postgresql", "writes"): "LOCK TABLE database_lock IN SHARE MODE",
+        ("postgresql", "all"): "LOCK TABLE database_lock IN ACCESS EXCLUSIVE MODE",
+    }[connection.vendor.replace("mysql", "mariadb"), how]
+    with transaction.atomic(using=database), connection.cursor() as cursor:
+        cursor.execute(locking)
+        yield
+        if connection.vendor == "mysql":
+            cursor.execute("UNLOCK TABLES")
+
+
+@pytest.mark.parametrize("how", ["writes", "all"])
+def test_a_free_lock_in_a_locked_table_is_not_taken_for_held(backend, database, name, how):
+    lease = backend.try_acquire(claim(name))
+    assert backend.release(lease)
+    with table_locked(database, how):
+        for wanted in (name, f"{name}:new"):
+            with pytest.raises(LockUnavailable):
+                backend.try_acquire(claim(wanted))
+    assert backend.try_acquire(claim(name))
+
+
+def test_a_held_lock_in_a_locked_table_is_held(backend, database, name):
+    lease = backend.try_acquire(claim(name))
+    with table_locked(database, "writes"):
+        assert backend.try_acquire(claim(name)) is None
+        assert backend.verify(lease)
+        with pytest.raises(LockUnavailable) as raised:
+            backend.release(lease)
+        assert raised.value.sent is False
+    assert backend.release(lease)
+
+
+def test_a_free_row_that_is_locked_is_waited_for(backend, database, name):
+    """Somebody edits it in the admin."""
+    lease = backend.try_acquire(claim(name))
+    backend.release(lease)
+    taken = []
+    with transaction.atomic(using=database):
+        DatabaseLock.objects.using(database).select_for_update().get(lock=name)
+        taking = threading.Thread(target=lambda: taken.append(backend.try_acquire(claim(name))))
+        taking.start()
+        taking.join(0.5)
+        assert taking.is_alive()
+    taking.join()
+    assert taken[0] is not None
+
+
+def test_a_row_that_is_being_deleted_is_taken_anew(backend, database, name):
+    lease = backend.try_acquire(claim(name))
+    taken = []
+    with transaction.atomic(using=database):
+        DatabaseLock.objects.using(database).filter(lock=name).delete()
+        taking = threading.Thread(target=lambda: taken.append(backend.try_acquire(claim(name))))
+        taking.start()
+        taking.join(0.3)
+    taking.join()
+    connections[database].close()
+    assert taken[0] is not None
+    assert taken[0].token > lease.token
