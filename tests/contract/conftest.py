@@ -1,8 +1,12 @@
 """The same tests for every backend, with threads, tasks and processes as owners."""
 
 import uuid
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
+from django.conf import settings
+from django.test import override_settings
 
 from distlock import locks
 from tests.contract.actor_process import ProcessActor, Processes
@@ -45,6 +49,20 @@ def pytest_generate_tests(metafunc):
     metafunc.parametrize(("kind", "roles"), cases, ids=ids)
 
 
+def pytest_collection_modifyitems(items):
+    """Run all tests of one kind of backend before those of the next, on the same sessions."""
+    here = str(Path(__file__).parent)
+    places = [place for place, item in enumerate(items) if str(item.path).startswith(here)]
+    chosen = sorted((items[place] for place in places), key=_kind_of)
+    for place, item in zip(places, chosen, strict=True):
+        items[place] = item
+
+
+def _kind_of(item):
+    spec = getattr(item, "callspec", None)
+    return KINDS.index(spec.params["kind"]) if spec and "kind" in spec.params else -1
+
+
 @pytest.fixture
 def kind():
     """The kind of backend, as ``backend_settings`` calls it."""
@@ -55,12 +73,27 @@ def roles():
     """What the actors of the test are."""
 
 
+@pytest.fixture(scope="session")
+def configured():
+    """``configured(DISTLOCK)``: let this be the setting until another is asked for."""
+    with ExitStack() as after:
+
+        def configure(wanted):
+            if getattr(settings, "DISTLOCK", None) != wanted:
+                after.close()
+                after.enter_context(override_settings(DISTLOCK=wanted))
+
+        yield configure
+
+
 @pytest.fixture
-def using(kind, backend_settings, settings):
+def using(kind, backend_settings, configured):
     """The alias of the backend under test."""
-    settings.DISTLOCK = backend_settings(kind)
+    wanted = backend_settings(kind)
+    configured(wanted)
     yield "default"
-    locks.close_all()
+    if kind in ONE_PROCESS:
+        locks.close_all()  # its locks end with it
 
 
 @pytest.fixture

@@ -54,11 +54,11 @@ def test_breaking_twice_breaks_once(anna, ben, name):
     assert ben.lock(name).force_release(token) is False
 
 
-def test_an_ended_lease_can_be_broken_and_then_is_gone(anna, ben, backend, name):
+def test_an_ended_lease_can_be_broken_and_then_is_gone(anna, carl, backend, name):
     held = anna.take(name, lease=0.2, renew=False)
     token = held.token
-    eventually(lambda: not ben.lock(name).locked())
-    assert ben.lock(name).force_release(token) is True
+    eventually(lambda: not carl.lock(name).locked())
+    assert carl.lock(name).force_release(token) is True
     assert list(backend.list(name)) == []
 
 

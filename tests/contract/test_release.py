@@ -39,9 +39,9 @@ def test_someone_elses_lock_answers_nothing_about_ones_own_hold(anna, ben, name,
         ben.lock(name).start(member).result(PATIENCE)
 
 
-def test_leaving_after_the_lease_ended_does_not_touch_the_successor(anna, ben, name):
+def test_leaving_after_the_lease_ended_does_not_touch_the_successor(anna, carl, name):
     stale = anna.take(name, lease=0.3, renew=False)
-    successor = ben.take(name)
+    successor = carl.take(name)
     with pytest.raises(LockLost):
         stale.release()
     successor.verify()
@@ -58,9 +58,9 @@ def test_leaving_after_a_break_does_not_touch_the_successor(anna, ben, name):
     assert not anna.tries(name)
 
 
-def test_verifying_after_the_lease_ended_finds_the_successor_out(anna, ben, name):
+def test_verifying_after_the_lease_ended_finds_the_successor_out(anna, carl, name):
     stale = anna.take(name, lease=0.3, renew=False)
-    ben.take(name)
+    carl.take(name)
     with pytest.raises(LockLost):
         stale.verify()
 

@@ -55,10 +55,10 @@ def test_whoever_had_the_swept_lock_has_lost_it(anna, backend, name):
         lock.release()
 
 
-def test_a_swept_lock_can_be_taken(anna, ben, backend, name):
+def test_a_swept_lock_can_be_taken(anna, carl, backend, name):
     ended(anna, name)
     backend.sweep()
-    assert ben.tries(name)
+    assert carl.tries(name)
 
 
 def test_sweeping_does_not_disturb_who_waits(anna, ben, backend, name):
