@@ -3,6 +3,7 @@
 import itertools
 import os
 import random
+import threading
 import time
 from pathlib import Path
 
@@ -62,14 +63,16 @@ def withdraw(backend, wish):
 
 
 def fight_without_lock(folder):
-    """The same without any lock, until somebody was met or told to stop."""
+    """The same without any lock, until somebody has met somebody."""
     say("ready")
     hear()
-    for turn in itertools.count():
+    met = Path(folder) / "met"
+    while not met.exists():
         try:
-            inside(folder, turn)
+            inside(folder, 0)
         except Intruder:
-            return say("met somebody")
+            met.touch()
+    say("met somebody")
 
 
 def started(child, *calls):
@@ -112,13 +115,22 @@ def test_nor_while_sessions_are_cut_at_any_moment(make, kind, name, child, proxi
     make()
     calls = [(fight, ALIASES[kind], None, name, str(tmp_path)) for _ in range(PROCESSES)]
     children = started(child, *calls)
-    while any(one.running for one in children):
+    over = threading.Event()
+    cutting = threading.Thread(target=cut_until, args=(over, proxy))
+    cutting.start()
+    try:
+        check(tmp_path, children)
+    finally:
+        over.set()
+        cutting.join()
+
+
+def cut_until(over, proxy):
+    while not over.wait(0.05):
         proxy.cut()
-        time.sleep(0.05)
-    check(tmp_path, children)
 
 
 def test_without_the_lock_somebody_is_met(child, tmp_path):
     """The control: the checker sees what the lock prevents."""
     children = started(child, *[(fight_without_lock, str(tmp_path)) for _ in range(PROCESSES)])
-    assert any(one.line() == "met somebody" for one in children)
+    assert [one.line() for one in children] == ["met somebody"] * PROCESSES

@@ -74,14 +74,18 @@ class LocalSession(Session):
     def close(self) -> None:
         """See Session.close()."""
         with gate.closed:
+            self._close()
             super().close()
 
     def leave_to_parent(self) -> None:
         """See Session.leave_to_parent()."""
         super().leave_to_parent()
-        # It is at rest, and what is known of its locks must be forgotten.
+        self._close()  # it is at rest, and what is known of its locks must be forgotten
+
+    def _close(self) -> None:
+        # Django's close() leaves a connection open whose database is in memory.
         with contextlib.suppress(Exception):
-            self.wrapper.close()
+            self.wrapper.connection.close()
 
 
 def _patiently(attempt: Callable[[], T], locked: type[StatementFailed], limit: float | None) -> T:

@@ -2,8 +2,9 @@
 
 What other modules build on (everything else in this package goes through it):
 
-- :func:`distlock.backends.database.pool.Pool.run` runs a statement on a shared session. It retries
-  what may be retried, and raises nothing but a :class:`~.errors.StatementFailed`.
+- :meth:`distlock.backends.database.pool.Pool.run` runs a statement on a shared session, and
+  :meth:`Pool.do` several. They try again what may be tried again, and raise nothing but a
+  :class:`~.errors.StatementFailed`.
 - :meth:`Pool.session` lends a shared session, :meth:`Pool.open` opens one of one's own, with
   ``blocking=True`` for one that may wait in the server for as long as it likes.
 - :meth:`Session.run` and :meth:`Session.run_all` run one statement, or several in one packet;

@@ -13,12 +13,14 @@ from django.db.models.sql import DeleteQuery, InsertQuery, UpdateQuery
 from django.utils import timezone
 
 from distlock.backends.database.dialects.base import COLUMNS, LONGEST, Ask, Dialect, Row, columns
-from distlock.backends.database.errors import Duplicate
+from distlock.backends.database.errors import Conflict, Duplicate
 from distlock.backends.database.session import Answer, Statement
 from distlock.lease import Claim, Lease
 
 #: The server's time may be rounded down; a lease must not end there before it ends here.
 _ROUNDING = timedelta(milliseconds=1)
+#: How often a row may be made or removed by others while one takes the lock.
+_ATTEMPTS = 5
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -40,12 +42,14 @@ class Generic(Dialect):
             "expires_at": _from_now(claim.duration),
         }
         locks = self._locks.filter(possible, lock=claim.name)
-        while True:
-            ask(self._update(locks, **grant, token=F("token") + 1))
+        updating = self._update(locks, **grant, token=F("token") + 1)
+        for _ in range(_ATTEMPTS):
+            ask(updating)
             if rows := self.rows(ask(self.one(claim.name))):
                 return rows[0].token if rows[0].nonce == claim.nonce else None
             with suppress(Duplicate):  # someone else was first
                 ask(self._insert(**grant, token=self._microseconds(ask)))
+        raise Conflict("the row of the lock comes and goes")
 
     def free(self, lock: str, **hold: str | int) -> Statement:
         return self._free(self._locks.filter(lock=lock, **hold).exclude(owner=""))
