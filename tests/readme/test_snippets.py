@@ -71,7 +71,9 @@ def test_code_runs(snippet, reader):
     run(snippet, reader)
 
 
-@pytest.mark.parametrize("snippet", [part for part in SNIPPETS if is_settings(part)], ids=first_line)
+@pytest.mark.parametrize(
+    "snippet", [part for part in SNIPPETS if is_settings(part)], ids=first_line
+)
 def test_settings_are_accepted(snippet, settings):
     names = {}
     exec(snippet, names)
