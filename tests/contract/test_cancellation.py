@@ -109,9 +109,10 @@ def test_a_time_limit_of_asyncio_ends_the_wait(task, carl, using, name):
     assert carl.lock(name).acquire(timeout=PATIENCE)
 
 
-def test_a_cancel_at_any_moment_leaves_the_task_with_the_lock_or_without(task, using, carl, name):
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_cancel_at_any_moment_leaves_nothing_behind(task, using, carl, name, blocking):
     """Cancelled between asking and getting, again and again, a bit later each time."""
-    lock = Lock(name, using=using)
+    lock = Lock(name, using=using, blocking=blocking, lease=3600)
 
     async def attempt(steps):
         taking = asyncio.create_task(take_and_leave())
