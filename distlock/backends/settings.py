@@ -66,11 +66,11 @@ class BackendSettings:
             self.refuse(f"OPTIONS[{option!r}] is {value!r}; it must be one of {', '.join(allowed)}")
         return str(value)
 
-    def count(self, option: str) -> int:
-        """Return an option that must be a whole number, not below zero."""
+    def count(self, option: str, *, at_least: int = 0) -> int:
+        """Return an option that must be a whole number, not below ``at_least``."""
         value = self.options[option]
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            self.refuse(f"OPTIONS[{option!r}] must be a whole number >= 0, not {value!r}")
+        if not isinstance(value, int) or isinstance(value, bool) or value < at_least:
+            self.refuse(f"OPTIONS[{option!r}] must be a whole number >= {at_least}, not {value!r}")
         return int(value)
 
     def refuse(self, problem: str) -> NoReturn:

@@ -3,6 +3,7 @@
 import os
 import select
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.core import mail
@@ -194,6 +195,34 @@ def test_one_session_serves_call_after_call(backend, name):
 def test_threads_that_ask_at_once_have_sessions_of_their_own(backend):
     with backend.pool.session() as first, backend.pool.session() as second:
         assert first is not second
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_many_threads_share_a_few_sessions(make, kind):
+    backend = make(sessions=2)
+    who = Statement(
+        one_of(
+            kind,
+            mariadb="SELECT CONNECTION_ID(), SLEEP(0.05)",
+            postgresql="SELECT pg_backend_pid(), pg_sleep(0.05)::text",
+        )
+    )
+    with ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(backend.pool.run, who) for _ in range(8)]
+        assert len({future.result().rows[0][0] for future in asked}) == 2
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_who_finds_no_free_session_in_time_is_told_so(make, kind):
+    backend = make(sessions=1)
+    asleep = Statement(one_of(kind, mariadb="SELECT SLEEP(1)", postgresql="SELECT pg_sleep(1)"))
+    with ThreadPoolExecutor(1) as threads:
+        busy = threads.submit(backend.pool.run, asleep)
+        eventually(lambda: backend.pool.busy == 1)
+        with pytest.raises(LockUnavailable, match="session") as caught:
+            backend.try_acquire(claim("busy"), clock() + 0.1)
+        assert caught.value.sent is False
+        busy.result()
 
 
 def test_a_session_that_was_interrupted_is_given_up(backend):

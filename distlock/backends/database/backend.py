@@ -47,6 +47,8 @@ class DatabaseBackend(BaseBackend):
     - ``keep``: seconds that the row of a free lock is kept before a sweep removes it (86400).
     - ``idle``: seconds that an unused session is kept; a minute, and 0 where Django's tests run,
       because an open session would keep the test database from being dropped.
+    - ``sessions``: most sessions that the threads of a process share for all that is answered at
+      once; further threads wait for one to be free (4).
     - ``waiters``: sessions that one process may have blocked in native waits; more waits poll (8).
     """
 
@@ -56,6 +58,7 @@ class DatabaseBackend(BaseBackend):
         "timeout": 5,
         "keep": 86400,
         "idle": None,
+        "sessions": 4,
         "waiters": 8,
     }
     supports_owner: ClassVar[bool] = True
@@ -80,6 +83,7 @@ class DatabaseBackend(BaseBackend):
             self.database,
             timeout=self.settings.seconds("timeout"),
             idle=idle if idle in (None, 0) else self.settings.seconds("idle"),
+            sessions=self.settings.count("sessions", at_least=1),
             pooled=self.wait == "poll",
         )
         self._direct = Direct(self.database)

@@ -36,15 +36,24 @@ class Pool:
     """Sessions with one database, which the threads of a process share."""
 
     def __init__(
-        self, database: str, *, timeout: float, idle: float | None = None, pooled: bool = False
+        self,
+        database: str,
+        *,
+        timeout: float,
+        sessions: int,
+        idle: float | None = None,
+        pooled: bool = False,
     ) -> None:
         """``timeout`` and ``idle`` are seconds: the most for any answer, and to keep a session.
+
+        At most ``sessions`` are shared at a time; that many threads and no more ask at once.
 
         ``idle=None`` is a minute, but nothing where Django's tests run: an open session would keep
         the test database from being dropped. See open_session() for ``pooled``.
         """
         self.database = database
         self.timeout = timeout
+        self.sessions = sessions
         self.pooled = pooled
         self._idle = idle
         self.reset()
@@ -55,11 +64,18 @@ class Pool:
         self._mutex = threading.Lock()
         self._free: list[tuple[Session, float]] = []  # with when it was given back; newest last
         self._lent: set[Session] = set()
+        self._places = threading.BoundedSemaphore(self.sessions)
         self._reaping = False
 
     def limit(self, deadline: float | None) -> float:
         """Return the seconds that the server gets for an answer that is due by ``deadline``."""
         return max(left(deadline, self.timeout), min(SHORTEST_LIMIT, self.timeout))
+
+    @property
+    def busy(self) -> int:
+        """How many sessions are in use now."""
+        with self._mutex:
+            return len(self._lent)
 
     def run(self, request: Request, deadline: float | None = None) -> Answer:
         """Run a statement that may be repeated: twice must be as good as once. See do()."""
@@ -80,7 +96,7 @@ class Pool:
         dead = sent = False
         while True:
             try:
-                with self._session(self.limit(until), fresh=dead) as session:
+                with self._session(until, fresh=dead) as session:
                     return work(session, until)
             except (errors.Gone, errors.Conflict, errors.Cancelled) as failed:
                 sent = failed.sent = failed.sent or sent
@@ -95,7 +111,7 @@ class Pool:
     @contextmanager
     def session(self, deadline: float | None = None) -> Iterator[Session]:
         """Lend a shared session, for statements that answer at once; raises NoSession."""
-        with self._session(self.limit(deadline)) as session:
+        with self._session(clock() + self.limit(deadline)) as session:
             yield session
 
     def open(self, deadline: float | None = None, *, blocking: bool = False) -> Session:
@@ -114,8 +130,17 @@ class Pool:
             session.close()
 
     @contextmanager
-    def _session(self, limit: float, *, fresh: bool = False) -> Iterator[Session]:
-        session = self._take(fresh) or self._open(limit)
+    def _session(self, until: float, *, fresh: bool = False) -> Iterator[Session]:
+        if not self._places.acquire(timeout=self.limit(until)):
+            raise errors.NoSession(f"none of {self.sessions} sessions was free in time")
+        try:
+            with self._lend(self._take(fresh) or self._open(self.limit(until))) as session:
+                yield session
+        finally:
+            self._places.release()
+
+    @contextmanager
+    def _lend(self, session: Session) -> Iterator[Session]:
         with self._mutex:
             self._lent.add(session)
         try:
