@@ -54,12 +54,13 @@ class LocalBackend(BaseBackend):
 
     def reset(self) -> None:
         """Hold nothing: in the child of a fork, the holds are the parent's."""
-        self._changed = threading.Condition(threading.Lock())
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
         self._held: dict[str, _Held] = {}
         self._of_thread = threading.local()  # the holds that its open transaction is tied to
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
-        with self._changed:
+        with self._mutex:
             held = self._held.get(claim.name)
             if held and not held.expired and held.claim.owner != claim.owner:
                 return None
@@ -69,7 +70,7 @@ class LocalBackend(BaseBackend):
             return claim.granted(self._last_token, now)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
-        with self._changed:
+        with self._mutex:
             return {lease.nonce: self._renew(lease) for lease in leases}
 
     def _renew(self, lease: Lease) -> bool:
@@ -80,30 +81,30 @@ class LocalBackend(BaseBackend):
         return True
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
-        with self._changed:
+        with self._mutex:
             return self._free(lease.claim)
 
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
-        with self._changed:
+        with self._mutex:
             self._free(claim)
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
-        with self._changed:
+        with self._mutex:
             held = self._current(lease.claim)
             return held is not None and not held.expired
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
-        with self._changed:
+        with self._mutex:
             held = self._held.get(name)
             return self._info(held) if held else LockInfo(name, self.alias)
 
     def list(self, prefix: str = "", deadline: float | None = None) -> list[LockInfo]:
-        with self._changed:
+        with self._mutex:
             names = sorted(name for name in self._held if name.startswith(prefix))
             return [self._info(self._held[name]) for name in names]
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
-        with self._changed:
+        with self._mutex:
             held = self._held.get(name)
             if held is None or held.token != token:
                 return None
@@ -116,7 +117,7 @@ class LocalBackend(BaseBackend):
         return lease
 
     def sweep(self) -> Swept:
-        with self._changed:
+        with self._mutex:
             ended = [name for name, held in self._held.items() if held.expired]
             for name in ended:
                 del self._held[name]
@@ -149,7 +150,7 @@ class LocalBackend(BaseBackend):
             )
 
     def _set_committing(self, lease: Lease, committing: bool) -> None:
-        with self._changed:
+        with self._mutex:
             held = self._current(lease.claim)
             if committing and (held is None or held.expired):
                 raise LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")

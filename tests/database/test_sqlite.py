@@ -232,6 +232,22 @@ def test_a_writer_that_does_not_end_is_no_holder(make, database, name):
 
 
 @pytest.mark.parametrize("kind", ["sqlite"])
+def test_asking_for_a_held_lock_writes_nothing(make, database, name):
+    """It fails at once, whoever writes, and keeps nobody else from writing."""
+    backend = make(timeout=0.4)
+    lease = backend.try_acquire(claim(name))
+    settings = connections.settings[database]
+    writer = sqlite3.connect(settings["NAME"], isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    try:
+        assert backend.try_acquire(claim(name)) is None
+    finally:
+        writer.execute("ROLLBACK")
+        writer.close()
+    assert backend.release(lease)
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
 def test_a_renewal_that_cannot_write_keeps_to_its_deadline(backend, database, name):
     lease = backend.try_acquire(claim(name))
     settings = connections.settings[database]

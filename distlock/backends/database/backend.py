@@ -101,6 +101,11 @@ class DatabaseBackend(BaseBackend):
             return self._acquire_inside(runner, claim, deadline)
 
         def take(dialect: Dialect, ask: Ask) -> Lease | None:
+            # Where one writes at a time, those who ask in vain must not keep holders from renewing.
+            if dialect.one_writer:
+                rows = dialect.rows(ask(dialect.one(claim.name)))
+                if rows and rows[0].held_against(claim.owner):
+                    return None
             sent_at = clock()
             token = dialect.take(ask, claim)
             return None if token is None else claim.granted(token, sent_at)

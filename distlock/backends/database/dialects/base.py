@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.session import Answer, Statement
-from distlock.lease import Claim, Lease
+from distlock.lease import Claim, Lease, Owner
 
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
 TABLE = "database_lock"
@@ -56,6 +56,10 @@ class Row(NamedTuple):
     def free(self) -> bool:
         return not self.owner
 
+    def held_against(self, owner: Owner) -> bool:
+        """Return whether someone else held the lock when this was read."""
+        return not self.free and not self.expired and self.owner != owner.key
+
     @property
     def expired(self) -> bool:
         return bool(self.owner) and self.until <= self.now
@@ -71,6 +75,8 @@ class Dialect(ABC):
     #: whether a transaction that is to commit under a lock must claim the row when it begins
     #: (because it could not wait for the row at its end)
     guards_early: ClassVar[bool] = False
+    #: whether a statement that may write waits for all others that do, whatever they write
+    one_writer: ClassVar[bool] = False
     #: whether names are sorted by code point
     by_code_point: ClassVar[bool] = True
 

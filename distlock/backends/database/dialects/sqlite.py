@@ -40,6 +40,7 @@ class SQLite(TextDialect):
     LATER: ClassVar[str] = _LATER
     EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
     guards_early: ClassVar[bool] = True
+    one_writer: ClassVar[bool] = True
 
     def guard(self, lease: Lease) -> Statement:
         # Rows cannot be locked; but whoever writes is the only one who can.
