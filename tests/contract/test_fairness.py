@@ -42,6 +42,7 @@ def test_a_newcomer_does_not_overtake_those_in_line(actor, using, name):
 def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, name):
     """Two processes that never pause; where the backend is fair, they take turns."""
     people = [actor("process"), actor("process")]
+    assert all(person.tries(name) for person in people)  # they are connected
     started = [person.call(take_turns, using, name, 1.0) for person in people]
     tokens = [future.result(PATIENCE) for future in started]
     assert not set(tokens[0]) & set(tokens[1])
@@ -51,7 +52,7 @@ def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, na
     counts = [sum(first <= token <= last for token in each) for each in tokens]
     assert min(counts) > 0
     if backend.supports_fairness:
-        assert min(counts) >= 0.8 * max(counts)
+        assert min(counts) >= 0.8 * max(counts) - 1
 
 
 def take_turns(using, name, seconds):
