@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
@@ -11,31 +14,48 @@ from distlock.threads import in_thread
 #: The local deadline counts from before the request was sent. Where the answer took a long wait,
 #: much of the lease seems to be over, and it is renewed before anyone relies on it.
 _FRESH = 2 / 3
+#: How often a lease may be gone before it is had, until it is plainly too short.
+_TRIES = 3
 
 
 def ask(backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None) -> Lease | None:
     """Return a lease, or None if someone else has the lock (until ``deadline``, if ``wait``)."""
-    while True:
+    for _ in range(_TRIES):
         lease = backend.acquire(claim, deadline) if wait else backend.try_acquire(claim)
         if lease is None or _fresh(lease):
             return lease
         sent_at = clock()
-        if renewed := _renewed(lease, sent_at, backend.renew([lease]).get(lease.nonce)):
+        with _granted():
+            answer = backend.renew([lease])
+        if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
+    raise _too_short(claim)
 
 
 async def aask(
     backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None
 ) -> Lease | None:
     """See ask()."""
-    while True:
+    for _ in range(_TRIES):
         lease = await (backend.aacquire(claim, deadline) if wait else backend.atry_acquire(claim))
         if lease is None or _fresh(lease):
             return lease
         sent_at = clock()
-        answer = await in_thread(backend.renew, [lease])
+        with _granted():
+            answer = await in_thread(backend.renew, [lease])
         if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
+    raise _too_short(claim)
+
+
+@contextmanager
+def _granted() -> Iterator[None]:
+    """Let errors tell that there is something to take back, whatever they are about."""
+    try:
+        yield
+    except LockUnavailable as error:
+        error.sent = True
+        raise
 
 
 def _fresh(lease: Lease) -> bool:
@@ -48,7 +68,11 @@ def _renewed(lease: Lease, sent_at: float, answer: bool | None) -> Lease | None:
         return None
     renewed = lease.until(sent_at + lease.duration)
     if answer is None or clock() >= renewed.deadline:
-        raise LockUnavailable(
-            f"lock {lease.name!r}: answers take longer than the lease of {lease.duration:g} s lasts"
-        )
+        raise _too_short(lease.claim)
     return renewed
+
+
+def _too_short(claim: Claim) -> LockUnavailable:
+    return LockUnavailable(
+        f"lock {claim.name!r}: answers take longer than the lease of {claim.duration:g} s lasts"
+    )

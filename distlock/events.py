@@ -32,12 +32,12 @@ def tell_loss(hold: Hold, reason: str) -> None:
     """Log a loss, call ``on_lost``, send ``lock_lost``."""
     lease = hold.lease
     # A lease that nobody was to renew ends as planned; any other loss is somebody's emergency.
-    level = logging.ERROR if hold.renews else logging.INFO
+    level = logging.ERROR if hold.watched else logging.INFO
     logger.log(level, "lost %r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
     if hold.on_lost is not None:
         try:
             hold.on_lost(lease)
-        except Exception:  # whatever a callback raises, the others must still be told
+        except BaseException:  # even sys.exit(): the others must still be told
             logger.exception("on_lost of lock %r failed", lease.name)
     lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
 

@@ -25,11 +25,12 @@ class Hold:
     """
 
     __slots__ = (
-        "alive",
+        "abandoned",
         "backend",
         "count",
         "due",
         "lease",
+        "lives",
         "look",
         "lost",
         "on_end",
@@ -49,15 +50,38 @@ class Hold:
     ) -> None:
         self.backend = backend
         self.lease = lease
-        self.alive = alive
         self.renews = renews and backend.supports_lease
         self.on_lost = on_lost
         self.on_end = on_end
-        self.count = 1
+        self.count = 0
+        self.lives: set[Life] = set()
         self.lost: str | None = None
+        self.abandoned = False  # whether all who entered have ended without leaving
         self.due = 0.0  # when it is to be renewed
         self.look = 0.0  # when the keeper looks at it next
         self.extend(lease.deadline)
+        self.enter(alive)
+
+    def enter(self, life: Life) -> None:
+        """Count one level more. A named owner may enter from several threads and tasks."""
+        self.lives = {life, *filter(Life.__call__, self.lives)}
+        self.count += 1
+        self.abandoned = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether any of those who entered still runs."""
+        return any(life() for life in self.lives)
+
+    @property
+    def watched(self) -> bool:
+        """Whether it is to be renewed, and its loss would be somebody's emergency."""
+        return self.renews and not self.abandoned
+
+    @property
+    def ended(self) -> bool:
+        """Whether the hold is lost for good: no answer that comes later brings it back."""
+        return self.lost is not None or clock() >= self.lease.deadline
 
     def extend(self, deadline: float) -> None:
         """Note that the lease ends at another local deadline."""
@@ -68,7 +92,7 @@ class Hold:
     @property
     def next_look(self) -> float:
         """When the keeper has something to do for this hold: renew it, or see it end."""
-        return min(self.due, self.lease.deadline) if self.renews else self.lease.deadline
+        return min(self.due, self.lease.deadline) if self.watched else self.lease.deadline
 
     def why_lost(self) -> str | None:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""

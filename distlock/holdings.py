@@ -6,42 +6,19 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from distlock.asking import aask, ask
-from distlock.backends.base import BaseBackend
 from distlock.events import atell, tell
-from distlock.exceptions import LockNotHeld, LockUnavailable
-from distlock.hold import BROKEN, Hold, OnLost
-from distlock.keeper import Keeper
-from distlock.lease import Claim, Lease, Owner
-from distlock.owners import Life, is_named
+from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
+from distlock.hold import BROKEN, Hold
+from distlock.keeper import Keeper, start
+from distlock.lease import Lease, Owner
+from distlock.owners import is_named
 from distlock.signals import lock_acquired, lock_released
 from distlock.threads import in_thread
 from distlock.turns import Key, Turn, Turns
+from distlock.wish import Entry, Wish
 from distlock.withdrawals import Withdrawals
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """A claim, and what is to become of the hold if it is granted."""
-
-    backend: BaseBackend
-    claim: Claim
-    alive: Life
-    renews: bool
-    on_lost: OnLost | None
-
-    @property
-    def key(self) -> Key:
-        return self.backend.alias, self.claim.name
-
-
-class _Entry:
-    """A wish whose turn it is, and what came of it so far."""
-
-    asked = False
-    lease: Lease | None = None
 
 
 class Holdings:
@@ -63,19 +40,18 @@ class Holdings:
     def acquire(self, wish: Wish, *, wait: bool, deadline: float | None) -> bool:
         """Enter the lock; False if someone else has it (until ``deadline``, if ``wait``)."""
         while not self._reenter(wish):
-            turn = self._turns.take(wish.key, wish.claim.owner, wait=wait)
-            if turn is None:
-                return False
-            with self._entry(wish, turn) as entry:
-                if not turn.wait(deadline):
+            with self._entry(wish) as entry:
+                if not self._turns.take(entry.turn, wait=wait):
                     return False
-                if turn.joined:
+                if not entry.turn.wait(deadline):
+                    return False
+                if entry.turn.joined:
                     continue
                 entry.asked = True
                 entry.lease = ask(wish.backend, wish.claim, wait=wait, deadline=deadline)
                 if entry.lease is None:
                     return False
-                self._admit(wish, entry.lease, turn)
+                self._admit(wish, entry.lease, entry.turn)
                 tell(lock_acquired, wish.backend, entry.lease)
             return True
         return True
@@ -83,19 +59,18 @@ class Holdings:
     async def aacquire(self, wish: Wish, *, wait: bool, deadline: float | None) -> bool:
         """See acquire()."""
         while not self._reenter(wish):
-            turn = self._turns.take(wish.key, wish.claim.owner, wait=wait)
-            if turn is None:
-                return False
-            with self._entry(wish, turn) as entry:
-                if not await turn.await_(deadline):
+            with self._entry(wish) as entry:
+                if not self._turns.take(entry.turn, wait=wait):
                     return False
-                if turn.joined:
+                if not await entry.turn.await_(deadline):
+                    return False
+                if entry.turn.joined:
                     continue
                 entry.asked = True
                 entry.lease = await aask(wish.backend, wish.claim, wait=wait, deadline=deadline)
                 if entry.lease is None:
                     return False
-                self._admit(wish, entry.lease, turn)
+                self._admit(wish, entry.lease, entry.turn)
                 await atell(lock_acquired, wish.backend, entry.lease)
             return True
         return True
@@ -106,30 +81,30 @@ class Holdings:
             if hold is None:
                 return False
             if loss := hold.loss():
-                if not hold.renews:
-                    # Nobody was to watch over it, so nobody need have left it.
+                if not (hold.renews and hold.alive):
+                    # Nobody was to watch over it, or is there any more, so nobody will leave it.
                     del self._holds[wish.key, wish.claim.owner.key]
                     self._keeper.lose(hold, hold.why_lost() or "")
                     return False
                 raise loss
-            hold.count += 1
+            self._keeper.enter(hold, wish.alive)
             return True
 
     @contextmanager
-    def _entry(self, wish: Wish, turn: Turn) -> Iterator[_Entry]:
+    def _entry(self, wish: Wish) -> Iterator[Entry]:
         """Leave nothing behind of a wish that is not fulfilled, whichever way that ends."""
-        entry = _Entry()
+        entry, turns = Entry(wish), self._turns
         try:
             yield entry
+            if entry.lease is None:
+                turns.leave(entry.turn)
         except BaseException as error:
-            self._dismiss(wish)
+            if turns is not self._turns:
+                raise  # in the child of a fork: the wish is the parent's
             # Interrupted, cancelled, left without an answer: it may have been granted all the same.
-            if entry.asked and not (isinstance(error, LockUnavailable) and not error.sent):
-                self._withdrawals.add(wish.backend, wish.claim)
-            self._turns.leave(turn)
+            unknown = entry.asked and not (isinstance(error, LockUnavailable) and not error.sent)
+            _undo(error, self._abandon, entry, unknown)
             raise
-        if entry.lease is None:
-            self._turns.leave(turn)
 
     def _admit(self, wish: Wish, lease: Lease, turn: Turn) -> None:
         hold = Hold(
@@ -146,77 +121,105 @@ class Holdings:
         if is_named(lease.owner):
             self._turns.admit(turn)
 
-    def _dismiss(self, wish: Wish) -> None:
+    def _abandon(self, entry: Entry, unknown: bool) -> None:
+        """Take back what has come of a wish, or may have, and let the next one come."""
+        if self._dismiss(entry.wish):
+            if unknown:
+                self._withdrawals.add(entry.wish.backend, entry.wish.claim)
+            self._turns.leave(entry.turn)
+
+    def _dismiss(self, wish: Wish) -> bool:
+        """Leave the hold, if there is one yet; False if others entered it by the owner's name."""
         with self._mutex:
             hold = self._holds.get((wish.key, wish.claim.owner.key))
             if hold is None or hold.lease.nonce != wish.claim.nonce:
-                return
-            del self._holds[wish.key, wish.claim.owner.key]
+                return True
+            hold.count -= 1
+        if hold.count:
+            return False
+        self._discard(hold)
+        return True
+
+    def _discard(self, hold: Hold) -> None:
+        place = (hold.backend.alias, hold.lease.name), hold.lease.owner.key
+        with self._mutex:
+            if self._holds.get(place) is hold:
+                del self._holds[place]
         self._keeper.drop(hold)
 
     # The way out
 
     def release(self, key: Key, owner: Owner) -> bool:
         """Leave one level; True if that was the last one. See Lock.release()."""
-        hold = self._leave(key, owner)
-        if hold is None:
-            return False
-        with self._exit(hold) as done:
-            done(hold.backend.release(hold.lease))
+        hold = self._held_or_lost(key, owner)
+        with self._exit(hold):
+            if not self._leave(key, hold):
+                return False
+            self._freed(hold, hold.backend.release(hold.lease))
         tell(lock_released, hold.backend, hold.lease)
         return True
 
     async def arelease(self, key: Key, owner: Owner) -> bool:
         """See release()."""
-        hold = self._leave(key, owner)
-        if hold is None:
-            return False
-        with self._exit(hold) as done:
-            done(await in_thread(hold.backend.release, hold.lease))
+        hold = self._held_or_lost(key, owner)
+        with self._exit(hold):
+            if not self._leave(key, hold):
+                return False
+            self._freed(hold, await in_thread(hold.backend.release, hold.lease))
         await atell(lock_released, hold.backend, hold.lease)
         return True
 
-    def _leave(self, key: Key, owner: Owner) -> Hold | None:
-        """Count one level less; return the hold if that was the last one."""
+    @contextmanager
+    def _exit(self, hold: Hold) -> Iterator[None]:
+        """Leave nothing behind of a hold whose last level is left, whichever way that ends."""
+        try:
+            yield
+            if hold.count == 0:
+                hold.on_end()
+        except (LockNotHeld, LockLost):
+            if hold.count == 0:
+                hold.on_end()
+            raise
+        except BaseException as error:
+            if hold.count == 0:
+                _undo(error, self._give_up, hold)
+            raise
+
+    def _give_up(self, hold: Hold) -> None:
+        self._discard(hold)
+        self._withdrawals.add(hold.backend, hold.lease.claim)
+        hold.on_end()
+
+    def _leave(self, key: Key, hold: Hold) -> bool:
+        """Count one level less; True if that was the last one and the backend is to be told."""
         with self._mutex:
-            hold = self._held_or_lost(key, owner)
+            if self._holds.get((key, hold.lease.owner.key)) is not hold:
+                raise _not_held(key, hold.lease.owner)  # another with its name was faster
             hold.count -= 1
             if hold.count == 0:
-                del self._holds[key, owner.key]
+                del self._holds[key, hold.lease.owner.key]
             loss = hold.loss()
         if loss:
             self._keeper.lose(hold, hold.why_lost() or "")
             raise loss
-        return hold if hold.count == 0 else None
-
-    @contextmanager
-    def _exit(self, hold: Hold) -> Iterator[Callable[[bool], None]]:
-        """Stop keeping the hold while the backend frees it, then let the next one in."""
-        freed = False
-
-        def done(answer: bool) -> None:
-            nonlocal freed
-            freed = answer
-
-        kept = self._keeper.drop(hold)
-        try:
-            yield done
-        except BaseException:
-            self._withdrawals.add(hold.backend, hold.lease.claim)
-            raise
-        finally:
-            hold.on_end()
-        if kept and not freed:
-            self._keeper.lost(hold, BROKEN)
-        if loss := hold.loss():
+        if hold.count:
+            return False
+        if not self._keeper.drop(hold) and (loss := hold.loss()):
             raise loss
+        return True
+
+    def _freed(self, hold: Hold, answer: bool) -> None:
+        """Note what the backend said to freeing a hold; LockLost if it no longer knew it."""
+        if not answer:
+            self._keeper.lost(hold, BROKEN)
+            if loss := hold.loss():
+                raise loss
 
     # Looking
 
     def hold(self, key: Key, owner: Owner) -> Hold:
         """Return what the owner holds; raises LockNotHeld or LockLost. Asks no backend."""
-        with self._mutex:
-            hold = self._held_or_lost(key, owner)
+        hold = self._held_or_lost(key, owner)
         if loss := hold.loss():
             raise loss
         return hold
@@ -226,10 +229,24 @@ class Holdings:
         self._keeper.lose(hold, reason)
 
     def _held_or_lost(self, key: Key, owner: Owner) -> Hold:
-        hold = self._holds.get((key, owner.key))
+        with self._mutex:
+            hold = self._holds.get((key, owner.key))
         if hold is None:
-            raise LockNotHeld(f"lock {key[1]!r} on {key[0]!r} is not held by {owner}")
+            raise _not_held(key, owner)
         return hold
+
+
+def _undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
+    """Clean up after an error."""
+    if isinstance(error, GeneratorExit):
+        # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
+        start(call, "distlock-undo", *args)
+    else:
+        call(*args)
+
+
+def _not_held(key: Key, owner: Owner) -> LockNotHeld:
+    return LockNotHeld(f"lock {key[1]!r} on {key[0]!r} is not held by {owner}")
 
 
 holdings = Holdings()

@@ -11,8 +11,8 @@ import heapq
 import itertools
 import logging
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
@@ -20,6 +20,7 @@ from distlock.events import tell_loss
 from distlock.exceptions import LockError
 from distlock.hold import BROKEN, ENDED, Hold
 from distlock.lease import Lease
+from distlock.owners import Life
 
 logger = logging.getLogger("distlock")
 
@@ -32,7 +33,9 @@ class Keeper:
     """The holds of a process, by the nonce of their lease."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
+        # Entered as it is: an interrupt could leave the condition variable's own `with` locked.
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
         self._holds: dict[str, Hold] = {}
         # (when, tie-breaker, hold); an entry counts only while the hold still names it as its next
         self._looks: list[tuple[float, int, Hold]] = []
@@ -43,36 +46,52 @@ class Keeper:
 
     def keep(self, hold: Hold) -> None:
         """Watch over a hold until it is dropped or lost."""
-        with self._changed:
+        with self._mutex:
             hold.backend.listener = self
             self._holds[hold.lease.nonce] = hold
             self._look_at(hold, hold.next_look)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = _start(self._watch, "distlock-keeper")
+                self._thread = start(self._watch, "distlock-keeper")
+
+    def enter(self, hold: Hold, life: Life) -> None:
+        """Let someone enter a hold, whose end it now waits for as well."""
+        with self._mutex:
+            hold.enter(life)
+            if hold.lease.nonce in self._holds and hold.next_look < hold.look:
+                self._look_at(hold, hold.next_look)  # it had been abandoned
 
     def drop(self, hold: Hold) -> bool:
         """Stop watching; False if the hold had been lost by then."""
-        with self._changed:
+        with self._mutex:
             return self._holds.pop(hold.lease.nonce, None) is not None
 
     def lose(self, hold: Hold, reason: str) -> None:
         """Tell that a hold is gone; once, and not of one that was dropped."""
-        if self.drop(hold):
-            self.lost(hold, reason)
+        with self._mutex:
+            if self._holds.pop(hold.lease.nonce, None) is None:
+                return
+            hold.lost = reason
+        self._tell(hold, reason)
 
     def lost(self, hold: Hold, reason: str) -> None:
         """Tell that a hold that was dropped turned out to be gone."""
         hold.lost = reason
+        self._tell(hold, reason)
+
+    def _tell(self, hold: Hold, reason: str) -> None:
         hold.backend.forget(hold.lease)
         hold.on_end()
         # Callbacks are other people's code, which may take its time.
-        _start(tell_loss, "distlock-lost", hold, reason)
+        try:
+            start(tell_loss, "distlock-lost", hold, reason)
+        except RuntimeError:  # no more threads can be had
+            tell_loss(hold, reason)
 
     # What a backend learns by itself
 
     def lease_extended(self, lease: Lease, deadline: float) -> None:
         """See Listener; a lease may also be told to end earlier than was known."""
-        with self._changed:
+        with self._mutex:
             if hold := self._holds.get(lease.nonce):
                 hold.extend(deadline)
                 self._look_at(hold, hold.next_look)
@@ -85,19 +104,23 @@ class Keeper:
     # The thread
 
     def _watch(self) -> None:
+        due: list[Hold] = []
         while True:
-            try:
-                for hold in self._wait_for_work():
-                    if clock() >= hold.lease.deadline:
-                        self.lose(hold, ENDED)
-                    else:
-                        self._renew_all_of(hold.backend)
-            except Exception:  # the keeper must outlive everything: without it leases end unseen
-                logger.exception("the keeper of leases goes on after an error")
+            with _going_on():
+                due = self._wait_for_work()
+            for hold in due:
+                with _going_on():
+                    self._look_after(hold)
+
+    def _look_after(self, hold: Hold) -> None:
+        if clock() >= hold.lease.deadline:
+            self.lose(hold, ENDED)
+        else:
+            self._renew_all_of(hold.backend)
 
     def _wait_for_work(self) -> list[Hold]:
         """Sleep until something is due; return the holds to look at."""
-        with self._changed:
+        with self._mutex:
             while not (due := self._due()):
                 sleep = min(self._looks[0][0] - clock(), _LONGEST_SLEEP) if self._looks else None
                 self._sleeps_until = self._looks[0][0] if self._looks else float("inf")
@@ -139,18 +162,18 @@ class Keeper:
     def _renew_all_of(self, backend: BaseBackend) -> None:
         """Start renewing what is due soon, so that leases come together in few statements."""
         now = clock()
-        with self._changed:
+        with self._mutex:
             if backend in self._renewing:
                 return
             batch = [
                 hold
                 for hold in self._holds.values()
-                if hold.backend is backend and hold.renews and hold.due <= now + _slack(hold)
+                if hold.backend is backend and hold.watched and hold.due <= now + _slack(hold)
             ]
-            orphans = [hold for hold in batch if not hold.alive()]
+            orphans = [hold for hold in batch if not hold.alive]
             for hold in orphans:
-                hold.renews = False
-            batch = [hold for hold in batch if hold.renews]
+                hold.abandoned = True
+            batch = [hold for hold in batch if hold.watched]
             if batch:
                 self._renewing.add(backend)
         for hold in orphans:
@@ -160,7 +183,11 @@ class Keeper:
                 hold.lease.name,
             )
         if batch:
-            _start(self._renew, "distlock-renewal", backend, batch)
+            try:
+                start(self._renew, "distlock-renewal", backend, batch)
+            except RuntimeError:  # no more threads can be had; the holds are looked at again soon
+                self._renewing.discard(backend)
+                raise
 
     def _renew(self, backend: BaseBackend, batch: Sequence[Hold]) -> None:
         sent_at = clock()
@@ -171,10 +198,10 @@ class Keeper:
         except Exception as error:  # one failure is no loss; the deadline decides
             logger.warning("renewal on %r failed, will try again: %s", backend.alias, error)
         finally:
-            with self._changed:
+            with self._mutex:
                 self._renewing.discard(backend)
                 for hold in batch:
-                    if answer.get(hold.lease.nonce):
+                    if answer.get(hold.lease.nonce) and not hold.ended:
                         hold.extend(sent_at + hold.lease.duration)
                     else:
                         hold.due = clock() + _pause(hold)
@@ -183,10 +210,20 @@ class Keeper:
         for hold in batch:
             if answer.get(hold.lease.nonce) is False:
                 self.lose(hold, BROKEN)
-            elif hold.lost is not None and answer.get(hold.lease.nonce):
-                # The answer came after the loss was told, and has made the others wait again.
+            elif hold.ended and answer.get(hold.lease.nonce):
+                # The answer came after the end, and has made the others wait again.
+                self.lose(hold, ENDED)
                 with suppress(LockError):
                     backend.withdraw(hold.lease.claim)
+
+
+@contextmanager
+def _going_on() -> Iterator[None]:
+    """Log an error and go on: the keeper must outlive everything, or leases end unseen."""
+    try:
+        yield
+    except Exception:
+        logger.exception("the keeper of leases goes on after an error")
 
 
 def _pause(hold: Hold) -> float:
@@ -199,7 +236,7 @@ def _slack(hold: Hold) -> float:
     return hold.backend.settings.interval(hold.lease.duration) / 2
 
 
-def _start(target: object, name: str, *args: object) -> threading.Thread:
+def start(target: object, name: str, *args: object) -> threading.Thread:
     thread = threading.Thread(target=target, args=args, name=name, daemon=True)  # type: ignore[arg-type]
     thread.start()
     return thread

@@ -192,7 +192,8 @@ class Lock:
         if not self.acquire():
             raise LockTimeout(self._busy())
         try:
-            with self._backend.atomic(self._hold.lease, using):
+            hold = self._hold
+            with hold.backend.atomic(hold.lease, using):
                 yield self
                 self.check()  # what this process knows to be lost must not be committed
         except BaseException as error:
@@ -239,12 +240,12 @@ class Lock:
     def verify(self) -> None:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
         hold = self._hold
-        self._verified(hold, self._backend.verify(hold.lease))
+        self._verified(hold, hold.backend.verify(hold.lease))
 
     async def averify(self) -> None:
         """See verify()."""
         hold = self._hold
-        self._verified(hold, await in_thread(self._backend.verify, hold.lease))
+        self._verified(hold, await in_thread(hold.backend.verify, hold.lease))
 
     @_blocks
     def locked(self) -> bool:
@@ -305,8 +306,7 @@ class Lock:
     def _verified(self, hold: Hold, current: bool) -> None:
         if not current:
             holdings.lose(hold, BROKEN)
-        if loss := hold.loss():
-            raise loss
+        self.check()
 
     def _named(self, name: str) -> Lock:
         lock = copy(self)

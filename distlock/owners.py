@@ -11,11 +11,10 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from distlock.lease import Owner
-
-Life = Callable[[], bool]
 
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
 NAMED = "@"
@@ -26,6 +25,18 @@ _process_nonce = uuid.uuid4().hex
 _serials = itertools.count(1)
 _thread_serial = threading.local()
 _task_serials: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """The run of one task, thread or greenlet; two that are of the same one are equal."""
+
+    _who: weakref.ref[Any]
+    _runs: Callable[[Any], bool]
+
+    def __call__(self) -> bool:
+        """Return whether it goes on."""
+        return (living := self._who()) is not None and self._runs(living)
 
 
 def current_owner(name: str | None = None) -> Owner:
@@ -46,15 +57,12 @@ def is_named(owner: Owner) -> bool:
 
 
 def current_life() -> Life:
-    """Return a function that tells whether the current task, thread or greenlet still runs."""
+    """Return what tells whether the current task, thread or greenlet still runs."""
     if task := current_task():
-        task_ref = weakref.ref(task)
-        return lambda: (living := task_ref()) is not None and not living.done()
+        return Life(weakref.ref(task), _task_runs)
     if greenlet := _current_greenlet():
-        greenlet_ref = weakref.ref(greenlet)
-        return lambda: (living := greenlet_ref()) is not None and not living.dead
-    thread_ref = weakref.ref(threading.current_thread())
-    return lambda: (living := thread_ref()) is not None and living.is_alive()
+        return Life(weakref.ref(greenlet), _greenlet_runs)
+    return Life(weakref.ref(threading.current_thread()), _thread_runs)
 
 
 def current_task() -> asyncio.Task[Any] | None:
@@ -83,6 +91,19 @@ def _serial(task: asyncio.Task[Any] | None) -> int:
     except AttributeError:
         _thread_serial.value = next(_serials)
         return int(_thread_serial.value)
+
+
+def _task_runs(task: asyncio.Task[Any]) -> bool:
+    # The loop may have been closed before the task was done: nobody will ever go on with it.
+    return not task.done() and not task.get_loop().is_closed()
+
+
+def _thread_runs(thread: threading.Thread) -> bool:
+    return thread.is_alive()
+
+
+def _greenlet_runs(greenlet: Any) -> bool:
+    return not greenlet.dead
 
 
 def _current_greenlet() -> Any:

@@ -8,11 +8,11 @@ from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.exceptions import NotSupported
 from distlock.hold import OnLost
-from distlock.holdings import Wish
 from distlock.lease import Claim
 from distlock.names import checked_description, checked_owner
 from distlock.owners import current_life, current_owner
 from distlock.waits import checked_callback, checked_flag, checked_seconds, waiting_limit
+from distlock.wish import Wish
 
 
 @dataclass(frozen=True, slots=True)

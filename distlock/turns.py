@@ -23,19 +23,21 @@ _LONGEST_WAIT = threading.TIMEOUT_MAX
 class Turn:
     """A place in the queue for one lock."""
 
-    __slots__ = ("_here", "joined", "key", "owner", "wake")
+    __slots__ = ("_here", "called", "joined", "key", "owner", "wake")
 
     def __init__(self, key: Key, owner: Owner) -> None:
         self.key = key
         self.owner = owner
         self.joined = False  # someone else with the same owner's name has got the lock meanwhile
         self._here = False
+        self.called = False  # whether it was told that it is its turn
         self.wake: Callable[[], object] = lambda: None
 
     def come(self) -> None:
         """Say that it is this one's turn; RuntimeError if nobody waits for it any more."""
         self._here = True
         self.wake()
+        self.called = True
 
     def wait(self, deadline: float | None) -> bool:
         """Block until it is one's turn; False if ``deadline`` passed before."""
@@ -68,36 +70,36 @@ class Turns:
         self._queues: dict[Key, deque[Turn]] = {}
         self._waiting: dict[str, Turn] = {}  # by owner; a thread or task waits for one turn only
 
-    def take(self, key: Key, owner: Owner, *, wait: bool) -> Turn | None:
-        """Take the next place; None if it is someone else's turn and the caller will not wait.
+    def take(self, turn: Turn, *, wait: bool) -> bool:
+        """Take the next place; False if it is someone else's turn and the caller will not wait.
 
         Raises LockDeadlock if the one whose turn it is waits, perhaps through others, for the
         caller: neither would ever go on.
         """
-        turn = Turn(key, owner)
         with self._mutex:
-            queue = self._queues.setdefault(key, deque())
+            queue = self._queues.setdefault(turn.key, deque())
             if queue:
                 if not wait:
-                    return None
+                    return False
                 self._refuse_circle(turn)
-                self._waiting[owner.key] = turn
-            else:
-                turn.come()
+                self._waiting[turn.owner.key] = turn
             queue.append(turn)
-        return turn
+            self._next(queue)
+        return True
 
     def leave(self, turn: Turn) -> None:
-        """Give up a place, or end one's turn: the next one comes. Leaving twice does no harm."""
+        """Give up a place, or end one's turn: the next one comes.
+
+        Leaving twice does no harm; and what an interrupt left undone, the second time does.
+        """
         with self._mutex:
             self._stop_waiting(turn)
             queue = self._queues.get(turn.key)
-            if queue is None or turn not in queue:
+            if queue is None:
                 return
-            had_turn = queue[0] is turn
-            queue.remove(turn)
-            if had_turn:
-                self._next(queue)
+            if turn in queue:
+                queue.remove(turn)
+            self._next(queue)
             if not queue:
                 del self._queues[turn.key]
 
@@ -112,7 +114,8 @@ class Turns:
                     self._wake(other)
 
     def _next(self, queue: deque[Turn]) -> None:
-        while queue and not self._wake(queue[0]):
+        """Let the first one come, if it has not yet."""
+        while queue and not (queue[0].called or self._wake(queue[0])):
             queue.popleft()
 
     def _wake(self, turn: Turn) -> bool:

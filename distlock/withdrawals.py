@@ -31,9 +31,14 @@ class Withdrawals:
         """Take the claim back soon, without making the caller wait."""
         with self._mutex:
             self._pending[claim.nonce] = (backend, claim, clock() + claim.duration)
-            if not self._running:
-                self._running = True
-                threading.Thread(target=self._run, name="distlock-withdrawals", daemon=True).start()
+            if self._running:
+                return
+            self._running = True
+        try:
+            threading.Thread(target=self._run, name="distlock-withdrawals", daemon=True).start()
+        except RuntimeError:  # no more threads can be had: the caller has to wait after all
+            self._try_all()
+            self._running = False
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE

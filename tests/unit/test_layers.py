@@ -20,6 +20,7 @@ LAYERS = [
     ["asking", "hold", "calls", "waits"],
     ["events", "turns", "withdrawals"],
     ["keeper"],
+    ["wish"],
     ["holdings"],
     ["decorating", "transactions", "terms"],
     ["lock"],

@@ -1,0 +1,31 @@
+"""A local backend, and threads that run to their end."""
+
+import threading
+
+import pytest
+
+from distlock import locks
+
+
+@pytest.fixture(autouse=True)
+def backend(settings):
+    settings.DISTLOCK = {"default": {"BACKEND": "distlock.backends.local.LocalBackend"}}
+    yield locks["default"]
+    locks.close_all()
+
+
+@pytest.fixture
+def in_thread():
+    """Run a function on another thread and return what it returns."""
+
+    def run(function, *args, **kwargs):
+        results = []
+        thread = threading.Thread(
+            target=lambda: results.append(function(*args, **kwargs)), daemon=True
+        )
+        thread.start()
+        thread.join(30)
+        assert results, "did not end"
+        return results[0]
+
+    return run

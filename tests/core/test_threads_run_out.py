@@ -1,0 +1,71 @@
+"""A process that cannot start another thread for a while keeps its locks, and lets go of them."""
+
+import threading
+
+import pytest
+
+from distlock import Lock, LockLost
+from distlock.clock import clock
+from distlock.holdings import holdings
+from tests.contract.watch import Once, events, eventually
+
+
+def take_and_leave(name):
+    with Lock(name, timeout=10):
+        return True
+
+
+@pytest.fixture
+def refuse(monkeypatch):
+    """Make the next so many starts of a thread of a certain name fail."""
+    start = threading.Thread.start
+    left = {}
+
+    def refusing(thread):
+        for word in left:
+            if word in thread.name and left[word] > 0:
+                left[word] -= 1
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    return lambda word, times=1: left.update({word: times})
+
+
+def test_a_renewal_that_could_not_start_is_tried_again(refuse):
+    refuse("renewal")
+    with Lock("run-out:renewal", lease=1.5) as lock:
+        end = clock() + 2
+        eventually(lambda: clock() > end)
+        lock.check()
+
+
+def test_a_loss_is_told_all_the_same(refuse):
+    told = Once()
+    lock = Lock("run-out:loss", lease=0.2, renew=False, on_lost=told)
+    refuse("lost")
+    lock.acquire()
+    told.wait()
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_a_lock_that_could_not_be_kept_is_free(refuse, in_thread):
+    holdings.reset()
+    refuse("keeper")
+    refuse("withdrawals")
+    with pytest.raises(RuntimeError, match="thread"):
+        Lock("run-out:keeper").acquire()
+    assert in_thread(take_and_leave, "run-out:keeper")
+
+
+def test_a_callback_that_exits_keeps_no_one_from_being_told():
+    def leave(lease):
+        raise SystemExit
+
+    with events() as told:
+        lock = Lock("run-out:exit", lease=0.2, renew=False, on_lost=leave)
+        lock.acquire()
+        told.wait_for("lost", "run-out:exit")
+    with pytest.raises(LockLost):
+        lock.release()
