@@ -79,7 +79,10 @@ class Child:
     @property
     def errors(self) -> str:
         """What it has written to its stderr so far."""
-        return os.pread(self._errors.fileno(), 1_000_000, 0).decode(errors="replace")
+        try:
+            return os.pread(self._errors.fileno(), 1_000_000, 0).decode(errors="replace")
+        except ValueError:  # closed
+            return self._last_errors
 
     def line(self, timeout: float = LIMIT) -> str:
         """Return its next line; AssertionError if it sends none in ``timeout`` seconds."""
@@ -126,6 +129,7 @@ class Child:
         """End it and let go of its pipes."""
         self.kill()
         self._reader.join(LIMIT)
+        self._last_errors = self.errors
         for pipe in (self._process.stdin, self._process.stdout, self._errors):
             assert pipe is not None
             with contextlib.suppress(BrokenPipeError):  # a line that it never read
