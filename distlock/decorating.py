@@ -7,6 +7,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
+from asgiref.sync import iscoroutinefunction
+
 from distlock.calls import NameTemplate
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -30,7 +32,7 @@ def decorate(function: F, template: str, new_lock: Callable[[str], BothWays]) ->
     _refuse_undecoratable(function)
     names = NameTemplate(template, function)
 
-    if inspect.iscoroutinefunction(function):
+    if _is_async(function):
 
         @functools.wraps(function)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
@@ -45,6 +47,11 @@ def decorate(function: F, template: str, new_lock: Callable[[str], BothWays]) ->
             return function(*args, **kwargs)
 
     return run  # type: ignore[return-value]
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    # sync_to_async() makes objects that only asgiref recognizes on every Python.
+    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
 
 
 def _refuse_undecoratable(function: object) -> None:

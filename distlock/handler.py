@@ -68,8 +68,10 @@ class BackendHandler:
             backend.close()
 
     def after_fork(self) -> None:
-        """Replace a mutex that another thread of the parent may have held."""
+        """Replace a mutex that another thread of the parent may have held; forget its keeper."""
         self._making = threading.Lock()
+        for backend in self._backends.values():
+            backend.listener = None
 
     def _make(self, alias: str) -> BaseBackend:
         if alias not in self.settings:

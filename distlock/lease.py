@@ -9,6 +9,9 @@ from enum import StrEnum
 
 from distlock.clock import clock
 
+#: Seconds in a hundred years: what ends later is beyond the calendars of some databases.
+LONGEST_LEASE = 100 * 365 * 86400
+
 
 @dataclass(frozen=True, slots=True)
 class Owner:

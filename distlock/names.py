@@ -43,4 +43,4 @@ def _checked(argument: str, value: object, longest: int, *, spaces: bool = False
         raise ValueError(f"{argument} must not contain control characters, got {value!r}")
     if not spaces and value != value.strip():
         raise ValueError(f"{argument} must not begin or end with space, got {value!r}")
-    return str(value)
+    return str.__str__(value)  # an enumeration's member has a str() of its own

@@ -48,7 +48,14 @@ def current_owner(name: str | None = None) -> Owner:
     task = current_task()
     label = task.get_name() if task else threading.current_thread().name
     key = f"{NAMED}{name}" if name is not None else f"{_process_nonce}:{_serial(task)}"
-    return Owner(key, socket.gethostname()[:_MAX_LABEL], os.getpid(), label[:_MAX_LABEL])
+    return Owner(key, socket.gethostname()[:_MAX_LABEL], os.getpid(), _printable(label))
+
+
+def _printable(label: str) -> str:
+    # Threads and tasks may have names that no database can store.
+    if not label.isprintable():
+        label = "".join(character if character.isprintable() else "?" for character in label)
+    return label[:_MAX_LABEL]
 
 
 def is_named(owner: Owner) -> bool:

@@ -6,6 +6,8 @@ import inspect
 import math
 import threading
 
+from distlock.lease import LONGEST_LEASE
+
 _FOR_EVER = -1
 
 
@@ -17,10 +19,12 @@ def checked_flag(argument: str, value: object) -> bool:
 
 
 def checked_seconds(argument: str, value: object) -> float:
-    """Return a length of time in seconds that is finite and greater than zero."""
+    """Return a length of time in seconds that a lease may have."""
     seconds = _number(argument, value)
     if not math.isfinite(seconds) or seconds <= 0:
         raise ValueError(f"{argument} must be finite and greater than 0, got {value!r}")
+    if seconds > LONGEST_LEASE:
+        raise ValueError(f"{argument} must be at most {LONGEST_LEASE} seconds, got {value!r}")
     return seconds
 
 
@@ -64,4 +68,7 @@ def waiting_limit(blocking: bool, timeout: float | None) -> tuple[bool, float | 
 def _number(argument: str, value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{argument} must be a number of seconds, not {value!r}")
-    return float(value)
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond all floats
+        return math.inf if value > 0 else -math.inf

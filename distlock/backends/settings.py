@@ -8,6 +8,8 @@ from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
+from distlock.lease import LONGEST_LEASE
+
 DEFAULT_LEASE = 30.0
 #: A renewal may fail once and be tried again in time if leases outlast three of their intervals.
 RENEWALS_PER_LEASE = 3
@@ -79,8 +81,10 @@ class BackendSettings:
     def _seconds(self, what: str, value: Any) -> float:
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             self.refuse(f"{what} must be a number of seconds, not {value!r}")
-        if not math.isfinite(value) or value <= 0:
+        if not 0 < value < math.inf:
             self.refuse(f"{what} must be finite and greater than 0, not {value!r}")
+        if value > LONGEST_LEASE:
+            self.refuse(f"{what} must be at most {LONGEST_LEASE} seconds, not {value!r}")
         return float(value)
 
     def _refuse_unknown(self, where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:

@@ -1,0 +1,70 @@
+"""A child of a fork has nothing to do with what its parent holds, or was doing."""
+
+import gc
+import os
+import threading
+
+from distlock import Lock, locks
+from distlock.holdings import holdings
+from distlock.signals import lock_acquired
+
+
+def in_child(function):
+    """Run a function in a fork of this process; return its exit code, as os.wait() does."""
+    pid = os.fork()
+    if pid == 0:
+        threading.Timer(20, os._exit, [9]).start()
+        try:
+            function()
+        finally:
+            os._exit(0)
+    return os.waitpid(pid, 0)[1]
+
+
+def test_the_parents_keeper_is_not_told_by_the_child():
+    with Lock("stock"):
+        assert locks["default"].listener is not None
+
+        def look():
+            os._exit(0 if locks["default"].listener is None else 1)
+
+        assert in_child(look) == 0
+
+
+def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child():
+    inside, end = threading.Event(), threading.Event()
+
+    def send():
+        with lock_acquired.lock:
+            inside.set()
+            end.wait(30)
+
+    def receive(**kwargs):
+        pass
+
+    sender = threading.Thread(target=send)
+    lock_acquired.connect(receive)
+    sender.start()
+    inside.wait(30)
+    try:
+        assert in_child(lambda: Lock("stock").acquire()) == 0
+    finally:
+        end.set()
+        sender.join()
+        lock_acquired.disconnect(receive)
+
+
+async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child():
+    lock = Lock("stock")
+    wish = lock._terms.wish(locks["default"], lock.name)
+    entry = holdings._entry(wish)
+    entry.__enter__().asked = True
+
+    def collect():
+        nonlocal entry
+        entry = None
+        gc.collect()
+        names = {thread.name for thread in threading.enumerate()}
+        os._exit(1 if names & {"distlock-undo", "distlock-withdrawals"} else 0)
+
+    assert in_child(collect) == 0
