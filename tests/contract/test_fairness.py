@@ -45,12 +45,12 @@ def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, na
     assert all(person.tries(name) for person in people)  # they are connected
     started = [person.call(take_turns, using, name, 1.0) for person in people]
     tokens = [future.result(PATIENCE) for future in started]
+    assert all(tokens)  # whoever waits gets in at last, when the other one has stopped
     assert not set(tokens[0]) & set(tokens[1])
     # while both were there
     first = max(each[0] for each in tokens)
     last = min(each[-1] for each in tokens)
     counts = [sum(first <= token <= last for token in each) for each in tokens]
-    assert min(counts) > 0
     if backend.supports_fairness:
         assert min(counts) >= 0.8 * max(counts) - 1
 
