@@ -11,11 +11,11 @@ from distlock.asking import aask, ask
 from distlock.events import atell, tell
 from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
 from distlock.hold import BROKEN, Hold
-from distlock.keeper import Keeper, start
+from distlock.keeper import Keeper
 from distlock.lease import Lease, Owner
 from distlock.owners import is_named
 from distlock.signals import lock_acquired, lock_released
-from distlock.threads import in_thread
+from distlock.threads import in_thread, start
 from distlock.turns import Key, Turn, Turns
 from distlock.wish import Entry, Wish
 from distlock.withdrawals import Withdrawals

@@ -16,11 +16,12 @@ from contextlib import contextmanager, suppress
 
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
-from distlock.events import tell_loss
 from distlock.exceptions import LockError
 from distlock.hold import BROKEN, ENDED, Hold
 from distlock.lease import Lease
+from distlock.news import News
 from distlock.owners import Life
+from distlock.threads import start
 
 logger = logging.getLogger("distlock")
 
@@ -41,6 +42,7 @@ class Keeper:
         self._looks: list[tuple[float, int, Hold]] = []
         self._ties = itertools.count()
         self._renewing: set[BaseBackend] = set()
+        self._news = News()
         self._thread: threading.Thread | None = None
         self._sleeps_until = 0.0
 
@@ -81,11 +83,7 @@ class Keeper:
     def _tell(self, hold: Hold, reason: str) -> None:
         hold.backend.forget(hold.lease)
         hold.on_end()
-        # Callbacks are other people's code, which may take its time.
-        try:
-            start(tell_loss, "distlock-lost", hold, reason)
-        except RuntimeError:  # no more threads can be had
-            tell_loss(hold, reason)
+        self._news.add(hold, reason)
 
     # What a backend learns by itself
 
@@ -234,9 +232,3 @@ def _pause(hold: Hold) -> float:
 def _slack(hold: Hold) -> float:
     """How long before it is due a lease may be renewed along with others."""
     return hold.backend.settings.interval(hold.lease.duration) / 2
-
-
-def start(target: object, name: str, *args: object) -> threading.Thread:
-    thread = threading.Thread(target=target, args=args, name=name, daemon=True)  # type: ignore[arg-type]
-    thread.start()
-    return thread

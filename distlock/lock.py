@@ -82,7 +82,7 @@ class Lock:
         - ``owner``: a name for the owner in place of the thread or task, so that a hold may be
           entered and left wherever that name is said, in other processes too: the process that
           takes it next adopts the hold under a new token.
-        - ``on_lost``: called with the lease when the hold has been lost, on a thread of its own.
+        - ``on_lost``: called with the lease when the hold has been lost, on another thread.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -116,7 +116,7 @@ class Lock:
         )
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
-        """See acquire()."""
+        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
         wait, deadline = self._terms.limit(blocking, timeout)
         return await holdings.aacquire(
             self._terms.wish(self._backend, self.name), wait=wait, deadline=deadline

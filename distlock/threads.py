@@ -1,4 +1,4 @@
-"""Blocking calls made for asyncio, on threads of our own.
+"""Threads of our own, and blocking calls made for asyncio on them.
 
 ``sync_to_async`` shares one thread among all the synchronous code of a request; a lock that waited
 there would stop the very code that is going to release it.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import ParamSpec, TypeVar
@@ -23,6 +24,13 @@ def _new_executor() -> ThreadPoolExecutor:
 
 
 _executor = _new_executor()  # starts no thread before the first call
+
+
+def start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
+    """Run a call on a thread that does not keep the process alive; RuntimeError if none is left."""
+    thread = threading.Thread(target=call, args=args, name=name, daemon=True)
+    thread.start()
+    return thread
 
 
 def submit(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

@@ -10,6 +10,7 @@ from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.exceptions import LockError
 from distlock.lease import Claim
+from distlock.threads import start
 
 logger = logging.getLogger("distlock")
 
@@ -35,7 +36,7 @@ class Withdrawals:
                 return
             self._running = True
         try:
-            threading.Thread(target=self._run, name="distlock-withdrawals", daemon=True).start()
+            start(self._run, "distlock-withdrawals")
         except RuntimeError:  # no more threads can be had: the caller has to wait after all
             self._try_all()
             self._running = False

@@ -19,6 +19,7 @@ LAYERS = [
     ["handler"],
     ["asking", "hold", "calls", "waits"],
     ["events", "turns", "withdrawals"],
+    ["news"],
     ["keeper"],
     ["wish"],
     ["holdings"],
