@@ -1,6 +1,7 @@
 """Whoever stops waiting leaves at once, and nothing behind."""
 
 import asyncio
+import os
 import signal
 import threading
 
@@ -9,6 +10,7 @@ import pytest
 from distlock import Lock, locks
 from distlock.backends.database.waiting.lookout import Lookout
 from distlock.lease import State
+from tests.children import say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, waits
 
@@ -161,3 +163,30 @@ def test_late_calls_do_not_disturb_the_next_one_who_waits(held, actor, engine, n
     held.release()
     assert waiting.result(PATIENCE) is True
     lock.verify()
+
+
+def interrupted_while_waiting(name, rounds):
+    """Begin to wait again and again, each time interrupted at another moment."""
+    lock = Lock(name)
+    for number in range(rounds):
+        timer = threading.Timer(0.001 * number, os.kill, (os.getpid(), signal.SIGINT))
+        try:
+            timer.start()
+            lock.acquire()
+        except KeyboardInterrupt:
+            timer.join()
+    say("interrupted")
+    if lock.acquire(timeout=PATIENCE):
+        lock.verify()
+        lock.release()
+        say("got it")
+
+
+def test_interrupts_at_any_moment(held, child, engine, name):
+    process = child(interrupted_while_waiting, name, 60)
+    assert process.line() == "interrupted"
+    engine.reaches_line(1)
+    held.release()
+    assert process.line() == "got it"
+    process.finish()
+    engine.reaches_line(0)

@@ -34,7 +34,9 @@ class Watchdog:
 
     def reset(self) -> None:
         """Forget every watch; the thread of the old ones is not ours (any more)."""
-        self._changed = threading.Condition(threading.Lock())
+        # Entered itself and not through the condition, where Ctrl-C could leave it locked.
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
         self._watches: set[Watch] = set()
         self._wakes_at = _NEVER
         self._thread: threading.Thread | None = None
@@ -42,7 +44,7 @@ class Watchdog:
     def add(self, seconds: float, action: Callable[[], None]) -> Watch:
         """Call ``action`` on the watchdog's thread in so many seconds; it should be quick."""
         watch = Watch(clock() + seconds, action)
-        with self._changed:
+        with self._mutex:
             self._watches.add(watch)
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(
@@ -55,7 +57,7 @@ class Watchdog:
 
     def call_off(self, watch: Watch) -> bool:
         """Forget a watch; False if it is too late, and the action has been or is being called."""
-        with self._changed:
+        with self._mutex:
             if watch in self._watches:
                 self._watches.remove(watch)
                 return True
@@ -70,7 +72,7 @@ class Watchdog:
                     logger.exception("the watchdog goes on after an error")
 
     def _wait(self) -> list[Watch]:
-        with self._changed:
+        with self._mutex:
             while True:
                 now = clock()
                 due = [watch for watch in self._watches if watch.due <= now]

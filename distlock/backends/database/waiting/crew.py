@@ -43,7 +43,11 @@ class Crew:
                     if inbox in self._idle:
                         self._idle.remove(inbox)
                         return
-                work = inbox.get()  # it was given out in this very moment
+                # It was given out in this very moment, by one who may have been interrupted.
+                try:
+                    work = inbox.get(timeout=_LINGER)
+                except Empty:
+                    return
             try:
                 work()
             except Exception:

@@ -42,31 +42,34 @@ class Lookout:
 
     def __init__(self, room: Room) -> None:
         self._room = room
-        self._changed = threading.Condition(threading.Lock())
+        # Entered itself and not through the condition, where Ctrl-C could leave it locked.
+        self._mutex = threading.Lock()
+        self._changed = threading.Condition(self._mutex)
         self._calls: dict[Waiter, tuple[float, float]] = {}  # when, and the pause after that
         self._next_look = 0.0
         self._trouble_since: float | None = None
-        self._running = False
+        self._thread: threading.Thread | None = None
 
     def watch(self) -> None:
         """Begin to look, after a wait was added to the room."""
-        with self._changed:
-            if not self._running:
+        with self._mutex:
+            if self._thread is None:
                 self._next_look = clock() + _period()
                 self._start()
 
     def call_out(self, waiter: Waiter) -> None:
         """Call a waiter out of its queue soon, without making the caller wait for that."""
-        with self._changed:
+        with self._mutex:
             self._calls[waiter] = (clock(), _FIRST_CALL_PAUSE)
-            if self._running:
+            if self._thread is not None:
                 self._changed.notify()
             else:
                 self._start()
 
     def _start(self) -> None:
-        self._running = True
-        threading.Thread(target=self._run, name="distlock-lookout", daemon=True).start()
+        thread = threading.Thread(target=self._run, name="distlock-lookout", daemon=True)
+        thread.start()
+        self._thread = thread
 
     def _run(self) -> None:
         while True:
@@ -84,7 +87,7 @@ class Lookout:
 
     def _wait_for_work(self) -> list[Waiter] | None:
         """Return whom to call out; nobody if it is time to look, None if there is no more to do."""
-        with self._changed:
+        with self._mutex:
             bored_at = clock() + _LINGER
             while True:
                 now = clock()
@@ -92,7 +95,7 @@ class Lookout:
                 if calls := self._due_calls(now, waiters):
                     return calls
                 if not waiters and now >= bored_at:
-                    self._running = False
+                    self._thread = None
                     return None
                 if waiters and now >= self._next_look:
                     self._next_look = now + _period()
@@ -112,7 +115,7 @@ class Lookout:
         return due
 
     def _look_again_at(self, when: float) -> None:
-        with self._changed:
+        with self._mutex:
             self._next_look = min(self._next_look, when)
 
     def _call(self, waiter: Waiter, why: Why) -> None:

@@ -5,35 +5,57 @@ from __future__ import annotations
 import asyncio
 import threading
 from abc import ABC, abstractmethod
-from concurrent.futures import Future
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from distlock.clock import left
+from distlock.clock import clock, left
+from distlock.exceptions import LockError
 from distlock.lease import Lease
 
+#: Seconds. Python can miss a Ctrl-C that comes in the moment in which it begins to sleep.
+_LONGEST_SLEEP = 1.0
 _FOR_EVER = 1e9
 
 
 class Promise(ABC):
     """A lease that may come; use it as a context manager, so that none is left behind.
 
-    ``future`` decides: whoever comes first, a grant or the end of the caller's patience, wins.
+    Whatever comes first decides: an answer, or the end of the caller's patience. Only plain locks
+    are used, because Ctrl-C can interrupt the ``__enter__`` of a Condition that it has locked.
     """
 
     def __init__(self) -> None:
-        self.future: Future[Lease] = Future()
+        #: whether it has been answered, or nobody wants an answer any more
+        self.over = False
         #: an event loop waits for it, which may have been stopped for good: nobody can tell
         self.for_loop = False
+        self._mutex = threading.Lock()
+        self._answered = threading.Lock()
+        self._answered.acquire()
+        self._answer: Lease | LockError | None = None
         self._taken = False
+        self._tell: Callable[[], None] = lambda: None
 
     @abstractmethod
     def leave(self) -> None:
-        """Stop waiting, soon: the future was cancelled."""
+        """Stop waiting, soon. Doing it twice does no harm."""
 
     @abstractmethod
     def give_back(self, lease: Lease) -> None:
         """Free, soon, what was granted."""
+
+    def answer(self, answer: Lease | LockError) -> bool:
+        """Give the lease, or an error; False if nobody wants it any more."""
+        with self._mutex:
+            if self.over:
+                return False
+            self._answer = answer
+            self._end()
+        self._tell()
+        return True
+
+    # The caller's side
 
     def __enter__(self) -> Self:
         return self
@@ -48,43 +70,56 @@ class Promise(ABC):
 
     def result(self, deadline: float | None) -> Lease | None:
         """Wait for the lease; None if ``deadline`` passes first."""
-        try:
-            lease = self.future.result(left(deadline, threading.TIMEOUT_MAX))
-        except TimeoutError:
-            if self.future.cancel():
-                return None
-            lease = self.future.result()  # it came at the last moment
-        self._taken = True
-        return lease
+        while not self._answered.acquire(timeout=left(deadline, _LONGEST_SLEEP)):
+            if deadline is not None and clock() >= deadline:
+                break
+        return self._accept()
 
     async def aresult(self, deadline: float | None) -> Lease | None:
         """See result()."""
-        self.for_loop = True
-        loop = asyncio.get_running_loop()
-        done = asyncio.Event()
+        loop, done = asyncio.get_running_loop(), asyncio.Event()
 
-        def tell(future: Future[Lease]) -> None:
+        def tell() -> None:
             try:
                 loop.call_soon_threadsafe(done.set)
             except RuntimeError:  # the loop was closed: nobody will ever ask
                 self.abandon()
 
-        self.future.add_done_callback(tell)
+        with self._mutex:
+            self.for_loop = True
+            self._tell = tell
+            if self.over:
+                done.set()
         try:
             async with asyncio.timeout(None if deadline is None else left(deadline, _FOR_EVER)):
                 await done.wait()
         except TimeoutError:
-            if self.future.cancel():
-                return None
-        lease = self.future.result()
-        self._taken = True
-        return lease
+            pass
+        return self._accept()
 
     def abandon(self) -> None:
         """Want the lease no more, unless it was taken. Doing it twice does no harm."""
-        if self._taken:
-            return
-        if self.future.cancel():
+        with self._mutex:
+            if self._taken:
+                return
+            answer, self._answer = self._answer, None
+            self._end()
+        if isinstance(answer, Lease):
+            self.give_back(answer)
+        else:
             self.leave()
-        elif self.future.exception() is None:
-            self.give_back(self.future.result())
+
+    def _accept(self) -> Lease | None:
+        """Return the lease if it has come; it may still come at the last moment, but no later."""
+        with self._mutex:
+            answer = self._answer
+            self._end()
+            self._taken = answer is not None
+        if isinstance(answer, LockError):
+            raise answer
+        return answer
+
+    def _end(self) -> None:
+        if not self.over:
+            self.over = True
+            self._answered.release()

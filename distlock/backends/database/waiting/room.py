@@ -129,11 +129,16 @@ class Room:
             waiter = Waiter(self, claim, place)
             self._waiters.add(waiter)
         try:
-            waiter.start()
-        except RuntimeError:  # no more threads
-            self.left(waiter, place)
-            return None
-        self.lookout.watch()
+            self.crew.run(waiter.run)
+            self.lookout.watch()
+        except BaseException as error:
+            if waiter.begin():
+                self.left(waiter, place)  # it will never run
+            else:
+                waiter.abandon()
+            if isinstance(error, RuntimeError):  # no more threads
+                return None
+            raise
         return waiter
 
     # The waiters' side

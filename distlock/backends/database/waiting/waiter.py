@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from concurrent.futures import InvalidStateError
 from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING
@@ -53,16 +52,20 @@ class Waiter(Promise):
         self.missed = 0  # how often the server did not know its session
         self._sent_at = self.since  # not before this moment can it have been granted
         self._trouble_since: float | None = None
-        self._wake = threading.Event()
+        self._begun = False
+        self._bell = threading.Lock()
+        self._bell.acquire()
 
-    def start(self) -> None:
-        """Begin to wait; RuntimeError if the process can start no more threads."""
-        self.room.crew.run(self._run)
+    def begin(self) -> bool:
+        """Return whether the caller is the first to begin; only the first may go on."""
+        with self._mutex:
+            begun, self._begun = self._begun, True
+            return not begun
 
     def leave(self) -> None:
         """See Promise.leave()."""
         self.why = Why.LEAVE
-        self._wake.set()
+        self._ring()
         self.room.lookout.call_out(self)
 
     def give_back(self, lease: Lease) -> None:
@@ -71,13 +74,10 @@ class Waiter(Promise):
 
     def fail(self, error: LockError) -> None:
         """Tell the caller that there will be no answer, and stop waiting for one."""
-        try:
-            self.future.set_exception(error)
-        except InvalidStateError:
-            return
-        self._wake.set()
-        if place := self.place:
-            place.hang_up()
+        if self.answer(error):
+            self._ring()
+            if place := self.place:
+                place.hang_up()
 
     # The lookout's side
 
@@ -96,9 +96,12 @@ class Waiter(Promise):
 
     # The thread
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Wait, on the thread that calls this, for as long as anybody wants the answer."""
+        if not self.begin():
+            return
         try:
-            while not self.future.done():
+            while not self.over:
                 try:
                     self._go()
                 except errors.StatementFailed as failed:
@@ -146,7 +149,7 @@ class Waiter(Promise):
     def _wait_at_the_head(self, place: Place) -> None:
         """Wait for a holder who has no native lock to wake us with: look at the row."""
         began = clock()
-        while not self.future.done():
+        while not self.over:
             row = self.room.rows.look_from(place, self.claim.name)
             self._trouble_since = None
             rest = _LONGEST_PAUSE if row is None else row.remaining
@@ -155,7 +158,7 @@ class Waiter(Promise):
                     return
                 rest = _SHORTEST_PAUSE
             pause = min(max((clock() - began) * _EAGERNESS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-            self._wake.wait(max(min(pause, rest), _SHORTEST_PAUSE))
+            self._pause(max(min(pause, rest), _SHORTEST_PAUSE))
 
     def _wait_outside(self, failed: errors.StatementFailed) -> None:
         """Without a session to wait in: look now and then, through those there are."""
@@ -167,19 +170,24 @@ class Waiter(Promise):
         self._trouble_since = None
         if token is not None:
             return self._deliver(token, sent_at)
-        self._wake.wait(_LONGEST_PAUSE)
+        self._pause(_LONGEST_PAUSE)
 
     def _deliver(self, token: int, sent_at: float) -> None:
         lease = self.claim.granted(token, sent_at)
         place, self.place = self.place, None
         self.room.keep(lease, place)
-        try:
-            self.future.set_result(lease)
-        except InvalidStateError:
+        if not self.answer(lease):
             self.room.undo(lease)
-            return
-        if self.for_loop:
+        elif self.for_loop:
             watchdog.add(lease.duration, self.abandon)
+
+    def _pause(self, seconds: float) -> None:
+        """Sleep, but not for longer than anybody wants the answer."""
+        self._bell.acquire(timeout=seconds)
+
+    def _ring(self) -> None:
+        with suppress(RuntimeError):  # it has rung already
+            self._bell.release()
 
     def _go_away(self) -> None:
         place, self.place = self.place, None
@@ -197,7 +205,7 @@ class Waiter(Promise):
         if isinstance(failed, errors.Cancelled) and self.why is not None:
             return
         if isinstance(failed, (errors.Conflict, errors.RowLocked)):
-            self._wake.wait(_SHORTEST_PAUSE)
+            self._pause(_SHORTEST_PAUSE)
             return
         if not isinstance(failed, _MAY_PASS):
             raise self.room.unavailable(failed)
@@ -205,4 +213,4 @@ class Waiter(Promise):
             self._trouble_since = clock()
         elif clock() - self._trouble_since >= self.room.pool.timeout:
             raise self.room.unavailable(failed)
-        self._wake.wait(_RETRY_PAUSE)
+        self._pause(_RETRY_PAUSE)
