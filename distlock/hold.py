@@ -15,7 +15,6 @@ OnLost = Callable[[Lease], object]
 #: Why a hold can be gone.
 ENDED = "its lease ended before it was renewed"
 BROKEN = "it was broken, or taken over after its lease had ended"
-ROLLED_BACK = "the transaction it was taken in was rolled back"
 
 
 class Hold:
@@ -50,7 +49,7 @@ class Hold:
     ) -> None:
         self.backend = backend
         self.lease = lease
-        self.renews = renews and backend.supports_lease
+        self.renews = renews
         self.on_lost = on_lost
         self.on_end = on_end
         self.count = 0
@@ -101,7 +100,7 @@ class Hold:
         if clock() >= self.lease.deadline:
             return ENDED
         if not self.backend.vouches(self.lease):
-            return ROLLED_BACK
+            return self.backend.unvouched
         return None
 
     def loss(self) -> LockLost | None:

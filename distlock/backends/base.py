@@ -47,8 +47,10 @@ class BaseBackend(ABC):
     default_options: ClassVar[Mapping[str, Any]] = {}
     #: whether ``LOCATION`` means something here
     uses_location: ClassVar[bool] = False
-    #: whether leases have a length of their own and must be renewed
+    #: whether a lock may have a lease of its own length
     supports_lease: ClassVar[bool] = True
+    #: why a lease is gone that this process no longer vouches for
+    unvouched: ClassVar[str] = "the transaction it was taken in was rolled back"
     #: whether a named owner may carry a hold over from one process to another
     supports_owner: ClassVar[bool] = False
     #: whether ``info()`` knows who waits
@@ -155,7 +157,7 @@ class BaseBackend(ABC):
         """
 
     def forget(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
-        """Drop whatever this process keeps for a lease that has been lost. No I/O, no errors."""
+        """Drop whatever this process keeps for a lease that was lost. No waiting, no errors."""
 
     # Looking
 
