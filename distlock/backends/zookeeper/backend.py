@@ -1,0 +1,283 @@
+"""The lock backend for ZooKeeper."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+from kazoo.exceptions import NoNodeError
+
+from distlock.backends.base import BaseBackend
+from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Grants
+from distlock.backends.zookeeper.options import DEFAULTS, Options
+from distlock.backends.zookeeper.patience import Patience
+from distlock.backends.zookeeper.place import Node, Place
+from distlock.backends.zookeeper.requests import Delete, GetData, SetData, Sync
+from distlock.backends.zookeeper.survey import Survey, mark_of
+from distlock.clock import clock
+from distlock.lease import Claim, Lease, LockInfo, Swept
+
+#: Who breaks a lock lets this many seconds pass between seeing the hold and breaking it, so a hold
+#: that is younger cannot have been broken, and is released without waiting for an answer that
+#: would tell nothing else.
+_BREAKING = 0.1
+_YOUNG = 0.05
+
+#: Waits longer than this many seconds are not counted among the time that a lock is held.
+_LONG_WAIT = 1.0
+
+
+class ZooKeeperBackend(BaseBackend):
+    """Locks that are held for as long as a session with ZooKeeper lives.
+
+    Whoever wants a lock has a node in line below the node of the lock: ephemeral, so that it goes
+    with its session, and numbered by ZooKeeper. The lowest number holds; everyone else watches the
+    node just before its own. See "Locks" in ZooKeeper's "Recipes and Solutions". The fencing token
+    is the ``czxid`` of the holder's node: the number of the transaction that created it.
+    """
+
+    default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
+    uses_location: ClassVar[bool] = True
+    supports_lease: ClassVar[bool] = False
+    supports_waiters: ClassVar[bool] = True
+    supports_fairness: bool = True
+    unvouched: ClassVar[str] = SESSION_OVER
+
+    instances: ClassVar[weakref.WeakSet[ZooKeeperBackend]] = weakref.WeakSet()
+
+    def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
+        super().__init__(alias, params)
+        for key in ("LEASE", "RENEW"):
+            if key in params:
+                self.settings.refuse(
+                    f"{key} has no meaning here: a lock is held for as long as the session lives;"
+                    " set OPTIONS['session_timeout'] instead"
+                )
+        self.options = Options(self.settings)
+        self._set_lease(self.options.session_timeout)
+        self._reset()
+        self.instances.add(self)
+
+    def _reset(self) -> None:
+        self._making = threading.Lock()
+        self._client: Client | None = None
+        self._grants = Grants(self._on_loss)
+
+    def after_fork(self) -> None:
+        """Hold nothing and be connected to nothing, in the child: all that is the parent's."""
+        if self._client is not None:
+            self._client.abandon()
+        self._reset()
+
+    # Taking and leaving
+
+    def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
+        return self._wait(claim, deadline, wait=False)
+
+    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        return self._wait(claim, deadline, wait=True)
+
+    async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
+        return await self._await(claim, deadline, wait=False)
+
+    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        return await self._await(claim, deadline, wait=True)
+
+    def _wait(self, claim: Claim, deadline: float | None, *, wait: bool) -> Lease | None:
+        place = self._line_up(claim, wait=wait)
+        try:
+            return Patience(place, deadline).wait()
+        except BaseException:
+            self._quit(place)
+            raise
+
+    async def _await(self, claim: Claim, deadline: float | None, *, wait: bool) -> Lease | None:
+        place = self._line_up(claim, wait=wait)
+        try:
+            return await Patience(place, deadline).await_()
+        except BaseException:
+            self._quit(place)
+            raise
+
+    def _line_up(self, claim: Claim, *, wait: bool) -> Place:
+        if mine := self._grants.take_owners(claim.name, claim.owner):
+            mine.drop()
+        place = Place(
+            self._connected(),
+            claim,
+            wait=wait,
+            earlier=self._grants.just_left(claim.name),
+            on_grant=self._admit,
+        )
+        place.begin()
+        return place
+
+    def _admit(self, place: Place, node: Node) -> Lease:
+        claim = place.claim
+        duration = self.options.lease_of(node.session.timeout)
+        if duration < claim.duration:
+            claim = replace(claim, duration=duration)
+        lease = claim.granted(node.czxid, place.asked_at)
+        self._grants.add(Grant(lease, place.client, node, place.has_waited))
+        if place.has_waited and clock() - node.created_after > _LONG_WAIT:
+            place.client.send(SetData(place.parent, mark_of(node.czxid), -1))
+        return lease
+
+    def _quit(self, place: Place) -> None:
+        """Leave the line, or the lock if it was had at the last moment."""
+        if lease := place.give_up():
+            self.forget(lease)
+
+    def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
+        if leases and self._client is not None:
+            # A sync goes to the leader, who alone decides when a session is over.
+            (synced,) = self._client.ask([Sync(self.options.root)], deadline)
+            self._client.checked(synced)
+        found = {lease.nonce: self._grants.find(lease.name, lease.nonce) for lease in leases}
+        for grant in found.values():
+            if grant is not None:
+                self._grants.watch(grant)
+        return {nonce: grant is not None for nonce, grant in found.items()}
+
+    def release(self, lease: Lease, deadline: float | None = None) -> bool:
+        grant = self._grants.take(lease.name, lease.nonce)
+        if grant is None:
+            return False
+        self._grants.note_left(grant)
+        age = clock() - grant.node.created_after
+        if age < _YOUNG and not grant.has_waited and grant.client.connected:
+            grant.drop()
+            return True
+        grant.unwatch()
+        return self._delete(grant, deadline)
+
+    def _delete(self, grant: Grant, deadline: float | None) -> bool:
+        try:
+            (deleted,) = grant.client.ask([Delete(grant.node.path, -1)], deadline)
+        except BaseException:
+            grant.drop()
+            raise
+        if isinstance(deleted.error, NoNodeError):
+            # Where the answer to a first request was lost, that one will have deleted it.
+            return deleted.repeated and not grant.node.session.over
+        grant.client.checked(deleted)
+        return True
+
+    def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
+        self._grants.take(claim.name, claim.nonce)
+        client = self._connected()
+        nodes = Survey(client, self.alias, deadline).nodes_of(claim.name, claim.nonce)
+        if nodes:
+            client.ask([Delete(path, -1) for path in nodes], deadline)
+
+    def forget(self, lease: Lease) -> None:
+        if grant := self._grants.take(lease.name, lease.nonce):
+            grant.drop()
+
+    # Looking
+
+    def verify(self, lease: Lease, deadline: float | None = None) -> bool:
+        grant = self._grants.find(lease.name, lease.nonce)
+        if grant is None:
+            return False
+        path = grant.node.path
+        _, read = grant.client.ask([Sync(path), GetData(path, None)], deadline)
+        if isinstance(read.error, NoNodeError):
+            return False
+        _, stat = grant.client.checked(read)
+        return bool(stat.czxid == lease.token and stat.ephemeralOwner == grant.node.session.id)
+
+    def vouches(self, lease: Lease) -> bool:
+        return not self._grants.is_lost(lease.nonce)
+
+    def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
+        return self._survey(deadline).lock(name)
+
+    def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
+        return self._survey(deadline).held(prefix)
+
+    # Clearing
+
+    def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
+        client = self._connected()
+        found = Survey(client, self.alias, deadline).holder(name)
+        if found is None or found[1].token != token:
+            return None
+        path, record = found
+        time.sleep(_BREAKING)
+        (deleted,) = client.ask([Delete(path, -1)], deadline)
+        if isinstance(deleted.error, NoNodeError) and not deleted.repeated:
+            return None
+        if not isinstance(deleted.error, NoNodeError):
+            client.checked(deleted)
+        lease = record.lease(name, path, self.settings.lease)
+        if grant := self._grants.find(name, lease.nonce):
+            self._grants.lose(grant, BROKEN)
+        return lease
+
+    def sweep(self) -> Swept:
+        """Remove the nodes of locks that nobody holds or waits for.
+
+        Nothing expires here: the servers themselves end sessions, and remove their nodes.
+        """
+        return Swept(removed=self._survey(None).clear())
+
+    def close(self) -> None:
+        """End the session, and every hold with it."""
+        with self._making:
+            client, self._client = self._client, None
+        self._grants.lose_all("the connection to ZooKeeper was closed")
+        if client is not None:
+            client.close()
+
+    # Being connected
+
+    def _connected(self) -> Client:
+        """Return the client of this process, a new one if there is none that is of use."""
+        client = self._client
+        if client is not None and not client.dead:
+            return client
+        with self._making:
+            if self._client is None or self._client.dead:
+                self._client = Client(self.options, self._on_begin, self._on_over)
+                self._client.start()
+            return self._client
+
+    def _survey(self, deadline: float | None) -> Survey:
+        return Survey(self._connected(), self.alias, deadline)
+
+    def _on_begin(self, session: Session) -> None:
+        self._set_lease(session.timeout)
+
+    def _on_over(self, session: Session) -> None:
+        self._grants.lose_all(SESSION_OVER, session)
+
+    def _on_loss(self, lease: Lease, reason: str) -> None:
+        if self.listener is not None:
+            self.listener.lease_lost(lease, reason)
+
+    def _set_lease(self, session_timeout: float) -> None:
+        self.settings.lease = self.options.lease_of(session_timeout)
+        self.settings.renew = self.settings.lease / 3
+
+
+def _close_all() -> None:
+    for backend in list(ZooKeeperBackend.instances):
+        backend.close()
+
+
+def _after_fork() -> None:
+    for backend in list(ZooKeeperBackend.instances):
+        backend.after_fork()
+
+
+atexit.register(_close_all)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,193 @@
+"""One kazoo client: its session, its requests, and when it can be used."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException
+from kazoo.protocol.states import KazooState, KeeperState
+
+from distlock.backends.zookeeper.handlers import new_handler
+from distlock.backends.zookeeper.options import Options
+from distlock.backends.zookeeper.requests import Reply
+from distlock.backends.zookeeper.watches import Watches
+from distlock.clock import clock, left
+from distlock.exceptions import LockUnavailable
+
+logger = logging.getLogger("distlock")
+
+#: Seconds that a server gets to acknowledge the end of a session.
+_FAREWELL = 2.0
+_FAILED = (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
+
+
+class Session:
+    """A session with the servers: nodes that stand in line live as long as it does."""
+
+    __slots__ = ("id", "over", "timeout")
+
+    def __init__(self, number: int, timeout: float) -> None:
+        self.id = number
+        self.timeout = timeout
+        self.over = False
+
+
+class Client:
+    """A client that connects by itself, again and again, until it is closed.
+
+    ``on_begin`` and ``on_over`` are called with each session as it begins and ends, ``on_over``
+    before anyone is told that there is a new one. They, and all callbacks, run on the client's own
+    thread and must not block.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        on_begin: Callable[[Session], None],
+        on_over: Callable[[Session], None],
+    ) -> None:
+        self.options = options
+        self.session: Session | None = None
+        self.dead = False  # it will not connect again
+        self._on_begin = on_begin
+        self._on_over = on_over
+        self._handler = new_handler()
+        # As ZooKeeper's own clients do: a server that is cut off must not cost the session.
+        self._handler.connect_limit = options.session_timeout / (options.hosts.count(",") + 1)
+        self._handler.on_end = self._on_end
+        self._kazoo = KazooClient(**options.arguments(self._handler))
+        self._kazoo.add_listener(self._on_state)
+        self._mutex = threading.Lock()
+        self._is_connected = False
+        self._waiting: list[Callable[[], None]] = []
+        self.watches = Watches(self.send, self._kazoo)
+
+    def start(self) -> None:
+        """Begin to connect."""
+        self._kazoo.start_async()
+
+    def close(self) -> None:
+        """End the session, and with it everything that is held; waits a moment for the servers."""
+        self._handler.close_within(_FAREWELL)
+        with contextlib.suppress(KazooException, OSError):
+            self._kazoo.stop()
+        with contextlib.suppress(Exception):  # a plain Exception if its thread still runs
+            self._kazoo.close()
+
+    def abandon(self) -> None:
+        """Let go of the connection in a forked child; the session is the parent's."""
+        self.dead = True
+        self._handler.abandon()
+
+    # Asking
+
+    @property
+    def connected(self) -> bool:
+        """Whether requests can be sent now."""
+        return self._is_connected and self._kazoo.client_state == KeeperState.CONNECTED
+
+    def send(self, request: Any) -> Reply:
+        """Send a request after all that were sent before, without waiting for anything."""
+        reply = Reply()
+        self._kazoo._call(request, reply)
+        return reply
+
+    def ask(self, requests: Sequence[Any], deadline: float | None) -> list[Reply]:
+        """Send requests and wait for all answers; once more if the connection breaks.
+
+        Raises LockUnavailable if they are not answered in time. What the server said, errors
+        included, is in the replies.
+        """
+        ends = clock() + left(deadline, self.options.timeout)
+        repeated = False
+        while True:
+            self._await_connection(ends)
+            replies = [self.send(request) for request in requests]
+            if not replies[-1].wait(left(ends, self.options.timeout)):
+                raise self.unavailable("did not answer in time")
+            if not any(reply.lost for reply in replies):
+                for reply in replies:
+                    reply.repeated = repeated
+                return replies
+            repeated = True
+
+    def when_connected(self, callback: Callable[[], None]) -> None:
+        """Call back as soon as requests can be sent, or never will be; that may be now."""
+        with self._mutex:
+            if not self.connected and not self.dead:
+                self._waiting.append(callback)
+                return
+        callback()
+
+    def unavailable(self, problem: str, cause: BaseException | None = None) -> LockUnavailable:
+        """Return the error that says that the servers cannot be asked."""
+        last = cause or (None if self.connected else self._handler.last_error)
+        because = f" ({type(last).__name__}: {last})" if last else ""
+        error = LockUnavailable(f"ZooKeeper at {self.options.hosts} {problem}{because}")
+        error.__cause__ = last
+        return error
+
+    def checked(self, reply: Reply) -> Any:
+        """Return the answer; LockUnavailable if it is an error."""
+        if reply.error is None:
+            return reply.value
+        raise self.unavailable("refused", reply.error) from reply.error
+
+    def _await_connection(self, ends: float) -> None:
+        if self.connected:
+            return
+        connected = threading.Event()
+        self.when_connected(connected.set)
+        if not connected.wait(left(ends, self.options.timeout)) or self.dead:
+            error = self.unavailable("cannot be reached")
+            error.sent = False
+            raise error
+
+    # What kazoo tells, on its thread
+
+    def _on_state(self, state: str) -> None:
+        if state == KazooState.CONNECTED:
+            self._begin_session()
+            with self._mutex:
+                self._is_connected = True
+                waiting, self._waiting = self._waiting, []
+            self._call(waiting)
+            return
+        self._is_connected = False
+        if state == KazooState.LOST:
+            self._end_session()
+            if self._kazoo.client_state in _FAILED:
+                self._on_end()
+
+    def _begin_session(self) -> None:
+        number = self._kazoo.client_id[0]
+        if self.session is None or self.session.id != number or self.session.over:
+            self._end_session()
+            self.session = Session(number, self._handler.wire.session_timeout)
+            self._on_begin(self.session)
+
+    def _end_session(self) -> None:
+        if self.session is not None and not self.session.over:
+            self.session.over = True
+            self._on_over(self.session)
+
+    def _on_end(self) -> None:
+        """Kazoo has given up: the servers refused the credentials, or its retries are used up."""
+        self.dead = True
+        self._is_connected = False
+        self._end_session()
+        with self._mutex:
+            waiting, self._waiting = self._waiting, []
+        self._call(waiting)
+
+    def _call(self, callbacks: list[Callable[[], None]]) -> None:
+        for callback in callbacks:
+            try:
+                callback()
+            except Exception:  # or the connection would break for everyone
+                logger.exception("a callback of the ZooKeeper client failed")

@@ -1,0 +1,59 @@
+"""What a node in line says of its owner, for people to read."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from distlock.backends.zookeeper.paths import nonce_of
+from distlock.lease import Claim, Lease, Owner
+
+
+def written(claim: Claim) -> bytes:
+    """Return the data of the node that stands in line for ``claim``."""
+    return json.dumps(
+        {
+            "host": claim.owner.host,
+            "pid": claim.owner.pid,
+            "thread": claim.owner.thread,
+            "owner": claim.owner.key,
+            "since": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            "description": claim.description,
+        },
+        ensure_ascii=False,
+    ).encode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A node in line, as read from the server: its data and its stat."""
+
+    owner: Owner
+    description: str
+    token: int
+    created_at: datetime  # by the server's clock
+
+    @classmethod
+    def read(cls, data: bytes, stat: Any) -> Record:
+        """Understand a node; one whose data is not ours has an owner without a name."""
+        try:
+            said = json.loads(data)
+            owner = Owner(
+                str(said["owner"]), str(said["host"]), int(said["pid"]), str(said["thread"])
+            )
+            description = str(said["description"])
+        except (ValueError, TypeError, KeyError):
+            owner, description = Owner(f"node:{stat.czxid}", "unknown", 0, "unknown"), ""
+        return cls(owner, description, stat.czxid, when(stat.ctime))
+
+    def lease(self, name: str, path: str, duration: float) -> Lease:
+        """Return the lease that the node stands for; its local deadline means nothing."""
+        nonce = nonce_of(path.rpartition("/")[2]) or ""
+        return Lease(Claim(name, self.owner, duration, self.description, nonce), self.token, 0.0)
+
+
+def when(milliseconds: int) -> datetime:
+    """Return a time of the server's clock."""
+    return datetime.fromtimestamp(milliseconds / 1000, UTC)
