@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import threading
-import time
-import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -14,21 +10,18 @@ from typing import Any, ClassVar
 from kazoo.exceptions import NoNodeError
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.zookeeper.breaking import YOUNG, break_hold
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Grants
+from distlock.backends.zookeeper.instances import register
+from distlock.backends.zookeeper.node import Node
 from distlock.backends.zookeeper.options import DEFAULTS, Options
 from distlock.backends.zookeeper.patience import Patience
-from distlock.backends.zookeeper.place import Node, Place
+from distlock.backends.zookeeper.place import Place
 from distlock.backends.zookeeper.requests import Delete, GetData, SetData, Sync
 from distlock.backends.zookeeper.survey import Survey, mark_of
 from distlock.clock import clock
 from distlock.lease import Claim, Lease, LockInfo, Swept
-
-#: Who breaks a lock lets this many seconds pass between seeing the hold and breaking it, so a hold
-#: that is younger cannot have been broken, and is released without waiting for an answer that
-#: would tell nothing else.
-_BREAKING = 0.1
-_YOUNG = 0.05
 
 #: Waits longer than this many seconds are not counted among the time that a lock is held.
 _LONG_WAIT = 1.0
@@ -50,8 +43,6 @@ class ZooKeeperBackend(BaseBackend):
     supports_fairness: bool = True
     unvouched: ClassVar[str] = SESSION_OVER
 
-    instances: ClassVar[weakref.WeakSet[ZooKeeperBackend]] = weakref.WeakSet()
-
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         for key in ("LEASE", "RENEW"):
@@ -63,7 +54,7 @@ class ZooKeeperBackend(BaseBackend):
         self.options = Options(self.settings)
         self._set_lease(self.options.session_timeout)
         self._reset()
-        self.instances.add(self)
+        register(self)
 
     def _reset(self) -> None:
         self._making = threading.Lock()
@@ -91,33 +82,28 @@ class ZooKeeperBackend(BaseBackend):
         return await self._await(claim, deadline, wait=True)
 
     def _wait(self, claim: Claim, deadline: float | None, *, wait: bool) -> Lease | None:
-        place = self._line_up(claim, wait=wait)
+        place = self._place(claim, wait=wait)
         try:
+            place.begin()
             return Patience(place, deadline).wait()
         except BaseException:
             self._quit(place)
             raise
 
     async def _await(self, claim: Claim, deadline: float | None, *, wait: bool) -> Lease | None:
-        place = self._line_up(claim, wait=wait)
+        place = self._place(claim, wait=wait)
         try:
+            place.begin()
             return await Patience(place, deadline).await_()
         except BaseException:
             self._quit(place)
             raise
 
-    def _line_up(self, claim: Claim, *, wait: bool) -> Place:
+    def _place(self, claim: Claim, *, wait: bool) -> Place:
         if mine := self._grants.take_owners(claim.name, claim.owner):
             mine.drop()
-        place = Place(
-            self._connected(),
-            claim,
-            wait=wait,
-            earlier=self._grants.just_left(claim.name),
-            on_grant=self._admit,
-        )
-        place.begin()
-        return place
+        earlier = self._grants.just_left(claim.name)
+        return Place(self._connected(), claim, wait=wait, earlier=earlier, on_grant=self._admit)
 
     def _admit(self, place: Place, node: Node) -> Lease:
         claim = place.claim
@@ -152,7 +138,7 @@ class ZooKeeperBackend(BaseBackend):
             return False
         self._grants.note_left(grant)
         age = clock() - grant.node.created_after
-        if age < _YOUNG and not grant.has_waited and grant.client.connected:
+        if age < YOUNG and not grant.has_waited and grant.client.connected:
             grant.drop()
             return True
         grant.unwatch()
@@ -172,10 +158,9 @@ class ZooKeeperBackend(BaseBackend):
 
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
         self._grants.take(claim.name, claim.nonce)
-        client = self._connected()
-        nodes = Survey(client, self.alias, deadline).nodes_of(claim.name, claim.nonce)
-        if nodes:
-            client.ask([Delete(path, -1) for path in nodes], deadline)
+        survey = self._survey(deadline)
+        if nodes := survey.nodes_of(claim.name, claim.nonce):
+            survey.client.ask([Delete(path, -1) for path in nodes], deadline)
 
     def forget(self, lease: Lease) -> None:
         if grant := self._grants.take(lease.name, lease.nonce):
@@ -201,24 +186,13 @@ class ZooKeeperBackend(BaseBackend):
         return self._survey(deadline).lock(name)
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
-        return self._survey(deadline).held(prefix)
+        return [*self._survey(deadline).held(prefix)]
 
     # Clearing
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
-        client = self._connected()
-        found = Survey(client, self.alias, deadline).holder(name)
-        if found is None or found[1].token != token:
-            return None
-        path, record = found
-        time.sleep(_BREAKING)
-        (deleted,) = client.ask([Delete(path, -1)], deadline)
-        if isinstance(deleted.error, NoNodeError) and not deleted.repeated:
-            return None
-        if not isinstance(deleted.error, NoNodeError):
-            client.checked(deleted)
-        lease = record.lease(name, path, self.settings.lease)
-        if grant := self._grants.find(name, lease.nonce):
+        lease = break_hold(self._survey(deadline), name, token, self.settings.lease)
+        if lease is not None and (grant := self._grants.find(name, lease.nonce)):
             self._grants.lose(grant, BROKEN)
         return lease
 
@@ -266,18 +240,3 @@ class ZooKeeperBackend(BaseBackend):
     def _set_lease(self, session_timeout: float) -> None:
         self.settings.lease = self.options.lease_of(session_timeout)
         self.settings.renew = self.settings.lease / 3
-
-
-def _close_all() -> None:
-    for backend in list(ZooKeeperBackend.instances):
-        backend.close()
-
-
-def _after_fork() -> None:
-    for backend in list(ZooKeeperBackend.instances):
-        backend.after_fork()
-
-
-atexit.register(_close_all)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import KazooException
+from kazoo.exceptions import AuthFailedError, ConnectionLoss, KazooException
 from kazoo.protocol.states import KazooState, KeeperState
 
 from distlock.backends.zookeeper.handlers import new_handler
 from distlock.backends.zookeeper.options import Options
 from distlock.backends.zookeeper.requests import Reply
 from distlock.backends.zookeeper.watches import Watches
+from distlock.backends.zookeeper.wire import Wire
 from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable
 
@@ -54,18 +55,20 @@ class Client:
         self.options = options
         self.session: Session | None = None
         self.dead = False  # it will not connect again
+        self._failure: Exception | None = None  # why
         self._on_begin = on_begin
         self._on_over = on_over
         self._handler = new_handler()
-        # As ZooKeeper's own clients do: a server that is cut off must not cost the session.
-        self._handler.connect_limit = options.session_timeout / (options.hosts.count(",") + 1)
+        self._handler.connect_limit = options.connect_limit
         self._handler.on_end = self._on_end
+        self._handler.on_open = self._on_open
         self._kazoo = KazooClient(**options.arguments(self._handler))
         self._kazoo.add_listener(self._on_state)
         self._mutex = threading.Lock()
-        self._is_connected = False
+        self._wire: Wire | None = None  # while requests can be sent
         self._waiting: list[Callable[[], None]] = []
-        self.watches = Watches(self.send, self._kazoo)
+        self.watches = Watches(self.send)
+        self._handler.on_event = self.watches.on_event
 
     def start(self) -> None:
         """Begin to connect."""
@@ -89,13 +92,20 @@ class Client:
     @property
     def connected(self) -> bool:
         """Whether requests can be sent now."""
-        return self._is_connected and self._kazoo.client_state == KeeperState.CONNECTED
+        return self._wire is not None
 
     def send(self, request: Any) -> Reply:
-        """Send a request after all that were sent before, without waiting for anything."""
-        reply = Reply()
-        self._kazoo._call(request, reply)
-        return reply
+        """Send a request without waiting for anything; see send_all()."""
+        return self.send_all([request])[0]
+
+    def send_all(self, requests: Sequence[Any]) -> list[Reply]:
+        """Send requests after all that were sent before; they get lost without a connection."""
+        if wire := self._wire:
+            return wire.submit(requests)
+        replies = [Reply() for _ in requests]
+        for reply in replies:
+            reply.set_exception(ConnectionLoss())
+        return replies
 
     def ask(self, requests: Sequence[Any], deadline: float | None) -> list[Reply]:
         """Send requests and wait for all answers; once more if the connection breaks.
@@ -107,7 +117,7 @@ class Client:
         repeated = False
         while True:
             self._await_connection(ends)
-            replies = [self.send(request) for request in requests]
+            replies = self.send_all(requests)
             if not replies[-1].wait(left(ends, self.options.timeout)):
                 raise self.unavailable("did not answer in time")
             if not any(reply.lost for reply in replies):
@@ -126,7 +136,7 @@ class Client:
 
     def unavailable(self, problem: str, cause: BaseException | None = None) -> LockUnavailable:
         """Return the error that says that the servers cannot be asked."""
-        last = cause or (None if self.connected else self._handler.last_error)
+        last = cause or (None if self.connected else self._failure or self._handler.last_error)
         because = f" ({type(last).__name__}: {last})" if last else ""
         error = LockUnavailable(f"ZooKeeper at {self.options.hosts} {problem}{because}")
         error.__cause__ = last
@@ -150,19 +160,25 @@ class Client:
 
     # What kazoo tells, on its thread
 
+    def _on_open(self) -> None:
+        self._begin_session()
+        with self._mutex:
+            self._wire = self._handler.wire
+        self._call_waiting()
+
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
-            self._begin_session()
-            with self._mutex:
-                self._is_connected = True
-                waiting, self._waiting = self._waiting, []
-            self._call(waiting)
-            return
-        self._is_connected = False
+            return  # but not authenticated yet
+        if wire := self._wire:
+            self._wire = None
+            self._kazoo.last_zxid = max(self._kazoo.last_zxid, wire.last_zxid)
         if state == KazooState.LOST:
             self._end_session()
-            if self._kazoo.client_state in _FAILED:
-                self._on_end()
+        self.watches.lose()
+        if self._kazoo.client_state == KeeperState.AUTH_FAILED:
+            self._failure = AuthFailedError("authentication failed")
+        if self._kazoo.client_state in _FAILED:
+            self._on_end()
 
     def _begin_session(self) -> None:
         number = self._kazoo.client_id[0]
@@ -179,14 +195,14 @@ class Client:
     def _on_end(self) -> None:
         """Kazoo has given up: the servers refused the credentials, or its retries are used up."""
         self.dead = True
-        self._is_connected = False
+        self._wire = None
         self._end_session()
+        self._call_waiting()
+
+    def _call_waiting(self) -> None:
         with self._mutex:
             waiting, self._waiting = self._waiting, []
-        self._call(waiting)
-
-    def _call(self, callbacks: list[Callable[[], None]]) -> None:
-        for callback in callbacks:
+        for callback in waiting:
             try:
                 callback()
             except Exception:  # or the connection would break for everyone

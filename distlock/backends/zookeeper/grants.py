@@ -9,7 +9,7 @@ from functools import partial
 
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.leavings import remove
-from distlock.backends.zookeeper.place import Node
+from distlock.backends.zookeeper.node import Node
 from distlock.backends.zookeeper.watches import News, Watch
 from distlock.clock import clock
 from distlock.lease import Lease, Owner

@@ -1,36 +1,38 @@
-"""kazoo's ways to run in a process, without threads between an answer and who waits for it."""
+"""kazoo's ways to run in a process, changed so that its connection thread handles our requests."""
 
 from __future__ import annotations
 
 import select
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from distlock.backends.zookeeper.wire import Doorbell, Wire
+from distlock.backends.zookeeper.wire import OnEvent, Wire
 from distlock.owners import gevent_patched
 
-#: Bytes that are sent even though there may be more to come.
-_MANY = 65536
+_READABLE = ~select.POLLOUT
 
 
-class _Direct:
-    """Lets kazoo's connection thread call back by itself; for callbacks that never block.
+class Handler:
+    """Mixed into one of kazoo's handlers, it puts a :class:`Wire` in the place of each connection.
 
-    Besides, it limits how long one server may take to accept a connection, tells when the
-    connection thread has ended, and ends it when a farewell takes too long.
+    ``on_open`` is called when requests can be sent, ``on_event`` with the type and the path of each
+    event of a watch, ``on_end`` when kazoo has given up; all on the connection thread.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.wire: Wire | None = None
         self.last_error: OSError | None = None
-        self.connect_limit = float("inf")
+        self.connect_limit = float("inf")  # seconds for one server to accept a connection
+        self.on_open: Callable[[], None] = lambda: None
+        self.on_event: OnEvent = lambda type, path: None
         self.on_end: Callable[[], None] = lambda: None
+        self._pair: tuple[Any, Any] | None = None
         self._closes_at: float | None = None  # of time.monotonic()
-        self._bell: Doorbell | None = None
 
     def close_within(self, seconds: float) -> None:
         """Break the connection if the session has not been ended by then."""
@@ -38,18 +40,18 @@ class _Direct:
 
     def abandon(self) -> None:
         """Close this process's copies of what belongs to its parent, which notices nothing."""
-        for each in (self.wire, self._bell):
-            if each is not None:
-                each.close()
+        if self.wire is not None:
+            self.wire.abandon()
+        for end in self._pair or ():
+            end.close()
+
+    # What kazoo calls
 
     def start(self) -> None:
-        self._running = True
+        self._running = True  # no thread is needed: nothing is ever called back through kazoo
 
     def stop(self) -> None:
         self._running = False
-
-    def dispatch_callback(self, callback: Any) -> None:
-        callback.func(*callback.args)
 
     def spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def run() -> None:
@@ -60,20 +62,18 @@ class _Direct:
 
         return super().spawn(run)  # type: ignore[misc]
 
-    def create_socket_pair(self) -> tuple[Doorbell, Doorbell]:
-        self._bell = Doorbell(super().create_socket_pair())  # type: ignore[misc]
-        return self._bell, self._bell
+    def create_socket_pair(self) -> Any:
+        self._pair = super().create_socket_pair()  # type: ignore[misc]
+        return self._pair
 
     def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Wire:
         timeout = min(timeout, self.connect_limit)
         try:
-            connection = super().create_connection(  # type: ignore[misc]
-                *args, timeout=timeout, **kwargs
-            )
+            socket = super().create_connection(*args, timeout=timeout, **kwargs)  # type: ignore[misc]
         except OSError as error:
             self.last_error = error
             raise
-        self.wire = Wire(connection)
+        self.wire = Wire(socket, self._wake, lambda type, path: self.on_event(type, path))
         return self.wire
 
     def select(
@@ -82,48 +82,64 @@ class _Direct:
         writing: Sequence[Any],
         _exceptional: Sequence[Any],
         timeout: float | None = None,
-    ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Wait as ``select.select`` does, for wires and doorbells."""
+    ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
+        """Wait as ``select.select`` does for what is kazoo's, and meanwhile handle what is ours."""
         if writing:
-            return [], list(writing), []  # a wire takes everything
-        ends = None if timeout is None else time.monotonic() + timeout
+            return [], writing, []  # a wire takes everything
+        ends = float("inf") if timeout is None else time.monotonic() + timeout
+        wire = self.wire
+        assert wire is not None
+        if not wire.is_open and len(reading) > 1:  # kazoo has authenticated, and waits for requests
+            wire.open()
+            self.on_open()
         while True:
-            ready = [each for each in reading if each.pending()]
-            if ready and all(each.unsent < _MANY for each in reading):
-                return ready, [], []  # there may be more to send along
-            found = self._poll(reading, 0 if ready else self._rest(ends))
-            if ready or found or (ends is not None and time.monotonic() >= ends):
-                return ready + [each for each in found if each not in ready], [], []
+            if wire.pending() and wire in reading:
+                return [wire], [], []
+            ready = self._poll(wire, reading, self._rest(ends))
+            if wire in ready and wire.is_open:
+                wire.read()
+                ready.remove(wire)
+                if wire.pending():
+                    ready.append(wire)
+            if ready or time.monotonic() >= ends:
+                return ready, [], []
 
-    def _poll(self, reading: Sequence[Any], seconds: float | None) -> list[Any]:
-        """Flush; return what can be read by then. None of it may also mean: go on flushing."""
+    def _poll(self, wire: Wire, reading: Sequence[Any], seconds: float | None) -> list[Any]:
         poll = select.poll()
+        all_sent = wire.flush()
         for each in reading:
-            each.flush()
-            poll.register(each.fileno(), select.POLLIN | (select.POLLOUT if each.unsent else 0))
+            poll.register(each.fileno(), select.POLLIN)
+        if not all_sent:
+            poll.register(wire.fileno(), select.POLLIN | select.POLLOUT)
         events = dict(poll.poll(None if seconds is None else seconds * 1000))
-        return [each for each in reading if events.get(each.fileno(), 0) & ~select.POLLOUT]
+        return [each for each in reading if events.get(each.fileno(), 0) & _READABLE]
 
-    def _rest(self, ends: float | None) -> float | None:
+    def _rest(self, ends: float) -> float | None:
         """Return the seconds until ``ends``, or until the end of a farewell if that is sooner."""
         if self._closes_at is not None:
             if time.monotonic() >= self._closes_at:
                 raise TimeoutError("the server does not answer the farewell")
-            ends = self._closes_at if ends is None else min(ends, self._closes_at)
-        return None if ends is None else max(ends - time.monotonic(), 0.0)
+            ends = min(ends, self._closes_at)
+        return None if ends == float("inf") else max(ends - time.monotonic(), 0.0)
+
+    def _wake(self) -> None:
+        # kazoo reads a byte that stands for no request, and waits again.
+        if self._pair is not None:
+            with suppress(OSError):
+                self._pair[1].send(b"\0")
 
 
-class Threads(_Direct, SequentialThreadingHandler):  # type: ignore[misc]
+class Threads(Handler, SequentialThreadingHandler):  # type: ignore[misc]
     """For processes whose threads are threads."""
 
 
 def new_handler() -> Any:
-    """Return a handler for this process, kazoo's gevent one where gevent replaces threads."""
+    """Return a handler for this process, based on kazoo's gevent one where gevent rules."""
     if not gevent_patched():
         return Threads()
     from kazoo.handlers.gevent import SequentialGeventHandler
 
-    class Greenlets(_Direct, SequentialGeventHandler):  # type: ignore[misc]
+    class Greenlets(Handler, SequentialGeventHandler):  # type: ignore[misc]
         """For processes whose threads are greenlets."""
 
     return Greenlets()

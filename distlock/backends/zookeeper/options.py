@@ -98,6 +98,14 @@ class Options:
         """Return how many seconds a lease lasts in a session that ends after so much silence."""
         return session_timeout * _LEASE_OF_SESSION
 
+    @property
+    def connect_limit(self) -> float:
+        """Seconds that one server has to accept a connection.
+
+        One that is cut off must not take the time in which another would have kept the session.
+        """
+        return min(self.timeout, self.session_timeout / (self.hosts.count(",") + 1))
+
     def arguments(self, handler: Any) -> dict[str, Any]:
         """Return the arguments of a ``KazooClient`` that runs on ``handler``."""
         retry = KazooRetry(sleep_func=handler.sleep_func, **self._retry)

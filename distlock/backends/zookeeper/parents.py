@@ -42,5 +42,4 @@ def is_there(reply: Reply) -> bool:
 
 def _make_path(client: Client, path: str, then: Callable[[Reply], None]) -> None:
     requests = [create_persistent(each, client.options.acl) for each in paths.ancestors(path)]
-    *_, last = [client.send(request) for request in requests]
-    last.then(then)
+    client.send_all(requests)[-1].then(then)

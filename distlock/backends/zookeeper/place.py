@@ -13,6 +13,7 @@ from kazoo.exceptions import NoNodeError
 from distlock.backends.zookeeper import paths
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.leavings import remove
+from distlock.backends.zookeeper.node import Node
 from distlock.backends.zookeeper.parents import is_there, make_parent
 from distlock.backends.zookeeper.record import written
 from distlock.backends.zookeeper.requests import GetChildren, GetData, Reply, create_in_line
@@ -20,35 +21,6 @@ from distlock.backends.zookeeper.verdict import Verdict
 from distlock.backends.zookeeper.watches import News, Watch
 from distlock.clock import clock
 from distlock.lease import Claim, Lease
-
-
-class Node:
-    """A node in line: its path, its czxid, and the session that it belongs to."""
-
-    __slots__ = ("created_after", "czxid", "path", "session")
-
-    def __init__(self, session: Session, path: str, czxid: int, created_after: float) -> None:
-        self.session = session
-        self.path = path
-        self.czxid = czxid
-        self.created_after = created_after  # of the local clock
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
-
-    def follows(self, earlier: Node) -> bool:
-        """Return whether nobody can have got in line since ``earlier``, which was first in line.
-
-        Its number is the next one. The numbers begin anew when the parent was removed meanwhile;
-        but then there have been as many transactions as it takes to count up to here again.
-        """
-        number = paths.number_of(earlier.name)
-        return (
-            self.session is earlier.session
-            and paths.number_of(self.name) == number + 1
-            and self.czxid - earlier.czxid <= number
-        )
 
 
 class Place:
@@ -105,17 +77,18 @@ class Place:
     def _join(self) -> None:
         if not self._goes_on():
             return
-        self._session = self.client.session
-        self._node = None
+        self._session, self._node = self.client.session, None
+        self._be_unsure()
         self.is_sent = True
         self.asked_at = sent_at = clock()
         prefix = f"{self.parent}/{self.claim.nonce}-"
-        created = self.client.send(create_in_line(prefix, self._data, self.client.options.acl))
+        create = create_in_line(prefix, self._data, self.client.options.acl)
         if self._earlier is None:
             # The servers answer one session in order: both answers come in one round trip.
-            listed = self.client.send(GetChildren(self.parent, None))
+            created, listed = self.client.send_all([create, GetChildren(self.parent, None)])
             listed.then(lambda listed: self._joined(sent_at, created, listed))
         else:
+            created = self.client.send(create)
             created.then(lambda created: self._joined(sent_at, created, None))
 
     def _joined(self, sent_at: float, created: Reply, listed: Reply | None) -> None:
@@ -206,9 +179,12 @@ class Place:
     # After the connection broke
 
     def _when_connected(self, step: Callable[[], None]) -> None:
+        self._be_unsure()
+        self.client.when_connected(lambda: self._despair() if self.client.dead else step())
+
+    def _be_unsure(self) -> None:
         if self.unsure_since is None:
             self.unsure_since = clock()
-        self.client.when_connected(lambda: self._refuse(None) if self.client.dead else step())
 
     def _recover(self) -> None:
         """Find the own node again, by its nonce: the answer that told of it may have been lost."""
@@ -252,6 +228,11 @@ class Place:
     def _refuse(self, error: Exception | None) -> None:
         self._leave()
         self.verdict.deny(self.client.unavailable("refuses", error))
+
+    def _despair(self) -> None:
+        error = self.client.unavailable("cannot be reached")
+        error.sent = self.is_sent
+        self.verdict.deny(error)
 
     def _goes_on(self) -> bool:
         """Return whether anyone still wants the lock; if not, leave."""

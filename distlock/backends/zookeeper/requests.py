@@ -10,6 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from kazoo.exceptions import (
+    EXCEPTIONS,
+    APIError,
     ConnectionLoss,
     OperationTimeoutError,
     SessionExpiredError,
@@ -37,6 +39,7 @@ __all__ = [
     "Sync",
     "create_in_line",
     "create_persistent",
+    "error_of",
 ]
 
 logger = logging.getLogger("distlock")
@@ -81,8 +84,15 @@ class RemoveDataWatch(namedtuple("RemoveDataWatch", "path")):
         return True
 
 
+def error_of(code: int) -> Exception:
+    """Return the error that a server's code stands for."""
+    if code in EXCEPTIONS:
+        return EXCEPTIONS[code]()  # type: ignore[no-any-return]
+    return APIError(f"error {code}")  # type: ignore[no-any-return]
+
+
 class Reply:
-    """What comes of a request; the callbacks run on kazoo's connection thread."""
+    """What comes of a request; the callbacks run on the connection thread."""
 
     __slots__ = ("_callbacks", "_mutex", "done", "error", "repeated", "value")
 
@@ -113,7 +123,7 @@ class Reply:
         self.then(lambda _: answered.set())
         return answered.wait(seconds)
 
-    # kazoo's side
+    # The wire
 
     def set(self, value: Any = None) -> None:
         self._settle(value, None)

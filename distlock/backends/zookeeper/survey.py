@@ -22,9 +22,9 @@ class Survey:
     """Reads for one question, all to be answered by one deadline."""
 
     def __init__(self, client: Client, alias: str, deadline: float | None) -> None:
-        self._client = client
+        self.client = client
         self._alias = alias
-        self._deadline = deadline
+        self.deadline = deadline
 
     def lock(self, name: str) -> LockInfo:
         """Return what is known of one lock."""
@@ -40,10 +40,10 @@ class Survey:
     def holder(self, name: str) -> tuple[str, Record] | None:
         """Return the path and the record of the node that holds a lock."""
         parent = self._path(name)
-        (_, listed) = self._client.ask([Sync(parent), GetChildren(parent, None)], self._deadline)
+        (_, listed) = self.client.ask([Sync(parent), GetChildren(parent, None)], self.deadline)
         for node in paths.in_order(self._there(listed) or ()):
             path = f"{parent}/{node}"
-            (read,) = self._client.ask([GetData(path, None)], self._deadline)
+            (read,) = self.client.ask([GetData(path, None)], self.deadline)
             if found := self._there(read):
                 return path, Record.read(*found)
         return None
@@ -51,7 +51,7 @@ class Survey:
     def nodes_of(self, name: str, nonce: str) -> list[str]:
         """Return the paths of the nodes that stand in line for one claim."""
         parent = self._path(name)
-        (_, listed) = self._client.ask([Sync(parent), GetChildren(parent, None)], self._deadline)
+        (_, listed) = self.client.ask([Sync(parent), GetChildren(parent, None)], self.deadline)
         nodes = self._there(listed) or ()
         return [f"{parent}/{node}" for node in nodes if paths.nonce_of(node) == nonce]
 
@@ -59,14 +59,14 @@ class Survey:
         """Remove the nodes of locks that nobody holds or waits for; return how many."""
         removed = 0
         for some in _batches(self._known()):
-            deletes = [Delete(f"{self._client.options.root}/{each}", -1) for each in some]
+            deletes = [Delete(f"{self.client.options.root}/{each}", -1) for each in some]
             # A node with children, and only such a one, is in use: the server does not delete it.
-            removed += sum(reply.error is None for reply in self._client.ask(deletes, None))
+            removed += sum(reply.error is None for reply in self.client.ask(deletes, None))
         return removed
 
     def _known(self) -> list[str]:
-        root = self._client.options.root
-        (_, listed) = self._client.ask([Sync(root), GetChildren(root, None)], self._deadline)
+        root = self.client.options.root
+        (_, listed) = self.client.ask([Sync(root), GetChildren(root, None)], self.deadline)
         return list(self._there(listed) or ())
 
     def _locks(self, names: Sequence[str]) -> list[LockInfo]:
@@ -74,7 +74,7 @@ class Survey:
         reads: list[Any] = [Sync(parents[0])]
         for parent in parents:
             reads += [GetChildren(parent, None), GetData(parent, None)]
-        _, *replies = self._client.ask(reads, self._deadline)
+        _, *replies = self.client.ask(reads, self.deadline)
         lines = [
             [f"{parent}/{node}" for node in paths.in_order(self._there(listed) or ())]
             for parent, listed in zip(parents, replies[::2], strict=True)
@@ -89,7 +89,7 @@ class Survey:
         """Return what the nodes say, without those that have gone by now."""
         records = {}
         for some in _batches(nodes):
-            replies = self._client.ask([GetData(path, None) for path in some], self._deadline)
+            replies = self.client.ask([GetData(path, None) for path in some], self.deadline)
             for path, reply in zip(some, replies, strict=True):
                 if found := self._there(reply):
                     records[path] = Record.read(*found)
@@ -115,13 +115,13 @@ class Survey:
         )
 
     def _path(self, name: str) -> str:
-        return f"{self._client.options.root}/{paths.escaped(name)}"
+        return f"{self.client.options.root}/{paths.escaped(name)}"
 
     def _there(self, reply: Reply) -> Any:
         """Return the answer; None if there is no such node."""
         if isinstance(reply.error, NoNodeError):
             return None
-        return self._client.checked(reply)
+        return self.client.checked(reply)
 
 
 def mark_of(token: int) -> bytes:

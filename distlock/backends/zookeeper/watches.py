@@ -8,11 +8,12 @@ from enum import Enum, auto
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
-from kazoo.protocol.states import EventType
 
 from distlock.backends.zookeeper.requests import GetData, RemoveDataWatch, Reply
 
 Send = Callable[[Any], Reply]
+
+_DELETED = 2  # see Watcher.Event.EventType
 
 
 class News(Enum):
@@ -20,7 +21,7 @@ class News(Enum):
 
     GONE = auto()  # the node is deleted, or was not there
     CHANGED = auto()
-    LOST = auto()  # the connection broke: the server may have forgotten the watch
+    LOST = auto()  # the connection broke
     REFUSED = auto()
 
 
@@ -53,9 +54,8 @@ class Watches:
     name that never comes again.
     """
 
-    def __init__(self, send: Send, kazoo: Any) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._kazoo = kazoo
         self._mutex = threading.Lock()
         self._by_path: dict[str, list[Watch]] = {}
 
@@ -65,7 +65,7 @@ class Watches:
             if watch.ended:
                 return
             self._by_path.setdefault(watch.path, []).append(watch)
-            reply = watch.reply = self._send(GetData(watch.path, self._on_event))
+            reply = watch.reply = self._send(GetData(watch.path, True))
         reply.then(lambda reply: self._on_reply(watch, reply))
 
     def cancel(self, watch: Watch) -> bool:
@@ -73,17 +73,24 @@ class Watches:
         with self._mutex:
             if watch.end() is None:
                 return False
-            if not self._forget(watch):
-                return True
-            reply = self._send(RemoveDataWatch(watch.path))
-        reply.then(lambda _: self._tidy(watch.path))
+            if self._forget(watch):
+                self._send(RemoveDataWatch(watch.path))
         return True
 
-    def _tidy(self, path: str) -> None:
-        """Drop kazoo's own note of a watch that was removed."""
+    def on_event(self, type: int, path: str) -> None:
+        """Tell those who watch ``path``."""
         with self._mutex:
-            if path not in self._by_path:
-                self._kazoo._data_watchers.pop(path, None)
+            ended = self._by_path.pop(path, [])
+        for watch in ended:
+            self._tell(watch, News.GONE if type == _DELETED else News.CHANGED)
+
+    def lose(self) -> None:
+        """Tell everyone that the connection broke: the server has forgotten all watches."""
+        with self._mutex:
+            ended = [watch for watches in self._by_path.values() for watch in watches]
+            self._by_path.clear()
+        for watch in ended:
+            self._tell(watch, News.LOST)
 
     def _forget(self, watch: Watch) -> bool:
         """Drop a watch, under the mutex; True if it was the last one on its path."""
@@ -104,20 +111,6 @@ class Watches:
             self._tell(watch, News.GONE)
         else:
             self._tell(watch, News.LOST if reply.lost else News.REFUSED)
-
-    def _on_event(self, event: Any) -> None:
-        with self._mutex:
-            if event.type == EventType.NONE:
-                ended = [watch for watches in self._by_path.values() for watch in watches]
-                self._by_path.clear()
-            else:
-                ended = self._by_path.pop(event.path, [])
-        if event.type == EventType.NONE:
-            news = News.LOST
-        else:
-            news = News.GONE if event.type == EventType.DELETED else News.CHANGED
-        for watch in ended:
-            self._tell(watch, news)
 
     def _tell(self, watch: Watch, news: News) -> None:
         if callback := watch.end():

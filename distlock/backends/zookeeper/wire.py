@@ -1,70 +1,186 @@
-"""What kazoo's connection thread reads, writes and sleeps on."""
+"""A connection to a server, shared by kazoo, which keeps the session, and by our own requests."""
 
 from __future__ import annotations
 
 import ssl
 import struct
 import threading
+from collections import deque
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from kazoo.exceptions import ConnectionLoss
+from kazoo.protocol.serialization import ReplyHeader, Watch
+
+from distlock.backends.zookeeper.requests import Reply, error_of
+
+_LENGTH = struct.Struct("!i")
+_FRAME = struct.Struct("!iii")  # length, number, type
 #: The first answer of a server begins with its length, the protocol's version and the session's
 #: time-out in milliseconds; see ConnectResponse in ZooKeeper's zookeeper.jute.
 _GREETING = struct.Struct("!iii")
 _PIECE = 65536
 
+_EVENT = -1
+#: Our requests are numbered from here on; kazoo's, which are few, from 1.
+_FIRST, _LAST = 2**30, 2**31 - 1
+
 _NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+
+OnEvent = Callable[[int, str], None]
 
 
 class Wire:
-    """A connection to a server with buffers, and a note of how long sessions last there.
+    """One connection.
 
-    Requests that are sent together leave together, and replies that come together are read
-    together. kazoo itself reads twice for each reply, and keeps the session's time-out to itself.
+    Until ``open`` all that comes is kazoo's: the greeting, and what it takes to authenticate. Then
+    replies to our requests and events of watches are handled on the spot, and kazoo gets the rest.
+    ``send`` and ``recv`` are called by kazoo, as those of a socket.
     """
 
-    def __init__(self, socket: Any) -> None:
+    def __init__(self, socket: Any, wake: Callable[[], None], on_event: OnEvent) -> None:
+        self.last_zxid = 0
+        self.is_open = False
+        self._is_over = False
         self._socket = socket
-        self._received = memoryview(b"")
+        self._wake = wake
+        self._on_event = on_event
+        # An encrypted socket must not be used by two threads at once.
+        self._mutex = threading.Lock()
         self._unsent = bytearray()
+        self._received = bytearray()
+        self._for_kazoo = bytearray()
         self._greeting = b""
-        self._is_encrypted = hasattr(socket, "pending")
+        self._has_ended = False  # the server has closed its end
+        self._number = _FIRST
+        self._pending: deque[tuple[int, Any, Reply]] = deque()
 
     @property
     def session_timeout(self) -> float:
         """Seconds after which the server ends a session that it does not hear from."""
         return float(_GREETING.unpack(self._greeting)[2]) / 1000
 
-    def recv(self, size: int) -> bytes:
-        if not self._received:
-            self._received = memoryview(self._socket.recv(_PIECE))
-            if missing := _GREETING.size - len(self._greeting):
-                self._greeting += bytes(self._received[:missing])
-        piece = self._received[:size]
-        self._received = self._received[size:]
-        return bytes(piece)
+    # Our requests, from any thread
 
-    def pending(self) -> int:
-        """Return how many bytes can be read without asking the network."""
-        if self._received or not self._is_encrypted:
-            return len(self._received)
-        return int(self._socket.pending())
+    def submit(self, requests: Sequence[Any]) -> list[Reply]:
+        """Send requests, in this order, on the calling thread; never waits."""
+        replies = [Reply() for _ in requests]
+        bodies = [bytes(request.serialize()) for request in requests]
+        with self._mutex:
+            if usable := self.is_open and not self._is_over:
+                frames = bytearray()
+                for request, body, reply in zip(requests, bodies, replies, strict=True):
+                    self._number = _FIRST if self._number == _LAST else self._number + 1
+                    self._pending.append((self._number, request, reply))
+                    frames += _FRAME.pack(len(body) + 8, self._number, request.type) + body
+                self._write(frames)
+        if not usable:
+            for reply in replies:
+                reply.set_exception(ConnectionLoss())
+        return replies
 
-    def send(self, data: bytes) -> int:
-        """Take ``data``, to be sent with the next flush()."""
+    def _write(self, data: bytes | bytearray) -> None:
+        """Send what goes without waiting; the connection thread sends the rest."""
+        was_idle = not self._unsent
         self._unsent += data
-        return len(data)
+        if was_idle and not self._flush():
+            self._wake()
 
-    def flush(self) -> None:
-        """Send as much as goes without waiting."""
+    def _flush(self) -> bool:
         try:
             while self._unsent:
                 del self._unsent[: self._socket.send(self._unsent)]
         except _NOT_NOW:
             pass
+        except OSError:  # reading will tell
+            self._unsent.clear()
+        return not self._unsent
+
+    # The connection thread
+
+    def open(self) -> None:
+        """Let requests pass from now on."""
+        with self._mutex:
+            self.is_open = True
+            self._received, self._for_kazoo = self._for_kazoo, bytearray()
+
+    def flush(self) -> bool:
+        """Send what can be sent now; True if that was all."""
+        with self._mutex:
+            return self._flush()
+
+    def read(self) -> None:
+        """Read what has come, and handle what is ours."""
+        with self._mutex:
+            self._receive(self._received)
+        while (frame := self._next_frame()) is not None:
+            self._handle(frame)
+
+    def _receive(self, buffer: bytearray) -> None:
+        try:
+            while True:
+                data = self._socket.recv(_PIECE)
+                self._has_ended = not data
+                buffer += data
+                if len(data) < _PIECE and not self._holds_back:
+                    return
+        except _NOT_NOW:
+            pass
 
     @property
-    def unsent(self) -> int:
-        return len(self._unsent)
+    def _holds_back(self) -> bool:
+        # What an encrypted socket has decrypted already is not seen by poll().
+        return hasattr(self._socket, "pending") and self._socket.pending() > 0
+
+    def _next_frame(self) -> bytes | None:
+        if len(self._received) < _LENGTH.size:
+            return None
+        end = _LENGTH.size + _LENGTH.unpack_from(self._received)[0]
+        if len(self._received) < end:
+            return None
+        frame = bytes(self._received[:end])
+        del self._received[:end]
+        return frame
+
+    def _handle(self, frame: bytes) -> None:
+        header, offset = ReplyHeader.deserialize(frame, _LENGTH.size)
+        if header.zxid > 0:
+            self.last_zxid = header.zxid
+        if header.xid == _EVENT:
+            event, _ = Watch.deserialize(frame, offset)
+            self._on_event(event.type, event.path)
+        elif header.xid < _FIRST:
+            self._for_kazoo += frame
+        else:
+            number, request, reply = self._pending.popleft()
+            if number != header.xid:
+                raise OSError(f"the server answered {header.xid} instead of {number}")
+            if header.err:
+                reply.set_exception(error_of(header.err))
+            else:
+                reply.set(request.deserialize(frame, offset))
+
+    # kazoo
+
+    def pending(self) -> int:
+        """Return how much there is for kazoo to read; its end, too, is to be read."""
+        return len(self._for_kazoo) or self._has_ended
+
+    def send(self, data: Any) -> int:
+        with self._mutex:
+            self._write(bytes(data))
+        return len(data)
+
+    def recv(self, size: int) -> bytes:
+        if not self._for_kazoo and not self.is_open:
+            self._receive(self._for_kazoo)
+            if missing := _GREETING.size - len(self._greeting):
+                self._greeting += self._for_kazoo[:missing]
+        piece = bytes(self._for_kazoo[:size])
+        del self._for_kazoo[:size]
+        if not piece and not self._has_ended:
+            raise ssl.SSLWantReadError(ssl.SSL_ERROR_WANT_READ, "nothing yet")  # kazoo waits
+        return piece
 
     def fileno(self) -> int:
         return int(self._socket.fileno())
@@ -72,49 +188,17 @@ class Wire:
     def setblocking(self, flag: bool) -> None:
         self._socket.setblocking(flag)
 
-    def close(self) -> None:
+    def abandon(self) -> None:
+        """Close this process's copy of the connection, in a forked child.
+
+        The mutex may be held by a thread that is not there.
+        """
         self._socket.close()
 
-
-class Doorbell:
-    """Both ends of the pair of sockets by which kazoo tells its connection thread of requests.
-
-    kazoo writes a byte for each request and reads one for each that it has sent. A pair of sockets
-    is full after some hundred bytes, and would block whoever asks while there is no connection.
-    This one counts, and has a byte in the pair for as long as the count is not zero.
-    """
-
-    unsent = 0
-
-    def __init__(self, pair: tuple[Any, Any]) -> None:
-        self._reading, self._writing = pair
-        self._mutex = threading.Lock()
-        self._rings = 0
-
-    def send(self, data: bytes) -> int:
-        with self._mutex:
-            self._rings += 1
-            if self._rings == 1:
-                self._writing.send(data)
-        return len(data)
-
-    def recv(self, size: int) -> bytes:
-        with self._mutex:
-            if self._rings == 0:
-                raise BlockingIOError
-            self._rings -= 1
-            return bytes(self._reading.recv(size)) if self._rings == 0 else b"\0"
-
-    def pending(self) -> int:
-        """Return how many requests wait to be sent."""
-        return self._rings
-
-    def flush(self) -> None:
-        """Nothing waits here."""
-
-    def fileno(self) -> int:
-        return int(self._reading.fileno())
-
     def close(self) -> None:
-        self._reading.close()
-        self._writing.close()
+        with self._mutex:
+            self._is_over = True
+            self._socket.close()
+            unanswered, self._pending = self._pending, deque()
+        for _, _, reply in unanswered:
+            reply.set_exception(ConnectionLoss())
