@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
 import os
 import socket
@@ -48,7 +49,7 @@ def current_owner(name: str | None = None) -> Owner:
     task = current_task()
     label = task.get_name() if task else threading.current_thread().name
     key = f"{NAMED}{name}" if name is not None else f"{_process_nonce}:{_serial(task)}"
-    return Owner(key, socket.gethostname()[:_MAX_LABEL], os.getpid(), _printable(label))
+    return Owner(key, _host(), os.getpid(), _printable(label))
 
 
 def _printable(label: str) -> str:
@@ -56,6 +57,12 @@ def _printable(label: str) -> str:
     if not label.isprintable():
         label = "".join(character if character.isprintable() else "?" for character in label)
     return label[:_MAX_LABEL]
+
+
+@functools.cache
+def _host() -> str:
+    # Asking each time would hand the interpreter to other threads each time.
+    return socket.gethostname()[:_MAX_LABEL]
 
 
 def is_named(owner: Owner) -> bool:
