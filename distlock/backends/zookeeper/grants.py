@@ -39,9 +39,10 @@ class Grant:
         remove(self.client, self.node.session, self.node.path)
 
     def unwatch(self) -> None:
+        """Expect no more news: the node is about to go, and the server's watch with it."""
         watch, self.watch = self.watch, None
         if watch is not None:
-            self.client.watches.cancel(watch)
+            watch.end()
 
 
 class Grants:

@@ -9,6 +9,8 @@ from distlock.lease import Lease
 #: Seconds that the servers have for their first answer, however short the caller's limit is: a lock
 #: that is free must be had within any limit.
 _LEAST = 0.5
+#: Seconds between two looks whether that answer has come.
+_LATE = 0.01
 
 
 class Patience:
@@ -42,8 +44,14 @@ class Patience:
 
     def _pause(self) -> float:
         """Return the seconds until there is something to decide; none if it is time."""
-        # Not longer, because the connection may break meanwhile.
-        return min(self._limit() - clock(), self._answer)
+        now = clock()
+        # Not longer, because the connection may break meanwhile; and beyond the caller's limit not
+        # longer than it takes to hear that someone is ahead.
+        longest = self._answer if now < self._deadline else _LATE
+        until = [self._limit(), now + longest]
+        if now < self._deadline:
+            until.append(self._deadline)
+        return min(until) - now
 
     def _limit(self) -> float:
         unsure_since = self._place.unsure_since

@@ -54,7 +54,6 @@ class Place:
         self._session: Session | None = None
         self._node: Node | None = None  # while it is known to be there
         self._watch: Watch | None = None
-        self._is_next = False  # whether the node that is watched is the only one ahead
         self._looks = 0
 
     def begin(self) -> None:
@@ -154,7 +153,6 @@ class Place:
             self.verdict.deny()
 
     def _stand_behind(self, ahead: list[str]) -> None:
-        self._is_next = len(ahead) == 1
         self.has_waited = True
         self.unsure_since = None
         self.asked_at = clock()
@@ -167,14 +165,12 @@ class Place:
         watch, self._watch = self._watch, None
         if not self._goes_on():
             return
-        if news is News.GONE and self._is_next:
-            self._grant()  # nobody can have got ahead of us since we looked
-        elif news is News.LOST:
+        if news is News.LOST:
             self._when_connected(self._recover)
         elif news is News.REFUSED and watch is not None and watch.reply is not None:
             self._refuse(watch.reply.error)
         else:
-            self._list()
+            self._list()  # who is gone may have waited too; and the own node may be gone as well
 
     # After the connection broke
 

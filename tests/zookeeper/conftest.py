@@ -1,0 +1,107 @@
+"""Clients of a ZooKeeper, and a look at its tree that goes past all of them."""
+
+import uuid
+
+import pytest
+from kazoo.client import KazooClient
+
+from distlock import locks
+from tests.contract.actors import Loop, TaskActor, ThreadActor, part
+from tests.contract.watch import events
+from tests.zookeeper.tree import Tree
+
+BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
+
+#: seconds; a lease lasts two thirds of it, and is renewed after a third of that
+SESSION = 2.4
+
+#: each alias is a client of its own, as if it were another process
+CLIENTS = ("default", "other", "third")
+
+
+@pytest.fixture
+def root():
+    """A node of the test's own, below which its locks are."""
+    return f"/test-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def hosts(zookeeper):
+    """The servers; tests of an ensemble have others."""
+    return zookeeper.hosts
+
+
+@pytest.fixture
+def configure(settings, root, hosts):
+    """``configure({alias: location}, option=value)``: clients that reach the servers in a way."""
+
+    def make(locations=None, **options):
+        options = {"root": root, "session_timeout": SESSION, "timeout": 4, **options}
+        settings.DISTLOCK = {
+            alias: {"BACKEND": BACKEND, "LOCATION": hosts, "OPTIONS": options} for alias in CLIENTS
+        }
+        for alias, location in (locations or {}).items():
+            settings.DISTLOCK[alias] = {**settings.DISTLOCK[alias], "LOCATION": location}
+        locks.close_all()
+        return "default"
+
+    yield make
+    locks.close_all()
+
+
+@pytest.fixture
+def using(configure):
+    """The alias of the first client."""
+    return configure()
+
+
+@pytest.fixture
+def backend(using):
+    return locks[using]
+
+
+@pytest.fixture
+def tree(hosts, root):
+    """The nodes as they are, read on a session of its own."""
+    kazoo = KazooClient(hosts=hosts, timeout=10)
+    kazoo.start()
+    yield Tree(kazoo, root)
+    kazoo.stop()
+    kazoo.close()
+
+
+@pytest.fixture
+def name(request):
+    """A name that no other test uses."""
+    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def loop():
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def actor(loop):
+    """``actor("thread", using)`` or ``actor("task", using)``."""
+    made = []
+
+    def make(what="thread", using="default"):
+        made.append(ThreadActor(using) if what == "thread" else TaskActor(using, loop))
+        return made[-1]
+
+    yield make
+    try:
+        part(made)
+    finally:
+        for one in made:
+            one.end()
+
+
+@pytest.fixture
+def told():
+    """What the signals of this process told during the test."""
+    with events() as seen:
+        yield seen

@@ -1,0 +1,69 @@
+"""What can be seen of locks from outside: the nodes, and the servers' own figures."""
+
+import json
+import re
+
+from kazoo.exceptions import NoNodeError
+
+from distlock.backends.zookeeper.paths import escaped, in_order
+
+
+class Tree:
+    """The nodes below a root, by the names of locks."""
+
+    def __init__(self, kazoo, root):
+        self.kazoo = kazoo
+        self.root = root
+
+    def path(self, name):
+        return f"{self.root}/{escaped(name)}"
+
+    def parents(self):
+        """Return the nodes of locks that there are, empty or not."""
+        self.kazoo.sync(self.root)
+        try:
+            return self.kazoo.get_children(self.root)
+        except NoNodeError:
+            return []
+
+    def line(self, name):
+        """Return the paths of the nodes in line for a lock, the holder first."""
+        path = self.path(name)
+        self.kazoo.sync(path)
+        try:
+            return [f"{path}/{node}" for node in in_order(self.kazoo.get_children(path))]
+        except NoNodeError:
+            return []
+
+    def read(self, path):
+        """Return the JSON and the stat of a node."""
+        data, stat = self.kazoo.get(path)
+        return json.loads(data), stat
+
+    def token(self, name):
+        """Return the token of the holder, None if there is none."""
+        line = self.line(name)
+        return self.kazoo.get(line[0])[1].czxid if line else None
+
+
+def watches(server, session=None):
+    """Return the paths that are watched on a server, by anyone or in one session."""
+    if session is None:
+        return re.findall(r"^/.*", server.four_letters("wchp"), re.MULTILINE)
+    watched = re.split(r"^0x", server.four_letters("wchc"), flags=re.MULTILINE)
+    for each in watched[1:]:
+        first, *paths = each.splitlines()
+        if int(first, 16) == session:
+            return [path.strip() for path in paths if path.strip()]
+    return []
+
+
+def packets(server):
+    """Return for each session how many packets the server has got from it and sent to it."""
+    found = re.findall(r"recved=(\d+),sent=(\d+),sid=(0x[0-9a-f]+)", server.four_letters("cons"))
+    return {int(sid, 16): (int(received), int(sent)) for received, sent, sid in found}
+
+
+def session_of(backend):
+    """Return the id of the session that a backend has, as ``packets`` gives it."""
+    return backend._client.session.id % 2**64
