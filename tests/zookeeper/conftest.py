@@ -8,6 +8,7 @@ from kazoo.client import KazooClient
 from distlock import locks
 from tests.contract.actors import Loop, TaskActor, ThreadActor, part
 from tests.contract.watch import events
+from tests.servers.zookeeper import Ensemble, ZooKeeper
 from tests.zookeeper.tree import Tree
 
 BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
@@ -25,10 +26,30 @@ def root():
     return f"/test-{uuid.uuid4().hex[:8]}"
 
 
+@pytest.fixture(scope="session")
+def ensemble():
+    """Three servers that are one service."""
+    with Ensemble(3) as servers:
+        yield servers
+
+
+@pytest.fixture(params=[pytest.param(1, id="one")])
+def servers(request):
+    """The servers that the clients of the test use, all of them up."""
+    if request.param == 1:
+        one = request.getfixturevalue("zookeeper")
+        yield [one]
+        one.heal()
+    else:
+        several = request.getfixturevalue("ensemble")
+        yield several.members
+        several.heal()
+
+
 @pytest.fixture
-def hosts(zookeeper):
-    """The servers; tests of an ensemble have others."""
-    return zookeeper.hosts
+def hosts(servers):
+    """The connection string of the servers."""
+    return ",".join(server.url for server in servers)
 
 
 @pytest.fixture
@@ -105,3 +126,10 @@ def told():
     """What the signals of this process told during the test."""
     with events() as seen:
         yield seen
+
+
+@pytest.fixture(scope="session")
+def patient():
+    """A server that keeps silent sessions for ten minutes if it is asked to."""
+    with ZooKeeper(properties={"maxSessionTimeout": "600000"}) as server:
+        yield server

@@ -2,8 +2,10 @@
 
 import json
 import re
+import socket
 
 from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import Connect
 
 from distlock.backends.zookeeper.paths import escaped, in_order
 
@@ -67,3 +69,24 @@ def packets(server):
 def session_of(backend):
     """Return the id of the session that a backend has, as ``packets`` gives it."""
     return backend._client.session.id % 2**64
+
+
+def expire(server, client_id):
+    """End a session on the server's side, whatever its client thinks."""
+    session, password = client_id
+    connect = bytes(Connect(0, 0, 10_000, session, password, False).serialize())
+    with socket.create_connection((server.host, server.port), timeout=10) as connection:
+        connection.sendall(_frame(connect))
+        answer = connection.recv(4096)
+        assert int.from_bytes(answer[8:12]) > 0, "the session was over already"
+        connection.sendall(_frame(_CLOSE))
+        while connection.recv(4096):
+            pass
+
+
+#: request number 1, of the type closeSession
+_CLOSE = (1).to_bytes(4) + (-11).to_bytes(4, signed=True)
+
+
+def _frame(body):
+    return len(body).to_bytes(4) + body

@@ -1,0 +1,173 @@
+"""Three servers, of which some go away: the lock has one holder at a time, and finds the next."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from distlock import Lock, LockError, LockLost, locks
+from tests.children import hear, say
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import Once, eventually
+from tests.withstand.checker import Log, check
+
+pytestmark = pytest.mark.parametrize("servers", [pytest.param(3, id="three")], indirect=True)
+
+#: seconds; the most that servers with so short a tick allow
+SESSION = 4
+
+
+@pytest.fixture
+def using(configure):
+    return configure(session_timeout=SESSION)
+
+
+def serving(servers, alias):
+    """Return the server that a client is connected to."""
+    port = locks[alias]._client._handler.wire._socket.getpeername()[1]
+    return next(server for server in servers if server.port == port)
+
+
+def taking(actor, name, hold):
+    """Let another client wait for the lock, and note what ``hold`` knew when it came free."""
+
+    def take():
+        lock = Lock(name, using="other", timeout=2 * PATIENCE)
+        lock.acquire()
+        return lock.token, hold.why_lost() or ("left" if hold.count == 0 else None)
+
+    return actor("thread", "other").call(take)
+
+
+def leave(lock):
+    """Leave the lock; whether it had been held until then."""
+    try:
+        lock.release()
+    except LockLost:
+        return False
+    return True
+
+
+def test_the_leader_is_killed_while_the_lock_is_held_and_waited_for(
+    using, ensemble, tree, actor, name
+):
+    on_lost = Once()
+    lock = Lock(name, using=using, on_lost=on_lost)
+    lock.acquire()
+    token = lock.token
+    next_one = taking(actor, name, lock._hold)
+    eventually(lambda: len(tree.line(name)) == 2)
+    ensemble.leader.kill()
+    eventually(lambda: locks[using]._client.connected and not ensemble_is_headless(ensemble))
+    if lock.held:
+        lock.verify()
+        assert lock.token == token
+        assert not next_one.done()
+    held = leave(lock)
+    next_token, known = next_one.result(2 * PATIENCE)
+    assert next_token > token
+    assert known is not None
+    assert held or on_lost.wait()
+    eventually(lambda: len(tree.line(name)) == 1)
+
+
+def ensemble_is_headless(ensemble):
+    try:
+        return ensemble.leader is None
+    except LookupError:
+        return True
+
+
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_a_holder_moves_to_another_server_when_its_own_goes_away(using, servers, tree, name, fault):
+    """With or without a word: a server that was stopped does not even close the connection."""
+    lock = Lock(name, using=using)
+    lock.acquire()
+    token = lock.token
+    lost = serving(servers, using)
+    getattr(lost, fault)()
+    eventually(lambda: locks[using]._client.connected and serving(servers, using) is not lost)
+    if lock.held:  # else the others had to elect a leader, and took longer than a lease
+        lock.verify()
+        assert lock.token == token
+    leave(lock)
+    with Lock(name, using="other", timeout=PATIENCE) as other:
+        assert other.token > token
+
+
+def test_a_waiter_moves_to_another_server_when_its_own_goes_away(using, servers, tree, actor, name):
+    lock = Lock(name, using="third")
+    lock.acquire()
+    waiting = actor("thread", using).lock(name).start("acquire")
+    eventually(lambda: len(tree.line(name)) == 2)
+    serving(servers, using).kill()
+    eventually(lambda: locks[using]._client.connected)
+    assert not (lock.held and waiting.done())
+    leave(lock)
+    assert waiting.result(2 * PATIENCE) is True
+
+
+def take_turns(using, name, path):
+    """Enter and leave for ever, noting both; start over after every error."""
+    log = Log(path)
+    while True:
+        try:
+            with Lock(name, using=using) as lock:
+                token = lock.token
+                log.write("enter", token, os.getpid())
+                time.sleep(0.002)
+                log.write("leave", token, os.getpid())
+        except LockError:
+            time.sleep(0.01)
+
+
+def test_processes_take_turns_while_one_leader_after_the_other_is_killed(
+    using, ensemble, tree, child, name, tmp_path
+):
+    log = Log(tmp_path / "events")
+    workers = [child(take_turns, using, name, log.path) for _ in range(3)]
+
+    def turns():
+        return sum(event[0] == "enter" for event in log.events())
+
+    eventually(lambda: len({event[2] for event in log.events()}) == len(workers))
+    for _ in range(2):
+        leader = ensemble.leader
+        leader.kill()
+        eventually(lambda: not ensemble_is_headless(ensemble))
+        before = turns()
+        eventually(lambda before=before: turns() > before + 20)
+        leader.start()
+    for worker in workers:
+        log.write("kill", worker.pid)
+        worker.kill()
+    assert check(log.events()) > 40
+    log.close()
+    eventually(lambda: tree.line(name) == [])
+
+
+def hold(using, name):
+    lock = Lock(name, using=using, on_lost=lambda lease: say("told"))
+    lock.acquire()
+    say("held", lock.token)
+    hear()
+    say(lock.held)
+    try:
+        lock.release()
+    except LockLost:
+        say("LockLost")
+
+
+def test_a_stopped_holder_has_lost_and_harms_nobody(using, tree, child, name):
+    stopped = child(hold, using, name)
+    token = int(stopped.line().split()[1])
+    stopped.signal(signal.SIGSTOP)
+    with Lock(name, using="other", timeout=PATIENCE) as successor:
+        assert successor.token > token
+        stopped.tell("go on")
+        stopped.signal(signal.SIGCONT)
+        said = [line for line in stopped.finish() if line != "told"]
+        assert said == ["False", "LockLost"]
+        successor.verify()
+        assert len(tree.line(name)) == 1
