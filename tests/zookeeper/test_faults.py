@@ -242,6 +242,7 @@ def test_a_waiter_gives_up_in_time_during_an_outage_and_leaves_no_node(
         with pytest.raises(LockUnavailable):
             waiting.result(PATIENCE)
         network.heal()
+        eventually(lambda: locks[using]._client.connected)
         assert person.lock(name).acquire(timeout=0.1) is False
         eventually(lambda: len(tree.line(name)) == 1)
 

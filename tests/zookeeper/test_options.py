@@ -40,6 +40,7 @@ def backend(location=HOSTS, entry=None, **options):
         ({"acl": []}, "OPTIONS['acl'] must be"),
         ({"tls": {"cert": "x"}}, "OPTIONS['tls']: unknown 'cert'; known are: 'ca'"),
         ({"tls": 5}, "OPTIONS['tls'] must be a dictionary"),
+        ({"tls": {"verify_certs": False, "check_hostname": True}}, "goes only with verify_certs"),
         ({"retry": {"deadline": 5}}, "OPTIONS['retry']: unknown 'deadline'; known are"),
     ],
 )
@@ -124,6 +125,10 @@ def test_a_password_is_never_shown(configure, tree, caplog, root):
     for logger in ("kazoo", "kazoo.client", "distlock", "distlock.zookeeper"):
         caplog.set_level(1, logger=logger)
     tree.kazoo.create(root, acl=[make_digest_acl("somebody", "else", all=True)])
+    using = configure(
+        auth=[("digest", f"user:{PASSWORD}")], acl="creator", tls={"keyfile_password": PASSWORD}
+    )
+    assert PASSWORD not in str(vars(locks[using].options))
     using = configure(auth=[("digest", f"user:{PASSWORD}")], acl="creator")
     with pytest.raises(LockUnavailable) as caught:
         Lock("x", using=using).acquire()

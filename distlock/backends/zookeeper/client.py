@@ -9,7 +9,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, ConnectionLoss, KazooException
+from kazoo.exceptions import (
+    AuthFailedError,
+    ConnectionLoss,
+    KazooException,
+    SASLException,
+    SessionClosedRequireSaslError,
+)
 from kazoo.protocol.states import KazooState, KeeperState
 
 from distlock.backends.zookeeper.handlers import new_handler
@@ -24,7 +30,7 @@ logger = logging.getLogger("distlock")
 
 #: Seconds that a server gets to acknowledge the end of a session.
 _FAREWELL = 2.0
-_FAILED = (KeeperState.AUTH_FAILED, KeeperState.CLOSED)
+_REFUSALS = (AuthFailedError, SASLException, SessionClosedRequireSaslError)
 
 
 class Session:
@@ -76,6 +82,8 @@ class Client:
 
     def close(self) -> None:
         """End the session, and with it everything that is held; waits a moment for the servers."""
+        if self.dead:
+            return
         self._handler.close_within(_FAREWELL)
         with contextlib.suppress(KazooException, OSError):
             self._kazoo.stop()
@@ -119,7 +127,7 @@ class Client:
             self._await_connection(ends)
             replies = self.send_all(requests)
             if not replies[-1].wait(left(ends, self.options.timeout)):
-                raise self.unavailable("did not answer in time")
+                raise self.unavailable("does not answer")
             if not any(reply.lost for reply in replies):
                 for reply in replies:
                     reply.repeated = repeated
@@ -134,12 +142,16 @@ class Client:
                 return
         callback()
 
-    def unavailable(self, problem: str, cause: BaseException | None = None) -> LockUnavailable:
-        """Return the error that says that the servers cannot be asked."""
-        last = cause or (None if self.connected else self._failure or self._handler.last_error)
-        because = f" ({type(last).__name__}: {last})" if last else ""
+    def unavailable(self, problem: str = "", cause: Exception | None = None) -> LockUnavailable:
+        """Return the error that says why the servers cannot be asked."""
+        if not problem:
+            refused = isinstance(self._failure, _REFUSALS)
+            problem = "refuses the credentials" if refused else "cannot be reached"
+        if not self.connected:
+            cause = cause or self._failure or self._handler.last_error
+        because = f" ({type(cause).__name__}: {cause})" if cause else ""
         error = LockUnavailable(f"ZooKeeper at {self.options.hosts} {problem}{because}")
-        error.__cause__ = last
+        error.__cause__ = cause
         return error
 
     def checked(self, reply: Reply) -> Any:
@@ -154,7 +166,7 @@ class Client:
         connected = threading.Event()
         self.when_connected(connected.set)
         if not connected.wait(left(ends, self.options.timeout)) or self.dead:
-            error = self.unavailable("cannot be reached")
+            error = self.unavailable()
             error.sent = False
             raise error
 
@@ -176,9 +188,7 @@ class Client:
             self._end_session()
         self.watches.lose()
         if self._kazoo.client_state == KeeperState.AUTH_FAILED:
-            self._failure = AuthFailedError("authentication failed")
-        if self._kazoo.client_state in _FAILED:
-            self._on_end()
+            self._on_end(AuthFailedError())
 
     def _begin_session(self) -> None:
         number = self._kazoo.client_id[0]
@@ -192,12 +202,15 @@ class Client:
             self.session.over = True
             self._on_over(self.session)
 
-    def _on_end(self) -> None:
-        """Kazoo has given up: the servers refused the credentials, or its retries are used up."""
+    def _on_end(self, failure: Exception | None) -> None:
+        """Note that kazoo has given up, or was told to."""
+        self._failure = self._failure or failure
         self.dead = True
         self._wire = None
         self._end_session()
         self._call_waiting()
+        with contextlib.suppress(Exception):  # a plain Exception while its thread still runs
+            self._kazoo.close()
 
     def _call_waiting(self) -> None:
         with self._mutex:

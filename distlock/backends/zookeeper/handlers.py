@@ -10,6 +10,7 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from distlock.backends.zookeeper.connecting import connect
 from distlock.backends.zookeeper.wire import OnEvent, Wire
 from distlock.owners import gevent_patched
 
@@ -20,7 +21,7 @@ class Handler:
     """Mixed into one of kazoo's handlers, it puts a :class:`Wire` in the place of each connection.
 
     ``on_open`` is called when requests can be sent, ``on_event`` with the type and the path of each
-    event of a watch, ``on_end`` when kazoo has given up; all on the connection thread.
+    event of a watch, ``on_end`` when kazoo has given up and why; all on the connection thread.
     """
 
     def __init__(self) -> None:
@@ -30,7 +31,7 @@ class Handler:
         self.connect_limit = float("inf")  # seconds for one server to accept a connection
         self.on_open: Callable[[], None] = lambda: None
         self.on_event: OnEvent = lambda type, path: None
-        self.on_end: Callable[[], None] = lambda: None
+        self.on_end: Callable[[Exception | None], None] = lambda error: None
         self._pair: tuple[Any, Any] | None = None
         self._closes_at: float | None = None  # of time.monotonic()
 
@@ -55,10 +56,12 @@ class Handler:
 
     def spawn(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         def run() -> None:
+            failure = None
             try:
                 function(*args, **kwargs)
-            finally:
-                self.on_end()
+            except Exception as error:  # kazoo has logged it
+                failure = error
+            self.on_end(failure)
 
         return super().spawn(run)  # type: ignore[misc]
 
@@ -66,14 +69,17 @@ class Handler:
         self._pair = super().create_socket_pair()  # type: ignore[misc]
         return self._pair
 
-    def create_connection(self, *args: Any, timeout: float, **kwargs: Any) -> Wire:
-        timeout = min(timeout, self.connect_limit)
+    def create_connection(
+        self, address: tuple[str, int], hostname: str, timeout: float, **kwargs: Any
+    ) -> Wire:
         try:
-            socket = super().create_connection(*args, timeout=timeout, **kwargs)  # type: ignore[misc]
+            connection = connect(address, hostname, min(timeout, self.connect_limit), **kwargs)
         except OSError as error:
-            self.last_error = error
+            self.last_error = type(error)(
+                *error.args
+            )  # without the frames that it has gone through
             raise
-        self.wire = Wire(socket, self._wake, lambda type, path: self.on_event(type, path))
+        self.wire = Wire(connection, self._wake, lambda type, path: self.on_event(type, path))
         return self.wire
 
     def select(

@@ -25,14 +25,14 @@ DEFAULTS: Mapping[str, Any] = {
     "retry": {},
 }
 
-_RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.4, "max_delay": 1.0}
+_RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.4, "max_delay": None}
 _TLS = {
     "ca": None,
     "certfile": None,
     "keyfile": None,
     "keyfile_password": None,
     "verify_certs": True,
-    "check_hostname": True,
+    "check_hostname": None,  # as verify_certs
 }
 _ACLS = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
 
@@ -71,10 +71,11 @@ class Options:
     - ``sasl``: options for pure-sasl, such as ``mechanism``, ``username`` and ``password``.
     - ``acl``: "open", "creator" (whoever made a node may do anything to it, others nothing), or a
       list of ``kazoo.security.ACL``.
-    - ``tls``: True, or a dictionary with ``ca``, ``certfile``, ``keyfile``, ``keyfile_password``,
-      ``verify_certs`` and ``check_hostname``.
+    - ``tls``: True, or a dictionary with ``ca`` (in place of the system's), ``certfile``,
+      ``keyfile``, ``keyfile_password``, ``verify_certs`` and ``check_hostname``.
     - ``retry``: how to go on connecting: ``delay``, ``backoff``, ``max_jitter``, ``max_delay``,
-      ``max_tries`` of ``kazoo.retry.KazooRetry``.
+      ``max_tries`` of ``kazoo.retry.KazooRetry``; never to give up, and every second at least,
+      unless told otherwise.
     """
 
     def __init__(self, settings: BackendSettings) -> None:
@@ -85,6 +86,8 @@ class Options:
         self.root = self._root(chroot)
         self.acl = self._acl()
         self._retry = self._known("retry", _RETRY)
+        if self._retry["max_delay"] is None:  # often enough to be in time for the session
+            self._retry["max_delay"] = min(self.session_timeout / 10, 1.0)
         self._arguments: dict[str, Any] = {
             "hosts": self.hosts,
             "timeout": self.session_timeout,
@@ -182,7 +185,14 @@ class Options:
     def _tls(self) -> dict[str, Any]:
         if not (tls := self._settings.options["tls"]):
             return {}
-        return {"use_ssl": True, **(_TLS if tls is True else self._known("tls", _TLS))}
+        known: dict[str, Any] = dict(_TLS) if tls is True else self._known("tls", _TLS)
+        if known["check_hostname"] is None:
+            known["check_hostname"] = known["verify_certs"]
+        elif known["check_hostname"] and not known["verify_certs"]:
+            self._settings.refuse("OPTIONS['tls']: check_hostname goes only with verify_certs")
+        if known["keyfile_password"] is not None:
+            known["keyfile_password"] = Secret(known["keyfile_password"])
+        return {"use_ssl": True, **known}
 
     def _known(self, option: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
         given = self._settings.options[option]

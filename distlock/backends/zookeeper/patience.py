@@ -64,6 +64,6 @@ class Patience:
         if lease is not None or self._place.unsure_since is None:
             return lease
         client = self._place.client
-        error = client.unavailable("does not answer" if client.connected else "cannot be reached")
+        error = client.unavailable("does not answer" if client.connected else "")
         error.sent = self._place.is_sent
         raise error

@@ -226,7 +226,7 @@ class Place:
         self.verdict.deny(self.client.unavailable("refuses", error))
 
     def _despair(self) -> None:
-        error = self.client.unavailable("cannot be reached")
+        error = self.client.unavailable()
         error.sent = self.is_sent
         self.verdict.deny(error)
 

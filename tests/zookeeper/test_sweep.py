@@ -1,0 +1,86 @@
+"""After many locks nothing is left of them, and what is in use is not touched."""
+
+import asyncio
+
+import pytest
+
+from distlock import Lock, locks
+from distlock.lease import Swept
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.zookeeper.tree import watches
+
+NAMES = 10_000
+
+
+@pytest.mark.timeout(240)
+def test_nothing_is_left_of_ten_thousand_locks(using, backend, zookeeper, tree):
+    """Half of them by tasks, of which two want each lock, half by a thread."""
+
+    async def use(number):
+        async with Lock(f"job:{number // 2}", using="default" if number % 2 else "other"):
+            await asyncio.sleep(0)
+
+    async def use_many():
+        limit = asyncio.Semaphore(200)
+
+        async def one(number):
+            async with limit:
+                await use(number)
+
+        await asyncio.gather(*[one(number) for number in range(NAMES // 2)])
+
+    asyncio.run(use_many())
+    for number in range(NAMES // 4, NAMES):
+        lock = Lock(f"job:{number}", using=using)
+        lock.acquire()
+        lock.release()
+    locks["other"].list()  # all that it has sent has been done
+    removed = backend.sweep().removed
+    assert 0 < removed <= NAMES
+    assert tree.parents() == []
+    assert watches(zookeeper) == []
+    assert backend.sweep() == Swept()
+
+
+def test_a_sweep_leaves_what_is_held_or_waited_for(using, backend, tree, actor, name):
+    Lock(f"{name}:free", using=using).acquire()
+    Lock(f"{name}:free", using=using).release()
+    with Lock(name, using=using) as lock:
+        waiting = actor("thread", "other").lock(name).start("acquire")
+        eventually(lambda: len(tree.line(name)) == 2)
+        eventually(lambda: tree.line(f"{name}:free") == [])
+        assert backend.sweep() == Swept(removed=1)
+        assert tree.parents() == [name]
+        lock.verify()
+    assert waiting.result(PATIENCE) is True
+
+
+def test_sweepers_may_meet_and_locks_be_taken_meanwhile(using, backend, tree, actor):
+    people = [actor("thread", alias) for alias in ("default", "other", "third")]
+    over = []
+
+    def sweep():
+        removed = 0
+        while not over:
+            removed += backend.sweep().removed
+        return removed
+
+    def use():
+        tokens = []
+        for _ in range(60):
+            with Lock("hot", using="other") as lock:
+                tokens.append(lock.token)
+        return tokens
+
+    sweeping = [person.call(sweep) for person in people[:2]]
+    tokens = people[2].call(use).result(2 * PATIENCE)
+    over.append(True)
+    assert sum(each.result(PATIENCE) for each in sweeping) > 0
+    assert tokens == sorted(set(tokens))
+    assert len(tokens) == 60
+
+
+def test_there_is_nothing_to_sweep_where_nothing_ever_was(using, backend):
+    assert backend.sweep() == Swept()
+    assert list(backend.list()) == []
