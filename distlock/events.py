@@ -44,6 +44,8 @@ def tell_loss(hold: Hold, reason: str) -> None:
 
 def _log(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
     level = logging.WARNING if signal is lock_broken else logging.DEBUG
+    if not logger.isEnabledFor(level):
+        return
     logger.log(level, "%s %r on %r, %s", _VERBS[signal], lease.name, backend.alias, _of(lease))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 
@@ -88,7 +88,7 @@ class Lease:
 
     def until(self, deadline: float) -> Lease:
         """Return the same lease, ending at another local deadline."""
-        return replace(self, deadline=deadline)
+        return Lease(self.claim, self.token, deadline)
 
 
 class State(StrEnum):

@@ -41,6 +41,8 @@ class Turn:
 
     def wait(self, deadline: float | None) -> bool:
         """Block until it is one's turn; False if ``deadline`` passed before."""
+        if self._here:
+            return True
         event = threading.Event()
         self.wake = event.set
         # It may have come before there was anything to wake.
