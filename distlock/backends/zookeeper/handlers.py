@@ -33,6 +33,8 @@ class Handler:
         self.on_event: OnEvent = lambda type, path: None
         self.on_end: Callable[[Exception | None], None] = lambda error: None
         self._pair: tuple[Any, Any] | None = None
+        self._polling = select.poll()
+        self._polled: tuple[Wire, int] | None = None  # what that is for
         self._closes_at: float | None = None  # of time.monotonic()
 
     def close_within(self, seconds: float) -> None:
@@ -98,27 +100,28 @@ class Handler:
         if not wire.is_open and len(reading) > 1:  # kazoo has authenticated, and waits for requests
             wire.open()
             self.on_open()
-        while True:
-            if wire.pending() and wire in reading:
-                return [wire], [], []
+        while not (wire.pending() and wire in reading):
             ready = self._poll(wire, reading, self._rest(ends))
-            if wire in ready and wire.is_open:
+            if wire.is_open and wire in ready:
                 wire.read()
                 ready.remove(wire)
-                if wire.pending():
-                    ready.append(wire)
             if ready or time.monotonic() >= ends:
                 return ready, [], []
+        return [wire], [], []
 
     def _poll(self, wire: Wire, reading: Sequence[Any], seconds: float | None) -> list[Any]:
-        poll = select.poll()
-        all_sent = wire.flush()
-        for each in reading:
-            poll.register(each.fileno(), select.POLLIN)
-        if not all_sent:
-            poll.register(wire.fileno(), select.POLLIN | select.POLLOUT)
-        events = dict(poll.poll(None if seconds is None else seconds * 1000))
-        return [each for each in reading if events.get(each.fileno(), 0) & _READABLE]
+        """Return what can be read; none of it when the time is over, or there is more to flush."""
+        if self._polled != (wire, len(reading)):
+            self._polled = wire, len(reading)
+            self._polling = select.poll()
+            for each in reading:
+                self._polling.register(each.fileno(), select.POLLIN)
+        if not wire.flush():
+            self._polled = None  # only this once
+            self._polling.modify(wire.fileno(), select.POLLIN | select.POLLOUT)
+        events = self._polling.poll(None if seconds is None else seconds * 1000)
+        numbers = [number for number, event in events if event & _READABLE]
+        return [each for each in reading if each.fileno() in numbers]
 
     def _rest(self, ends: float) -> float | None:
         """Return the seconds until ``ends``, or until the end of a farewell if that is sooner."""

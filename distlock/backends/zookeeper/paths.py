@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from urllib.parse import quote, unquote
 
 #: What a component of a path must not contain, and the escape character itself. ZooKeeper counts in
@@ -14,6 +15,7 @@ _IN_LINE = re.compile(r"([0-9a-f]{32})-(-?\d+)")
 _SEQUENCES = 2**32
 
 
+@lru_cache(1024)
 def escaped(name: str) -> str:
     """Return a lock's name as one component of a path; most names stay as they are."""
     if _DOTS.fullmatch(name):

@@ -16,7 +16,7 @@ from distlock.backends.zookeeper.leavings import remove
 from distlock.backends.zookeeper.node import Node
 from distlock.backends.zookeeper.parents import is_there, make_parent
 from distlock.backends.zookeeper.record import written
-from distlock.backends.zookeeper.requests import GetChildren, GetData, Reply, create_in_line
+from distlock.backends.zookeeper.requests import CreateInLine, GetChildren, GetData, Reply
 from distlock.backends.zookeeper.verdict import Verdict
 from distlock.backends.zookeeper.watches import News, Watch
 from distlock.clock import clock
@@ -58,7 +58,10 @@ class Place:
 
     def begin(self) -> None:
         """Get in line as soon as there is a connection."""
-        self._when_connected(self._join)
+        if self.client.connected:
+            self._join()
+        else:
+            self._when_connected(self._join)
 
     def give_up(self) -> Lease | None:
         """Leave the line; return the lease if the lock has been had by then.
@@ -81,7 +84,7 @@ class Place:
         self.is_sent = True
         self.asked_at = sent_at = clock()
         prefix = f"{self.parent}/{self.claim.nonce}-"
-        create = create_in_line(prefix, self._data, self.client.options.acl)
+        create = CreateInLine(prefix, self._data, self.client.options.encoded_acl)
         if self._earlier is None:
             # The servers answer one session in order: both answers come in one round trip.
             created, listed = self.client.send_all([create, GetChildren(self.parent, None)])

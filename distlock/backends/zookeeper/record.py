@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from distlock.backends.zookeeper.paths import nonce_of
@@ -12,18 +13,17 @@ from distlock.lease import Claim, Lease, Owner
 
 
 def written(claim: Claim) -> bytes:
-    """Return the data of the node that stands in line for ``claim``."""
-    return json.dumps(
-        {
-            "host": claim.owner.host,
-            "pid": claim.owner.pid,
-            "thread": claim.owner.thread,
-            "owner": claim.owner.key,
-            "since": datetime.now(UTC).isoformat(timespec="milliseconds"),
-            "description": claim.description,
-        },
-        ensure_ascii=False,
-    ).encode("utf-8", "replace")
+    """Return the data of the node that stands in line for ``claim``: JSON."""
+    owner = claim.owner
+    said = _said(owner.host, owner.pid, owner.thread, owner.key, claim.description)
+    now = datetime.now(UTC).isoformat(timespec="milliseconds")
+    return b'{"since": "%s", %s' % (now.encode(), said)
+
+
+@lru_cache(256)
+def _said(host: str, pid: int, thread: str, key: str, description: str) -> bytes:
+    said = {"host": host, "pid": pid, "thread": thread, "owner": key, "description": description}
+    return json.dumps(said, ensure_ascii=False).encode("utf-8", "replace")[1:]
 
 
 @dataclass(frozen=True, slots=True)

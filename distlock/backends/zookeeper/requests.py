@@ -30,6 +30,7 @@ from kazoo.protocol.serialization import (
 
 __all__ = [
     "CreateContainer",
+    "CreateInLine",
     "Delete",
     "GetChildren",
     "GetData",
@@ -37,24 +38,45 @@ __all__ = [
     "Reply",
     "SetData",
     "Sync",
-    "create_in_line",
     "create_persistent",
+    "encoded",
     "error_of",
 ]
 
 logger = logging.getLogger("distlock")
 
-_EPHEMERAL_SEQUENTIAL = 1 | 2
+_INT = struct.Struct("!i")
+_EPHEMERAL_SEQUENTIAL = _INT.pack(1 | 2)
 _CONTAINER = 4
-_DATA_WATCH = 2
+_DATA_WATCH = _INT.pack(2)
 
 #: The connection broke before the answer came: the request may have been carried out or not.
 _LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
 
 
-def create_in_line(prefix: str, data: bytes, acl: Any) -> Any:
-    """A node of one's own session behind all others; answered by its path and its stat."""
-    return Create2(prefix, data, acl, _EPHEMERAL_SEQUENTIAL)
+class CreateInLine(namedtuple("CreateInLine", "prefix data acl")):
+    """A node of one's own session behind all others; answered by its path and its stat.
+
+    ``acl`` is as ``encoded()`` has it, so that it need not be encoded each time.
+    """
+
+    type = Create2.type
+
+    def serialize(self) -> bytes:
+        path, data = write_string(self.prefix), _INT.pack(len(self.data)) + self.data
+        return bytes(path + data + self.acl + _EPHEMERAL_SEQUENTIAL)
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> Any:
+        return Create2.deserialize(data, offset)
+
+
+def encoded(acl: Any) -> bytes:
+    """Return an access control list as requests have it."""
+    parts = [_INT.pack(len(acl))]
+    for each in acl:
+        parts += [_INT.pack(each.perms), write_string(each.id.scheme), write_string(each.id.id)]
+    return bytes(b"".join(parts))
 
 
 def create_persistent(path: str, acl: Any) -> Any:
@@ -77,7 +99,7 @@ class RemoveDataWatch(namedtuple("RemoveDataWatch", "path")):
     type = 18
 
     def serialize(self) -> bytes:
-        return bytes(write_string(self.path)) + struct.pack("!i", _DATA_WATCH)
+        return bytes(write_string(self.path)) + _DATA_WATCH
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> bool:

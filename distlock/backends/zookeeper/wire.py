@@ -10,16 +10,17 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
-from kazoo.protocol.serialization import ReplyHeader, Watch
+from kazoo.protocol.serialization import Watch
 
 from distlock.backends.zookeeper.requests import Reply, error_of
 
 _LENGTH = struct.Struct("!i")
-_FRAME = struct.Struct("!iii")  # length, number, type
+_REQUEST = struct.Struct("!iii")  # length, number, type
+_REPLY = struct.Struct("!iiqi")  # length, number, zxid, error
 #: The first answer of a server begins with its length, the protocol's version and the session's
 #: time-out in milliseconds; see ConnectResponse in ZooKeeper's zookeeper.jute.
 _GREETING = struct.Struct("!iii")
-_PIECE = 65536
+_PIECE = 16384
 
 _EVENT = -1
 #: Our requests are numbered from here on; kazoo's, which are few, from 1.
@@ -43,6 +44,7 @@ class Wire:
         self.is_open = False
         self._is_over = False
         self._socket = socket
+        self._is_encrypted = hasattr(socket, "pending")
         self._wake = wake
         self._on_event = on_event
         # An encrypted socket must not be used by two threads at once.
@@ -72,7 +74,7 @@ class Wire:
                 for request, body, reply in zip(requests, bodies, replies, strict=True):
                     self._number = _FIRST if self._number == _LAST else self._number + 1
                     self._pending.append((self._number, request, reply))
-                    frames += _FRAME.pack(len(body) + 8, self._number, request.type) + body
+                    frames += _REQUEST.pack(len(body) + 8, self._number, request.type) + body
                 self._write(frames)
         if not usable:
             for reply in replies:
@@ -106,6 +108,8 @@ class Wire:
 
     def flush(self) -> bool:
         """Send what can be sent now; True if that was all."""
+        if not self._unsent:
+            return True
         with self._mutex:
             return self._flush()
 
@@ -122,15 +126,11 @@ class Wire:
                 data = self._socket.recv(_PIECE)
                 self._has_ended = not data
                 buffer += data
-                if len(data) < _PIECE and not self._holds_back:
+                # What an encrypted socket has decrypted already is not seen by poll().
+                if len(data) < _PIECE and not (self._is_encrypted and self._socket.pending()):
                     return
         except _NOT_NOW:
             pass
-
-    @property
-    def _holds_back(self) -> bool:
-        # What an encrypted socket has decrypted already is not seen by poll().
-        return hasattr(self._socket, "pending") and self._socket.pending() > 0
 
     def _next_frame(self) -> bytes | None:
         if len(self._received) < _LENGTH.size:
@@ -143,22 +143,22 @@ class Wire:
         return frame
 
     def _handle(self, frame: bytes) -> None:
-        header, offset = ReplyHeader.deserialize(frame, _LENGTH.size)
-        if header.zxid > 0:
-            self.last_zxid = header.zxid
-        if header.xid == _EVENT:
-            event, _ = Watch.deserialize(frame, offset)
+        _, answered, zxid, error = _REPLY.unpack_from(frame)
+        if zxid > 0:
+            self.last_zxid = zxid
+        if answered == _EVENT:
+            event, _ = Watch.deserialize(frame, _REPLY.size)
             self._on_event(event.type, event.path)
-        elif header.xid < _FIRST:
+        elif answered < _FIRST:
             self._for_kazoo += frame
         else:
             number, request, reply = self._pending.popleft()
-            if number != header.xid:
-                raise OSError(f"the server answered {header.xid} instead of {number}")
-            if header.err:
-                reply.set_exception(error_of(header.err))
+            if number != answered:
+                raise OSError(f"the server answered {answered} instead of {number}")
+            if error:
+                reply.set_exception(error_of(error))
             else:
-                reply.set(request.deserialize(frame, offset))
+                reply.set(request.deserialize(frame, _REPLY.size))
 
     # kazoo
 
