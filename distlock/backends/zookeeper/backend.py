@@ -85,7 +85,7 @@ class ZooKeeperBackend(BaseBackend):
         place = self._place(claim, wait=wait)
         try:
             place.begin()
-            return Patience(place, deadline).wait()
+            return self._taken(Patience(place, deadline).wait())
         except BaseException:
             self._quit(place)
             raise
@@ -94,7 +94,7 @@ class ZooKeeperBackend(BaseBackend):
         place = self._place(claim, wait=wait)
         try:
             place.begin()
-            return await Patience(place, deadline).await_()
+            return self._taken(await Patience(place, deadline).await_())
         except BaseException:
             self._quit(place)
             raise
@@ -114,6 +114,11 @@ class ZooKeeperBackend(BaseBackend):
         self._grants.add(Grant(lease, place.client, node, place.has_waited))
         if place.has_waited and clock() - node.created_after > _LONG_WAIT:
             place.client.send(SetData(place.parent, mark_of(node.czxid), -1))
+        return lease
+
+    def _taken(self, lease: Lease | None) -> Lease | None:
+        if lease is not None:
+            self._grants.note_taken(lease)
         return lease
 
     def _quit(self, place: Place) -> None:
@@ -220,7 +225,7 @@ class ZooKeeperBackend(BaseBackend):
             return client
         with self._making:
             if self._client is None or self._client.dead:
-                self._client = Client(self.options, self._on_begin, self._on_over)
+                self._client = Client(self.options, self._on_begin, self._on_over, self._on_tick)
                 self._client.start()
             return self._client
 
@@ -232,6 +237,9 @@ class ZooKeeperBackend(BaseBackend):
 
     def _on_over(self, session: Session) -> None:
         self._grants.lose_all(SESSION_OVER, session)
+
+    def _on_tick(self) -> None:
+        self._grants.drop_untaken()
 
     def _on_loss(self, lease: Lease, reason: str) -> None:
         if self.listener is not None:

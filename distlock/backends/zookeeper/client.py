@@ -48,8 +48,8 @@ class Client:
     """A client that connects by itself, again and again, until it is closed.
 
     ``on_begin`` and ``on_over`` are called with each session as it begins and ends, ``on_over``
-    before anyone is told that there is a new one. They, and all callbacks, run on the client's own
-    thread and must not block.
+    before anyone is told that there is a new one; ``on_tick`` several times in the time-out of a
+    session. They, and all callbacks, run on the client's own thread and must not block.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class Client:
         options: Options,
         on_begin: Callable[[Session], None],
         on_over: Callable[[Session], None],
+        on_tick: Callable[[], None],
     ) -> None:
         self.options = options
         self.session: Session | None = None
@@ -68,6 +69,7 @@ class Client:
         self._handler.connect_limit = options.connect_limit
         self._handler.on_end = self._on_end
         self._handler.on_open = self._on_open
+        self._handler.on_tick = on_tick
         self._kazoo = KazooClient(**options.arguments(self._handler))
         self._kazoo.add_listener(self._on_state)
         self._mutex = threading.Lock()

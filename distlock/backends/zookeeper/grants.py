@@ -56,11 +56,25 @@ class Grants:
         self._mutex = threading.Lock()
         self._by_name: dict[str, Grant] = {}
         self._lost: set[str] = set()  # nonces of those whose holder may not have heard yet
+        self._untaken: dict[str, Grant] = {}  # by nonce
         self._left: dict[str, tuple[float, Node]] = {}
 
     def add(self, grant: Grant) -> None:
+        """Note a grant, before anyone has been told of it."""
         with self._mutex:
             self._by_name[grant.lease.name] = grant
+            self._untaken[grant.lease.nonce] = grant
+
+    def note_taken(self, lease: Lease) -> None:
+        """Note that whoever waited for this has it now, and will leave it or have it renewed."""
+        self._untaken.pop(lease.nonce, None)
+
+    def drop_untaken(self) -> None:
+        """Leave what nobody has taken in time: an event loop may have been stopped for good."""
+        now = clock()
+        for grant in list(self._untaken.values()):
+            if now >= grant.lease.deadline and self.take(grant.lease.name, grant.lease.nonce):
+                grant.drop()
 
     def find(self, name: str, nonce: str) -> Grant | None:
         """Return the grant that answers the claim with this nonce."""
@@ -71,6 +85,7 @@ class Grants:
         """Remove the grant that answers the claim with this nonce; None if it is not there."""
         with self._mutex:
             self._lost.discard(nonce)
+            self._untaken.pop(nonce, None)
             grant = self.find(name, nonce)
             if grant is not None:
                 del self._by_name[name]

@@ -20,8 +20,9 @@ _READABLE = ~select.POLLOUT
 class Handler:
     """Mixed into one of kazoo's handlers, it puts a :class:`Wire` in the place of each connection.
 
-    ``on_open`` is called when requests can be sent, ``on_event`` with the type and the path of each
-    event of a watch, ``on_end`` when kazoo has given up and why; all on the connection thread.
+    On the connection thread ``on_open`` is called when requests can be sent, ``on_event`` with the
+    type and the path of each event of a watch, ``on_tick`` now and then, and ``on_end`` with what
+    went wrong when kazoo has given up.
     """
 
     def __init__(self) -> None:
@@ -31,6 +32,7 @@ class Handler:
         self.connect_limit = float("inf")  # seconds for one server to accept a connection
         self.on_open: Callable[[], None] = lambda: None
         self.on_event: OnEvent = lambda type, path: None
+        self.on_tick: Callable[[], None] = lambda: None
         self.on_end: Callable[[Exception | None], None] = lambda error: None
         self._pair: tuple[Any, Any] | None = None
         self._polling = select.poll()
@@ -105,7 +107,10 @@ class Handler:
             if wire.is_open and wire in ready:
                 wire.read()
                 ready.remove(wire)
-            if ready or time.monotonic() >= ends:
+            if time.monotonic() >= ends:
+                self.on_tick()
+                return ready, [], []
+            if ready:
                 return ready, [], []
         return [wire], [], []
 

@@ -11,6 +11,8 @@ from distlock.lease import Lease
 _LEAST = 0.5
 #: Seconds between two looks whether that answer has come.
 _LATE = 0.01
+#: Seconds. Python can miss a Ctrl-C that comes in the moment in which it begins to sleep.
+_LONGEST_SLEEP = 1.0
 
 
 class Patience:
@@ -47,7 +49,7 @@ class Patience:
         now = clock()
         # Not longer, because the connection may break meanwhile; and beyond the caller's limit not
         # longer than it takes to hear that someone is ahead.
-        longest = self._answer if now < self._deadline else _LATE
+        longest = min(self._answer, _LONGEST_SLEEP) if now < self._deadline else _LATE
         until = [self._limit(), now + longest]
         if now < self._deadline:
             until.append(self._deadline)
