@@ -11,6 +11,7 @@ from django.db import connections
 
 from tests.children import Child
 from tests.databases import ALIASES, SQLite, migrate, moved, publish
+from tests.nodes import ROOT, Nodes
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgresql import PostgreSQL
 from tests.servers.process import Server
@@ -20,6 +21,7 @@ from tests.servers.zookeeper import ZooKeeper
 
 _DATABASE_BACKEND = "distlock.backends.database.DatabaseBackend"
 _LOCAL_BACKEND = "distlock.backends.local.LocalBackend"
+_ZOOKEEPER_BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,6 +60,14 @@ def zookeeper() -> Iterator[ZooKeeper]:
 
 
 @pytest.fixture(scope="session")
+def nodes(zookeeper: ZooKeeper) -> Iterator[Nodes]:
+    """What is in ``zookeeper``."""
+    nodes = Nodes(zookeeper.hosts)
+    yield nodes
+    nodes.close()
+
+
+@pytest.fixture(scope="session")
 def redis() -> Iterator[Redis]:
     with Redis() as server:
         yield server
@@ -89,6 +99,11 @@ def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, 
             request.getfixturevalue(kind).execute("DELETE FROM database_lock")
             backend = _DATABASE_BACKEND
             options = {"database": ALIASES[kind], "idle": 60, **options}
+        elif kind == "zookeeper":
+            request.getfixturevalue("nodes").clear()
+            backend = _ZOOKEEPER_BACKEND
+            entry = {"LOCATION": request.getfixturevalue(kind).hosts, **entry}
+            options = {"root": ROOT, "session_timeout": 3, **options}
         elif kind != "local":
             raise ValueError(f"There is no kind of backend called {kind!r}.")
         return {alias: {"BACKEND": backend, "OPTIONS": options, **entry}}
