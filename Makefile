@@ -14,11 +14,12 @@ BETWEEN := 3.12
 env = .envs/$(1)/.ready
 bin = .envs/$(1)/bin
 
-.PHONY: help test test-all lint demo build clean packages
+.PHONY: help test test-all test-slow lint demo build clean packages
 
 help:
 	@echo "make test       lint, types, migrations, and the tests on Python $(BASE) and $(NEWEST)"
 	@echo "make test-all   the same and the tests on Python $(BETWEEN)"
+	@echo "make test-slow  the tests that take long"
 	@echo "make lint       lint, format, types, migrations"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show"
 	@echo "make build      build the wheel and check what is in it"
@@ -30,6 +31,10 @@ test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) lint
 
 test-all: packages $(call env,$(BETWEEN)) test
 	@$(MAKE) --no-print-directory tests-$(BETWEEN)
+
+# Faults again on an ensemble of three, each for longer than its sessions last.
+test-slow: packages $(call env,$(BASE))
+	@$(MAKE) --no-print-directory tests-$(BASE) ARGS="-m slow"
 
 # Tests wait more than they compute, so two Pythons at once take little longer than one; each has
 # servers of its own, and prints what it has to say when it is done.
