@@ -39,7 +39,7 @@ test-slow: packages $(call env,$(BASE))
 # Tests wait more than they compute, so two Pythons at once take little longer than one; each has
 # servers of its own, and prints what it has to say when it is done.
 tests-%:
-	$(call bin,$*)/python -m pytest $(ARGS)
+	$(call bin,$*)/python -m pytest --basetemp=.envs/$*/tmp $(ARGS)
 
 lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .
