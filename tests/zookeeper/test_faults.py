@@ -415,6 +415,7 @@ def test_a_break_that_was_never_answered_is_a_break(using, network, tree, name):
 # A server that goes away and comes back
 
 
+@pytest.mark.slow
 def test_holds_and_waits_outlast_servers_that_are_started_again(
     configure, servers, tree, actor, name
 ):
