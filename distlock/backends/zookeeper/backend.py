@@ -163,6 +163,8 @@ class ZooKeeperBackend(BaseBackend):
 
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
         self._grants.take(claim.name, claim.nonce)
+        if self._client is None:
+            return  # closed: the session has taken its nodes along
         survey = self._survey(deadline)
         if nodes := survey.nodes_of(claim.name, claim.nonce):
             survey.client.ask([Delete(path, -1) for path in nodes], deadline)
