@@ -68,6 +68,7 @@ def _packages() -> dict[str, Callable[[], bool]]:
         "libzookeeper-java": lambda: _has(jar, "zookeeper.jar"),
         "default-jre-headless": lambda: _has(program, "java"),
         "redis-server": lambda: _has(program, "redis-server"),
+        "openssl": lambda: _has(program, "openssl"),
         "libmariadb-dev": lambda: _has(program, "mariadb_config"),
         "pkg-config": lambda: _has(program, "pkg-config"),
         "gcc": lambda: _has(program, "gcc"),
