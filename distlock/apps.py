@@ -12,7 +12,8 @@ class DistlockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        from distlock import checks  # noqa: F401  (registers them)
+        from distlock import activity, checks  # noqa: F401  (the checks register themselves)
         from distlock.backends import testcase
 
+        activity.watch_requests()
         testcase.watch()

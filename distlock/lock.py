@@ -78,7 +78,8 @@ class Lock:
         - ``lease``: seconds after which the backend may give the lock to another unless it was
           renewed meanwhile; None takes the backend's ``LEASE``.
         - ``renew``: False leaves the lease to run out, for holds that no process watches over.
-        - ``description``: shown to those who look at the lock.
+        - ``description``: shown to those who look at the lock; by default what goes on where it
+          is taken, as far as that is known (see :mod:`distlock.activity`).
         - ``owner``: a name for the owner in place of the thread or task, so that a hold may be
           entered and left wherever that name is said, in other processes too: the process that
           takes it next adopts the hold under a new token.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from distlock.activity import current_activity
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.exceptions import NotSupported
@@ -65,7 +66,8 @@ class Terms:
                 " process to another; leave it out"
             )
         duration = backend.settings.lease if self.lease is None else float(self.lease)
-        claim = Claim(name, current_owner(self.owner), duration, self.description)
+        description = self.description or current_activity()
+        claim = Claim(name, current_owner(self.owner), duration, description)
         return Wish(backend, claim, current_life(), self.renew, self.on_lost)
 
     @property

@@ -1,8 +1,7 @@
 """Names, times and owners as text that is safe on a terminal.
 
-Names of locks, hosts and threads come from anywhere. Escape sequences could rewrite the screen, and
-bidirectional controls could make one name look like another, in front of the person who decides
-what to break.
+Names of locks, hosts and threads come from anywhere, and are shown to the person who decides what
+to break.
 """
 
 from __future__ import annotations
@@ -13,15 +12,11 @@ from datetime import datetime
 from django.utils import timezone
 
 from distlock.lease import Owner
+from distlock.printable import escaped as escaped
 
 NOTHING = "-"
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-
-
-def escaped(text: str) -> str:
-    """Return ``text`` on one line, with a visible escape for all that does not print."""
-    return text if text.isprintable() else "".join(map(_escape, text))
 
 
 def quoted(name: str) -> str:
@@ -68,15 +63,6 @@ def duration(seconds: float | None) -> str:
                 text += f"{rest % size // smaller:02}{name}"
             return text
     raise AssertionError("the smallest unit fits always")
-
-
-def _escape(character: str) -> str:
-    if character.isprintable():
-        return character
-    code = ord(character)
-    if code <= 0xFF:
-        return f"\\x{code:02x}"
-    return f"\\u{code:04x}" if code <= 0xFFFF else f"\\U{code:08x}"
 
 
 def _columns(character: str) -> int:

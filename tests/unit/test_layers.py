@@ -11,8 +11,8 @@ PACKAGE = Path(distlock.__file__).parent
 
 #: from the words at the bottom to the faces at the top; a module belongs to the longest name
 LAYERS = [
-    ["exceptions", "names", "clock", "fields"],
-    ["lease", "signals", "threads", "models", "migrations", "apps", "owners"],
+    ["exceptions", "names", "clock", "fields", "printable"],
+    ["lease", "signals", "threads", "models", "migrations", "apps", "owners", "activity"],
     ["backends.settings"],
     ["backends.base"],
     ["backends"],
@@ -33,11 +33,13 @@ WORDS = {
     "names",
     "clock",
     "fields",
+    "printable",
     "lease",
     "signals",
     "threads",
     "models",
     "owners",
+    "activity",
 }
 
 

@@ -1,0 +1,130 @@
+"""What the code that takes a lock is doing: the description of a hold that was given none.
+
+Within a request that Django handles this is its method and path, without any middleware; elsewhere
+it is what :func:`activity` says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from asgiref.sync import SyncToAsync, ThreadSensitiveContext
+from django.core.signals import request_finished, request_started
+
+from distlock.names import MAX_DESCRIPTION
+from distlock.printable import escaped
+
+
+class _Doing:
+    """An activity and the one around it.
+
+    Contexts are copied, to threads and to tasks that may outlive the activity; that it has ended is
+    therefore written on itself, where all of them see it.
+    """
+
+    __slots__ = ("ended", "is_request", "outer", "text")
+
+    def __init__(self, text: str, outer: _Doing | None, *, is_request: bool = False) -> None:
+        self.text = text
+        self.outer = outer
+        self.is_request = is_request
+        self.ended = False
+
+
+_current: ContextVar[_Doing | None] = ContextVar("distlock_activity", default=None)
+
+#: Requests by what all tasks and threads of an ASGI request have in common: up to Django 6.0 the
+#: receivers of its signals run in a task of their own, and what they set there stays there.
+_requests: WeakKeyDictionary[ThreadSensitiveContext, _Doing] = WeakKeyDictionary()
+
+
+@contextmanager
+def activity(text: str) -> Iterator[None]:
+    """Say what goes on inside the ``with`` block, for all locks taken there without a description.
+
+    ``text`` is cut to the length of a description, and what does not print in it is escaped; an
+    empty one keeps the outer activity, perhaps a path with a secret in it, from being shown.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"an activity is described by a str, not {text!r}")
+    doing = _Doing(_fitting(text), _running())
+    _current.set(doing)
+    try:
+        yield
+    finally:
+        doing.ended = True
+        # A generator may be finished in another context than it was begun in, which is not ours.
+        if _current.get() is doing:
+            _current.set(_running())
+
+
+def current_activity() -> str:
+    """Return what is going on here; empty if nobody has said anything."""
+    doing = _running()
+    return doing.text if doing else ""
+
+
+def watch_requests() -> None:
+    """Follow the requests of this process, whichever handler they come through."""
+    request_started.connect(_on_started, dispatch_uid="distlock.activity")
+    request_finished.connect(_on_finished, dispatch_uid="distlock.activity")
+
+
+def _on_started(
+    *,
+    environ: Mapping[str, Any] | None = None,
+    scope: Mapping[str, Any] | None = None,
+    **kwargs: Any,
+) -> None:
+    _end_request()  # one of this thread whose server never closed the response
+    if environ is not None:
+        text = f"{environ.get('REQUEST_METHOD', '')} {_path(environ)}"
+    elif scope is not None:
+        text = f"{scope.get('method', '')} {scope.get('path', '')}"
+    else:
+        return
+    request = _Doing(_fitting(text), _running(), is_request=True)
+    _current.set(request)
+    if shared := SyncToAsync.thread_sensitive_context.get(None):
+        _requests[shared] = request
+
+
+def _on_finished(**kwargs: Any) -> None:
+    _end_request()
+
+
+def _end_request() -> None:
+    """End the innermost request, with whatever goes on inside it."""
+    doing = request = _running()
+    while request is not None and not request.is_request:
+        request = request.outer
+    if request is None:
+        return
+    while doing is not None and doing is not request.outer:
+        doing.ended = True
+        doing = doing.outer
+    _current.set(_running())
+
+
+def _running() -> _Doing | None:
+    doing = _current.get()
+    while doing is not None and doing.ended:
+        doing = doing.outer
+    if doing is None and (shared := SyncToAsync.thread_sensitive_context.get(None)):
+        doing = _requests.get(shared)
+    return doing if doing and not doing.ended else None
+
+
+def _path(environ: Mapping[str, Any]) -> str:
+    # PEP 3333: bytes, each as the character of that number.
+    raw = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
+    return raw[:MAX_DESCRIPTION].encode("latin-1", "replace").decode("utf-8", "replace")
+
+
+def _fitting(text: str) -> str:
+    text = escaped(text[: MAX_DESCRIPTION + 1])
+    return text if len(text) <= MAX_DESCRIPTION else f"{text[: MAX_DESCRIPTION - 1]}…"
