@@ -1,6 +1,7 @@
 # make test              every check, and the tests on the oldest and the newest supported pair
 # make test ARGS="-k x"  the same, with arguments for pytest
 # make demo              show the locks at work, then serve the site that uses them
+# make demo LOCKS=zookeeper   the same, with the locks in a ZooKeeper instead of the database
 # make help              the rest
 
 SHELL := /bin/bash
@@ -14,14 +15,15 @@ BETWEEN := 3.12
 env = .envs/$(1)/.ready
 bin = .envs/$(1)/bin
 
-.PHONY: help test test-all test-slow lint demo build clean packages
+.PHONY: help test test-all test-slow lint demo show build clean packages
 
 help:
 	@echo "make test       lint, types, migrations, and the tests on Python $(BASE) and $(NEWEST)"
 	@echo "make test-all   the same and the tests on Python $(BETWEEN)"
 	@echo "make test-slow  the tests that take long"
 	@echo "make lint       lint, format, types, migrations"
-	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show"
+	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
+	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port"
 	@echo "make build      build the wheel and check what is in it"
 	@echo "make clean      remove what these have made"
 	@echo "ARGS=\"...\"      arguments for pytest"
@@ -50,8 +52,15 @@ lint: packages $(call env,$(BASE))
 packages:
 	@tools/packages $(BASE) $(NEWEST)
 
-# The demo runs on SQLite: Django and this package are all it needs.
+# The demo runs on SQLite: Django and this package are all it needs, unless it is to start a ZooKeeper.
+ifeq ($(LOCKS)/$(ZOOKEEPER),zookeeper/)
 demo: .envs/demo/.ready
+	@.envs/demo/bin/python -m tools.with_zookeeper $(MAKE) --no-print-directory show
+else
+demo: show
+endif
+
+show: .envs/demo/.ready
 	.envs/demo/bin/python manage.py migrate --verbosity 0
 	.envs/demo/bin/python manage.py demo --once
 ifndef ONCE
@@ -67,7 +76,7 @@ clean:
 	rm -rf .envs build dist .mypy_cache .pytest_cache .ruff_cache
 
 .envs/demo/.ready: requirements.txt pyproject.toml tools/environment
-	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e . dj-database-url
+	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e .[zookeeper] dj-database-url
 
 .envs/build/.ready: requirements.txt tools/environment
 	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt Django packaging

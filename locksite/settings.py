@@ -2,6 +2,7 @@
 
 - ``DATABASE_URL``: ``sqlite:///…``, ``mysql://…`` or ``postgres://…`` (a file in this folder)
 - ``LOCKS``: which entry of ``LOCK_BACKENDS`` below keeps the locks (``database``)
+- ``ZOOKEEPER``: the servers of ``LOCKS=zookeeper``, as ``host:port,host:port`` (``127.0.0.1:2181``)
 - ``DEBUG``: 1 or 0 (1)
 - ``SECRET_KEY``, ``ALLOWED_HOSTS``: needed for anything else than a look at the demo
 """
@@ -62,6 +63,14 @@ LOCK_BACKENDS = {
         "LEASE": 30,
         "OPTIONS": {
             "database": "default",  # an alias of DATABASES
+        },
+    },
+    # In ZooKeeper, which frees what a process held when it does not hear from it any more.
+    "zookeeper": {
+        "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
+        "LOCATION": os.environ.get("ZOOKEEPER") or "127.0.0.1:2181",
+        "OPTIONS": {
+            "session_timeout": 4,  # seconds of silence; servers allow no less unless told so
         },
     },
     # In the memory of one process, for tests and development. Processes do not see one another's

@@ -19,7 +19,7 @@ from locksite.shop.models import Event
 WORKERS = 5
 ADDITIONS = 20
 SEATS = 20
-LEASE = 2.0  # seconds
+LEASE = 2.0  # seconds, where a lock may have a lease of its own length
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,8 @@ def _play_three_clients(crew: Crew, trace: str) -> float | None:
     """Return the seconds that A's lease had left after A's death; None if it has no known end."""
     a, b, c = crew.workers[:3]
     lock = f"demo:{trace}"
-    part = {"lock": lock, "trace": trace, "lease": LEASE}
+    lease = LEASE if locks["default"].supports_lease else None
+    part = {"lock": lock, "trace": trace, "lease": lease}
 
     a.start("hold", client="A", **part)
     token = a.expect("holding")

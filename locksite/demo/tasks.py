@@ -34,7 +34,7 @@ def add(boss: Boss, counter: int, times: int, locked: bool) -> None:
             Counter.objects.filter(pk=counter).update(value=value + 1)
 
 
-def hold(boss: Boss, lock: str, trace: str, client: str, lease: float) -> None:
+def hold(boss: Boss, lock: str, trace: str, client: str, lease: float | None) -> None:
     """Wait for the lock, then hold it and log every step until told to let go."""
 
     def note(what: str) -> None:

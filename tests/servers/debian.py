@@ -1,6 +1,7 @@
 """What the tests need from the system, and the Debian packages that bring it.
 
-Run as a script it prints the packages that are missing, and exits with 1 if there are any.
+Run as a script it prints the packages that are missing, and exits with 1 if there are any; with the
+name of a server, those which that server needs.
 """
 
 from __future__ import annotations
@@ -40,15 +41,23 @@ def jar(name: str) -> str:
     return _found(name, path if os.path.exists(path) else None)
 
 
-def missing_packages() -> list[str]:
-    """Return the packages to install for the servers and for building the database drivers."""
-    return [package for package, present in _packages().items() if not present()]
+def missing_packages(server: str | None = None) -> list[str]:
+    """Return the packages to install for a server, or for everything that the tests need."""
+    wanted = _SERVERS[server] if server else None
+    return [
+        package
+        for package, present in _packages().items()
+        if (wanted is None or package in wanted) and not present()
+    ]
 
 
 def install_command(packages: list[str]) -> str:
     """Return what root has to run to install ``packages``."""
     return f"apt-get update && apt-get install -y {' '.join(packages)}"
 
+
+#: Those that something else than the tests may want to start.
+_SERVERS = {"zookeeper": ("libzookeeper-java", "default-jre-headless")}
 
 _PROVIDED_BY = {
     "mariadbd": "mariadb-server",
@@ -103,6 +112,6 @@ def _found(name: str, path: str | None) -> str:
 
 
 if __name__ == "__main__":
-    packages = missing_packages()
+    packages = missing_packages(*sys.argv[1:2])
     print(*packages)
     sys.exit(1 if packages else 0)

@@ -47,11 +47,15 @@ def lines_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     raise AssertionError(f"it ended without {pattern!r}: {process.communicate()[1]}")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "zookeeper"])
 def test_with_the_lock_everything_comes_out_exactly(
-    kind: str, manage: Manage, database_url: Callable[[str], str]
+    kind: str, manage: Manage, database_url: Callable[[str], str], request: Any
 ) -> None:
-    process = manage("demo", "--once", DATABASE_URL=database_url(kind))
+    if kind == "zookeeper":
+        there = {"LOCKS": kind, "ZOOKEEPER": request.getfixturevalue(kind).hosts}
+        process = manage("demo", "--once", DATABASE_URL=database_url("sqlite"), **there)
+    else:
+        process = manage("demo", "--once", DATABASE_URL=database_url(kind))
     out, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, out + errors
     assert not errors

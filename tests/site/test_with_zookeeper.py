@@ -1,0 +1,76 @@
+"""``make demo LOCKS=zookeeper`` runs on a ZooKeeper that comes and goes with it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.servers.guard import descendants, started_at
+from tests.site.conftest import PROJECT
+
+LIMIT = 60.0
+
+#: Says where the server is, and waits to be ended.
+COMMAND = """
+import os, signal
+print(os.environ["ZOOKEEPER"], flush=True)
+signal.pause()
+"""
+
+Run = Callable[..., "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def run() -> Iterator[Run]:
+    """``run(*command)``: a command with a ZooKeeper, in a process group of their own."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*command: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "tools.with_zookeeper", *command],
+            cwd=PROJECT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_the_server_ends_when_the_command_is_interrupted(signum: signal.Signals, run: Run) -> None:
+    process = run(sys.executable, "-c", COMMAND)
+    assert process.stdout is not None
+    host, port = process.stdout.readline().strip().split(":")
+    with socket.create_connection((host, int(port)), timeout=LIMIT) as connection:
+        connection.sendall(b"ruok")
+        assert connection.recv(4) == b"imok"
+    born = {pid: started_at(pid) for pid in descendants(process.pid)}
+    assert len(born) >= 3  # with the server and the command
+    if signum == signal.SIGINT:
+        os.killpg(process.pid, signum)  # as a terminal does
+    else:
+        process.send_signal(signum)
+    _, errors = process.communicate(timeout=LIMIT)
+    assert process.returncode == 128 + signum
+    assert not re.search("with_zookeeper", errors)  # but the command's own traceback
+    assert not any(start and started_at(pid) == start for pid, start in born.items())
+
+
+def test_it_ends_as_its_command_does(run: Run) -> None:
+    process = run(sys.executable, "-c", "import sys; sys.exit(7)")
+    assert process.communicate(timeout=LIMIT) == ("", "")
+    assert process.returncode == 7

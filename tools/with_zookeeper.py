@@ -1,0 +1,63 @@
+"""Run a command with a ZooKeeper of its own, whose address is in ``ZOOKEEPER`` for that time.
+
+``python -m tools.with_zookeeper COMMAND...`` ends as the command does, and the server with it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+from tests.servers.debian import Missing, missing_packages
+from tests.servers.zookeeper import ZooKeeper
+
+_NEED = "ZooKeeper cannot be started, because programs are not installed."
+_ELSEWHERE = (
+    "Elsewhere, install a Java runtime and ZooKeeper (as /usr/share/java/zookeeper.jar), or name a"
+    " ZooKeeper that runs already: ZOOKEEPER=host:port"
+)
+
+
+class Interrupted(BaseException):
+    """A signal came before there was a command to pass it on to."""
+
+
+class Company:
+    """The command; Ctrl-C reaches it anyhow, as it does everyone at the terminal."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        signal.signal(signal.SIGINT, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
+
+    def run(self, command: list[str], hosts: str) -> int:
+        self._process = subprocess.Popen(command, env={**os.environ, "ZOOKEEPER": hosts})
+        code = self._process.wait()
+        return code if code >= 0 else 128 - code
+
+    def _on_signal(self, signum: int, frame: object) -> None:
+        if self._process is None:
+            raise Interrupted
+        if signum == signal.SIGTERM:
+            self._process.terminate()
+
+
+def main() -> int:
+    packages = missing_packages("zookeeper")
+    if packages and subprocess.run(["tools/install", _NEED, _ELSEWHERE, *packages]).returncode:
+        return 1
+    company = Company()
+    try:
+        with ZooKeeper() as server:
+            return company.run(sys.argv[1:], server.hosts)
+    except Interrupted:
+        return 130
+    except Missing as missing:
+        print(missing, file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
