@@ -14,10 +14,11 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.checks import CheckMessage
 
-from distlock.backends.settings import BackendSettings
+from distlock.backends.settings import RENEWALS_PER_LEASE, BackendSettings
 from distlock.clock import left
 from distlock.exceptions import LockError, LockUnavailable, NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
+from distlock.listing import Page, Selection, page_of
 from distlock.threads import submit
 
 #: Seconds beyond a time limit that the answer to the last question may take.
@@ -176,6 +177,18 @@ class BaseBackend(ABC):
     @abstractmethod
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
         """Return, by name, what is held or expired under names that begin with ``prefix``."""
+
+    def page(self, selection: Selection, deadline: float | None = None) -> Page:
+        """Return some of the locks in use, and how many there are.
+
+        The default reads all of them; backends that may have many do better.
+        """
+        return page_of(self.list("", deadline), selection, self.soon)
+
+    @property
+    def soon(self) -> float:
+        """Seconds before its end from which on a lease has missed more than one renewal."""
+        return self.settings.lease / RENEWALS_PER_LEASE
 
     # Clearing
 

@@ -12,7 +12,17 @@ PACKAGE = Path(distlock.__file__).parent
 #: from the words at the bottom to the faces at the top; a module belongs to the longest name
 LAYERS = [
     ["exceptions", "names", "clock", "fields", "printable"],
-    ["lease", "signals", "threads", "models", "migrations", "apps", "owners", "activity"],
+    [
+        "lease",
+        "signals",
+        "threads",
+        "models",
+        "migrations",
+        "apps",
+        "owners",
+        "activity",
+        "listing",
+    ],
     ["backends.settings"],
     ["backends.base"],
     ["backends"],
@@ -40,6 +50,7 @@ WORDS = {
     "models",
     "owners",
     "activity",
+    "listing",
 }
 
 

@@ -22,6 +22,7 @@ from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.direct import Direct
 from distlock.backends.database.looking import info, owner, row_of, rows_in_use
+from distlock.backends.database.paging import page
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Runner
 from distlock.backends.database.sweeping import sweep
@@ -30,6 +31,7 @@ from distlock.backends.database.waiting.room import Room
 from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
+from distlock.listing import Page, Selection
 from distlock.owners import gevent_patched
 
 logger = logging.getLogger("distlock")
@@ -280,6 +282,11 @@ class DatabaseBackend(BaseBackend):
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """See BaseBackend.list(); rows are read in batches, as they are asked for."""
         return (info(row, self.alias) for row in rows_in_use(self._access, prefix, deadline))
+
+    def page(self, selection: Selection, deadline: float | None = None) -> Page:
+        """See BaseBackend.page()."""
+        found = page(self._access, self.alias, selection, self.soon, deadline)
+        return found or super().page(selection, deadline)
 
     # Clearing
 

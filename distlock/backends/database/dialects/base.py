@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.session import Answer, Statement
@@ -160,6 +160,10 @@ class TextDialect(Dialect):
     @abstractmethod
     def moment(self, value: Any) -> datetime:
         """Return a time that the driver has read."""
+
+    def written(self, moment: datetime) -> Any:
+        """Return an aware time as a parameter to compare a column with; as moment() read it."""
+        return moment.astimezone(UTC).replace(tzinfo=None)
 
     def taking(self, claim: Claim, condition: str = "TRUE") -> Statement:
         """Take a lock; if it has been taken before, ``condition`` must be true, too."""

@@ -48,6 +48,9 @@ class PostgreSQL(TextDialect):
     def duration(self, seconds: float) -> int:
         return whole(seconds, 1_000_000)
 
+    def written(self, moment: datetime) -> datetime:
+        return moment.astimezone(UTC)
+
     def moment(self, value: Any) -> datetime:
         time: datetime = value
         return time.replace(tzinfo=UTC)

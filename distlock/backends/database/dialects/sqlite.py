@@ -50,6 +50,10 @@ class SQLite(TextDialect):
     def duration(self, seconds: float) -> str:
         return f"{whole(seconds, 1000) / 1000:.3f}"
 
+    def written(self, moment: datetime) -> str:
+        time: datetime = super().written(moment)
+        return time.isoformat(sep=" ", timespec="milliseconds")
+
     def moment(self, value: Any) -> datetime:
         # Columns have been converted by Django, expressions have not.
         time = value if isinstance(value, datetime) else datetime.fromisoformat(value)

@@ -1,0 +1,156 @@
+"""A page of the locks in use: what is asked for, in which order, and what comes back."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import NamedTuple
+
+from distlock.lease import LockInfo, State
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Standing(StrEnum):
+    """How it stands with a lock that is in use."""
+
+    HELD = "held"
+    EXPIRING = "expiring"  # ends soon, unless it is renewed
+    EXPIRED = "expired"
+    SUSPENDED = "suspended"  # its holder cannot reach the backend at the moment
+
+
+class Order(StrEnum):
+    """By what a list is sorted; locks of one age by name."""
+
+    NAME = "name"
+    AGE = "age"  # those held for longest first
+
+
+class Place(NamedTuple):
+    """A place in a list. ``since`` counts only where the list is sorted by age."""
+
+    name: str
+    since: datetime = _EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of the locks in use are asked for.
+
+    Empty and zero mean no restriction. ``search`` is a part of the name, in capital or small
+    letters; ``held_for`` is the least time in seconds. ``start`` is the place after which the list
+    goes on, or before which, if ``backwards``; that place itself is left out unless ``inclusive``.
+    """
+
+    search: str = ""
+    standings: frozenset[Standing] = frozenset()
+    host: str = ""
+    held_for: float = 0.0
+    order: Order = Order.NAME
+    start: Place | None = None
+    inclusive: bool = False
+    backwards: bool = False
+    size: int = 50
+
+    @property
+    def filters(self) -> bool:
+        """Whether anything but a place in the list is asked for."""
+        return bool(self.search or self.standings or self.host or self.held_for)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """How many locks are in use; ``waiting`` is None where nobody knows who waits."""
+
+    held: int = 0  # those that will end soon included
+    expiring: int = 0
+    expired: int = 0
+    waiting: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Some of the locks that were asked for, sorted, and what there is besides.
+
+    ``more``: whether the list goes on in the direction in which it was asked for. ``found``: how
+    many locks there are of the kind asked for. ``counts`` and ``hosts`` (locks by host) are of all.
+    """
+
+    locks: tuple[LockInfo, ...]
+    more: bool
+    found: int
+    counts: Counts
+    hosts: Mapping[str, int]
+
+
+def standing_of(info: LockInfo, soon: float) -> Standing:
+    """Return how it stands with a lock in use that ends within ``soon`` seconds, or later."""
+    if info.state is State.EXPIRED:
+        return Standing.EXPIRED
+    if info.remaining is not None and info.remaining <= soon:
+        return Standing.EXPIRING
+    return Standing.HELD
+
+
+def place_of(info: LockInfo, order: Order) -> Place:
+    """Return where a lock stands in a list."""
+    since = info.since if order is Order.AGE else None
+    return Place(info.name, since or _EPOCH)
+
+
+def sorting_key(place: Place) -> tuple[datetime, str]:
+    """Return what lists are sorted by; without ages all are of one."""
+    return place.since, place.name
+
+
+def page_of(infos: Iterable[LockInfo], selection: Selection, soon: float) -> Page:
+    """Return a page of the locks in use, all of which are given."""
+    infos = list(infos)
+    hosts = Counter(info.owner.host for info in infos if info.owner is not None)
+    wanted = [info for info in infos if _matches(info, selection, soon)]
+    locks, more = _cut(wanted, selection)
+    return Page(locks, more, len(wanted), _counts(infos, soon), hosts)
+
+
+def _counts(infos: Iterable[LockInfo], soon: float) -> Counts:
+    standings = Counter(standing_of(info, soon) for info in infos)
+    waiting = [len(info.waiters) for info in infos if info.waiters is not None]
+    return Counts(
+        held=standings[Standing.HELD] + standings[Standing.EXPIRING],
+        expiring=standings[Standing.EXPIRING],
+        expired=standings[Standing.EXPIRED],
+        waiting=sum(waiting) if waiting else None,
+    )
+
+
+def _matches(info: LockInfo, selection: Selection, soon: float) -> bool:
+    host = info.owner.host if info.owner is not None else ""
+    return (
+        selection.search.lower() in info.name.lower()
+        and (not selection.standings or standing_of(info, soon) in selection.standings)
+        and (not selection.host or selection.host == host)
+        and (not selection.held_for or (info.held_for or 0.0) >= selection.held_for)
+    )
+
+
+def _cut(infos: Iterable[LockInfo], selection: Selection) -> tuple[tuple[LockInfo, ...], bool]:
+    """Sort, and return those from the place on, and whether there are more."""
+
+    def key(info: LockInfo) -> tuple[datetime, str]:
+        return sorting_key(place_of(info, selection.order))
+
+    infos = sorted(infos, key=key, reverse=selection.backwards)
+    if selection.start is not None:
+        start = sorting_key(selection.start)
+        infos = [
+            info
+            for info in infos
+            if (key(info) < start if selection.backwards else key(info) > start)
+            or (selection.inclusive and key(info) == start)
+        ]
+    locks = infos[: selection.size]
+    return tuple(locks[::-1] if selection.backwards else locks), len(infos) > len(locks)

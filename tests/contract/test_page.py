@@ -1,0 +1,172 @@
+"""A page of the locks in use: chosen, sorted, counted."""
+
+import os
+import socket
+from dataclasses import replace
+
+import pytest
+
+from distlock.listing import Order, Place, Selection, Standing, page_of, place_of, standing_of
+from tests.contract.watch import eventually
+
+NAMES = ["a", "B", "b", "ä", "100%", "x_y", "it's", "鍵", "🔑 key"]
+
+
+def names(page, prefix):
+    return [info.name.removeprefix(prefix) for info in page.locks]
+
+
+@pytest.fixture
+def anna(actor):
+    """Whether a thread or a task takes the locks makes no difference here."""
+    return actor("thread")
+
+
+@pytest.fixture
+def taken(anna, name):
+    """Locks with a common beginning, by what follows it."""
+    return {rest: anna.take(f"{name}:{rest}") for rest in NAMES}
+
+
+@pytest.fixture
+def pages(backend, name):
+    """``pages(**selection)``: all pages of a selection from the first, or the last, on."""
+
+    def walk(*, backwards=False, **selection):
+        wanted = Selection(search=name, backwards=backwards, **selection)
+        found = [backend.page(wanted)]
+        while found[-1].more:
+            edge = found[-1].locks[0 if backwards else -1]
+            found.append(backend.page(replace(wanted, start=place_of(edge, wanted.order))))
+        return found
+
+    return walk
+
+
+def test_a_page_has_everything_that_is_known_of_a_lock(taken, backend, name):
+    page = backend.page(Selection(search=f"{name}:a"))
+    (info,) = page.locks
+    assert info.token == taken["a"].token
+    assert (info.owner.host, info.owner.pid) == (socket.gethostname(), os.getpid())
+    seen = backend.inspect(f"{name}:a")
+    assert (info.since, info.description, info.state) == (seen.since, seen.description, seen.state)
+
+
+def test_pages_are_sorted_by_name_and_complete(taken, pages, name):
+    found = pages(size=4)
+    listed = [each for page in found for each in names(page, f"{name}:")]
+    assert listed == sorted(NAMES)
+    assert [len(page.locks) for page in found] == [4, 4, 1]
+    assert {page.found for page in found} == {len(NAMES)}
+
+
+def test_pages_can_be_read_from_the_end(taken, pages, name):
+    found = pages(size=4, backwards=True)
+    assert [names(page, f"{name}:") for page in found] == [
+        sorted(NAMES)[-4:],
+        sorted(NAMES)[-8:-4],
+        sorted(NAMES)[:1],
+    ]
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_pages_are_sorted_by_age(taken, pages, name, backwards):
+    found = pages(size=4, order=Order.AGE, backwards=backwards)
+    if backwards:
+        found.reverse()
+    locks = [info for page in found for info in page.locks]
+    assert {info.name.removeprefix(f"{name}:") for info in locks} == set(NAMES)
+    keys = [(info.since, info.name) for info in locks]
+    assert keys == sorted(keys)
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_the_place_itself_can_be_included(taken, backend, name, order, backwards):
+    wanted = Selection(search=name, order=order, backwards=backwards)
+    every = backend.page(wanted).locks
+    start = place_of(every[3], order)
+    beyond = every[:3] if backwards else every[4:]
+    tokens = [info.token for info in backend.page(replace(wanted, start=start)).locks]
+    assert tokens == [info.token for info in beyond]
+    included = backend.page(replace(wanted, start=start, inclusive=True))
+    assert every[3].token in [info.token for info in included.locks]
+    assert len(included.locks) == len(beyond) + 1
+
+
+@pytest.mark.parametrize(
+    ("search", "found"),
+    [
+        ("100%", ["100%"]),
+        ("0%", ["100%"]),
+        ("x_y", ["x_y"]),
+        ("it's", ["it's"]),
+        ("鍵", ["鍵"]),
+        ("🔑", ["🔑 key"]),
+        ("KEY", ["🔑 key"]),
+        ("nothing like that", []),
+    ],
+)
+def test_names_are_searched_for_their_parts_in_any_case(taken, backend, name, search, found):
+    page = backend.page(Selection(search=search, size=1000))
+    mine = [info for info in page.locks if info.name.startswith(name)]
+    assert [info.name.removeprefix(f"{name}:") for info in mine] == found
+    assert names(backend.page(Selection(search=f"{name}:b")), f"{name}:") == ["B", "b"]
+
+
+def test_filters_go_together(taken, backend, name):
+    here = socket.gethostname()
+    assert backend.page(Selection(search=name, host=here)).found == len(NAMES)
+    assert backend.page(Selection(search=name, host="elsewhere")).found == 0
+    assert backend.page(Selection(search=name, held_for=3600)).found == 0
+    eventually(lambda: backend.page(Selection(search=name, held_for=0.05)).found == len(NAMES))
+    held = frozenset({Standing.HELD})
+    assert backend.page(Selection(search=f"{name}:a", host=here, standings=held)).found == 1
+    expired = frozenset({Standing.EXPIRED})
+    assert backend.page(Selection(search=name, standings=expired)).found == 0
+
+
+def test_leases_that_end_soon_and_have_ended_are_told_apart(anna, backend, name):
+    long = anna.take(f"{name}:long", lease=600)
+    anna.take(f"{name}:soon", lease=backend.soon * 0.9, renew=False)
+    anna.take(f"{name}:gone", lease=0.05, renew=False)
+    eventually(lambda: backend.inspect(f"{name}:gone").remaining == 0)
+    for standing, rest in [("held", "long"), ("expiring", "soon"), ("expired", "gone")]:
+        page = backend.page(Selection(search=name, standings=frozenset({Standing(standing)})))
+        assert names(page, f"{name}:") == [rest]
+        assert standing_of(page.locks[0], backend.soon) == standing
+    assert backend.page(Selection(search=name)).found == 3
+    counts = backend.page(Selection()).counts
+    assert counts.held >= 2
+    assert counts.expiring >= 1
+    assert counts.expired >= 1
+    long.release()
+    assert backend.page(Selection(search=name)).found == 2
+
+
+def test_all_locks_are_counted_whatever_is_asked_for(taken, backend):
+    page = backend.page(Selection(search="nothing like that"))
+    assert page.found == 0
+    assert page.counts.held >= len(NAMES)
+    assert page.hosts[socket.gethostname()] >= len(NAMES)
+
+
+def test_a_suspended_lock_is_nothing_that_a_backend_knows(taken, backend, name):
+    wanted = Selection(search=name, standings=frozenset({Standing.SUSPENDED}))
+    assert backend.page(wanted).found == 0
+
+
+@pytest.mark.parametrize("order", Order)
+@pytest.mark.parametrize("backwards", [False, True])
+def test_every_backend_answers_as_if_it_had_read_all(taken, backend, name, order, backwards):
+    """The default of the contract is the measure for those that choose by themselves."""
+    start = place_of(backend.inspect(f"{name}:b"), order)
+    for wanted in (
+        Selection(search=name, order=order, backwards=backwards, size=3),
+        Selection(search=name, order=order, backwards=backwards, size=3, start=start),
+        Selection(search=name, order=order, backwards=backwards, start=Place("")),
+    ):
+        page = backend.page(wanted)
+        measure = page_of(backend.list(), wanted, backend.soon)
+        assert [info.name for info in page.locks] == [info.name for info in measure.locks]
+        assert (page.more, page.found) == (measure.more, measure.found)
