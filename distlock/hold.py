@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from distlock.backends.base import BaseBackend
-from distlock.clock import clock
+from distlock.clock import clock, left
 from distlock.exceptions import LockLost
 from distlock.lease import Lease
 from distlock.owners import Life
@@ -25,9 +25,11 @@ class Hold:
 
     __slots__ = (
         "abandoned",
+        "at_least",
         "backend",
         "count",
         "due",
+        "had_at",
         "lease",
         "lives",
         "look",
@@ -43,6 +45,7 @@ class Hold:
         lease: Lease,
         *,
         alive: Life,
+        at_least: float,
         renews: bool,
         on_lost: OnLost | None,
         on_end: Callable[[], None],
@@ -52,6 +55,8 @@ class Hold:
         self.renews = renews
         self.on_lost = on_lost
         self.on_end = on_end
+        self.had_at = clock()  # it was granted before that
+        self.at_least = 0.0
         self.count = 0
         self.lives: set[Life] = set()
         self.lost: str | None = None
@@ -59,13 +64,19 @@ class Hold:
         self.due = 0.0  # when it is to be renewed
         self.look = 0.0  # when the keeper looks at it next
         self.extend(lease.deadline)
-        self.enter(alive)
+        self.enter(alive, at_least)
 
-    def enter(self, life: Life) -> None:
+    def enter(self, life: Life, at_least: float) -> None:
         """Count one level more. A named owner may enter from several threads and tasks."""
         self.lives = {life, *filter(Life.__call__, self.lives)}
         self.count += 1
         self.abandoned = False
+        self.at_least = max(self.at_least, at_least)
+
+    @property
+    def rest(self) -> float:
+        """Seconds for which the lock has to stay taken, whether its holder leaves it or not."""
+        return left(self.had_at + self.at_least, self.at_least)
 
     @property
     def alive(self) -> bool:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from distlock.asking import aask, ask
 from distlock.events import atell, tell
@@ -87,7 +88,7 @@ class Holdings:
                     self._keeper.lose(hold, hold.why_lost() or "")
                     return False
                 raise loss
-            self._keeper.enter(hold, wish.alive)
+            self._keeper.enter(hold, wish.alive, wish.at_least)
             return True
 
     @contextmanager
@@ -111,6 +112,7 @@ class Holdings:
             wish.backend,
             lease,
             alive=wish.alive,
+            at_least=wish.at_least,
             renews=wish.renews,
             on_lost=wish.on_lost,
             on_end=lambda: self._turns.leave(turn),
@@ -155,7 +157,7 @@ class Holdings:
         with self._exit(hold):
             if not self._leave(key, hold):
                 return False
-            self._freed(hold, hold.backend.release(hold.lease))
+            self._freed(hold, _free(hold))
         tell(lock_released, hold.backend, hold.lease)
         return True
 
@@ -165,7 +167,7 @@ class Holdings:
         with self._exit(hold):
             if not self._leave(key, hold):
                 return False
-            self._freed(hold, await in_thread(hold.backend.release, hold.lease))
+            self._freed(hold, await in_thread(_free, hold))
         await atell(lock_released, hold.backend, hold.lease)
         return True
 
@@ -187,7 +189,8 @@ class Holdings:
 
     def _give_up(self, hold: Hold) -> None:
         self._discard(hold)
-        self._withdrawals.add(hold.backend, hold.lease.claim)
+        leave = partial(_free, hold) if hold.rest else None
+        self._withdrawals.add(hold.backend, hold.lease.claim, leave)
         hold.on_end()
 
     def _leave(self, key: Key, hold: Hold) -> bool:
@@ -234,6 +237,13 @@ class Holdings:
         if hold is None:
             raise _not_held(key, owner)
         return hold
+
+
+def _free(hold: Hold, deadline: float | None = None) -> bool:
+    """Free a lock, now or when its time is over; False if it is no longer held."""
+    if rest := hold.rest:
+        return hold.backend.keep(hold.lease, rest, deadline)
+    return hold.backend.release(hold.lease, deadline)
 
 
 def _undo(error: BaseException, call: Callable[..., object], *args: object) -> None:

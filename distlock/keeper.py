@@ -55,10 +55,10 @@ class Keeper:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = start(self._watch, "distlock-keeper")
 
-    def enter(self, hold: Hold, life: Life) -> None:
+    def enter(self, hold: Hold, life: Life, at_least: float) -> None:
         """Let someone enter a hold, whose end it now waits for as well."""
         with self._mutex:
-            hold.enter(life)
+            hold.enter(life, at_least)
             if hold.lease.nonce in self._holds and hold.next_look < hold.look:
                 self._look_at(hold, hold.next_look)  # it had been abandoned
 

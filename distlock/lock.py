@@ -63,6 +63,7 @@ class Lock:
         blocking: bool = True,
         timeout: float | None = None,
         lease: float | None = None,
+        at_least: float | None = None,
         renew: bool = True,
         description: str = "",
         owner: str | None = None,
@@ -77,6 +78,10 @@ class Lock:
         - ``timeout``: seconds to wait at the most; None waits for ever.
         - ``lease``: seconds after which the backend may give the lock to another unless it was
           renewed meanwhile; None takes the backend's ``LEASE``.
+        - ``at_least``: seconds for which the lock stays taken, counted from when it was granted.
+          Who leaves it earlier, with or without an error, no longer holds it; but nobody can enter
+          before that time is over, not even the one who left. So machines whose clocks differ do
+          not run a short job twice that is due once.
         - ``renew``: False leaves the lease to run out, for holds that no process watches over.
         - ``description``: shown to those who look at the lock; by default what goes on where it
           is taken, as far as that is known (see :mod:`distlock.activity`).
@@ -91,7 +96,7 @@ class Lock:
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
         self.using = using
-        self._terms = Terms(blocking, timeout, lease, renew, description, owner, on_lost)
+        self._terms = Terms(blocking, timeout, lease, at_least, renew, description, owner, on_lost)
 
     def __repr__(self) -> str:
         state = "held" if self.held else "not held"
@@ -126,6 +131,8 @@ class Lock:
     @_blocks
     def release(self) -> None:
         """Leave the lock once; it is free when it was left as often as it was entered.
+
+        With ``at_least`` it may stay taken for the rest of that time, see the constructor.
 
         Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
         LockUnavailable if the backend cannot be told; it is then freed when the backend can be

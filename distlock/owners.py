@@ -12,13 +12,15 @@ import threading
 import uuid
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from distlock.lease import Owner
 
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
 NAMED = "@"
+#: So does the key of the nobody who has a lock whose holder left it before its time.
+_KEPT = "~"
 
 _MAX_LABEL = 255
 
@@ -68,6 +70,19 @@ def _host() -> str:
 def is_named(owner: Owner) -> bool:
     """Return whether the owner was named by the caller and may be in several places at once."""
     return owner.key.startswith(NAMED)
+
+
+def kept(owner: Owner, nonce: str) -> Owner:
+    """Return the nobody who has what ``owner`` left, still known to people by the same words."""
+    return replace(owner, key=f"{_KEPT}{nonce}")
+
+
+def is_kept(owner: Owner) -> bool:
+    """Return whether the holder has left, and nobody can enter until the rest of its time is over.
+
+    See ``Lock``, ``at_least``.
+    """
+    return owner.key.startswith(_KEPT)
 
 
 def current_life() -> Life:

@@ -23,6 +23,7 @@ class Terms:
     blocking: bool
     timeout: float | None
     lease: float | None
+    at_least: float | None
     renew: bool
     description: str
     owner: str | None
@@ -33,6 +34,8 @@ class Terms:
         waiting_limit(self.blocking, self.timeout)
         if self.lease is not None:
             checked_seconds("lease", self.lease)
+        if self.at_least is not None:
+            checked_seconds("at_least", self.at_least)
         checked_flag("renew", self.renew)
         checked_description(self.description)
         if self.owner is not None:
@@ -68,7 +71,8 @@ class Terms:
         duration = backend.settings.lease if self.lease is None else float(self.lease)
         description = self.description or current_activity()
         claim = Claim(name, current_owner(self.owner), duration, description)
-        return Wish(backend, claim, current_life(), self.renew, self.on_lost)
+        at_least = 0.0 if self.at_least is None else float(self.at_least)
+        return Wish(backend, claim, current_life(), at_least, self.renew, self.on_lost)
 
     @property
     def waited(self) -> str:

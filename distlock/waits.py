@@ -19,7 +19,7 @@ def checked_flag(argument: str, value: object) -> bool:
 
 
 def checked_seconds(argument: str, value: object) -> float:
-    """Return a length of time in seconds that a lease may have."""
+    """Return a length of time in seconds for which a lock may be taken."""
     seconds = _number(argument, value)
     if not math.isfinite(seconds) or seconds <= 0:
         raise ValueError(f"{argument} must be finite and greater than 0, got {value!r}")

@@ -18,6 +18,7 @@ class Wish:
     backend: BaseBackend
     claim: Claim
     alive: Life
+    at_least: float
     renews: bool
     on_lost: OnLost | None
 

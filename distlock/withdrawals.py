@@ -1,10 +1,12 @@
-"""Takes back what may have been granted to a claim that nobody waits for any more."""
+"""Leaves in the background what could not be left, or may have been granted to nobody."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from collections.abc import Callable
+from functools import partial
 
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
@@ -17,6 +19,10 @@ logger = logging.getLogger("distlock")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
+#: Leaves a lock, by a deadline; raises a LockError if the backend cannot be asked.
+Leave = Callable[[float], object]
+
+
 class Withdrawals:
     """Claims to take back, by nonce, on one thread that lives while there are any.
 
@@ -25,13 +31,14 @@ class Withdrawals:
 
     def __init__(self) -> None:
         self._mutex = threading.Lock()
-        self._pending: dict[str, tuple[BaseBackend, Claim, float]] = {}
+        self._pending: dict[str, tuple[BaseBackend, Claim, Leave, float]] = {}
         self._running = False
 
-    def add(self, backend: BaseBackend, claim: Claim) -> None:
-        """Take the claim back soon, without making the caller wait."""
+    def add(self, backend: BaseBackend, claim: Claim, leave: Leave | None = None) -> None:
+        """Take the claim back soon, in the way of ``leave``, without making the caller wait."""
+        leave = leave or partial(backend.withdraw, claim)
         with self._mutex:
-            self._pending[claim.nonce] = (backend, claim, clock() + claim.duration)
+            self._pending[claim.nonce] = (backend, claim, leave, clock() + claim.duration)
             if self._running:
                 return
             self._running = True
@@ -56,13 +63,13 @@ class Withdrawals:
         with self._mutex:
             pending = list(self._pending.values())
         silent: set[BaseBackend] = set()
-        for backend, claim, until in pending:
+        for backend, claim, leave, until in pending:
             if clock() < until:
                 # A backend that did not answer for one claim will not answer for the next.
                 if backend in silent:
                     continue
                 try:
-                    backend.withdraw(claim, until)
+                    leave(until)
                 except LockError:
                     silent.add(backend)
                     continue

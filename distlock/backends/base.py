@@ -61,6 +61,9 @@ class BaseBackend(ABC):
     #: whether a transaction can be made to commit only while a lock is held
     supports_atomic: ClassVar[bool] = False
 
+    #: whether a lock that is kept stays so when the process that left it has ended
+    keeps_beyond_process: ClassVar[bool] = True
+
     #: pauses between two looks at a lock that is waited for, in seconds
     first_pause: ClassVar[float] = 0.005
     longest_pause: ClassVar[float] = 0.25
@@ -148,6 +151,15 @@ class BaseBackend(ABC):
     @abstractmethod
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """Free the lock if it is held by exactly this lease; False if it no longer was."""
+
+    @abstractmethod
+    def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+        """Leave the lock, but let it stay taken for so many seconds from now, by nobody.
+
+        Nobody can enter it in that time, not even the owner who left it; people still see who that
+        was. The token stays as it is. False if the lock no longer was held by exactly this lease.
+        Doing it twice does no harm.
+        """
 
     @abstractmethod
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:

@@ -8,7 +8,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from distlock.backends.durable import durable
 from distlock.clock import clock
 from distlock.exceptions import LockLost
 from distlock.lease import Claim, Lease, LockInfo, State, Swept
+from distlock.owners import is_kept, kept
 
 
 @dataclass(slots=True)
@@ -84,6 +85,18 @@ class LocalBackend(BaseBackend):
         with self._mutex:
             return self._free(lease.claim)
 
+    def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+        nobody = replace(lease.claim, owner=kept(lease.owner, lease.nonce), nonce="")
+        with self._mutex:
+            held = self._held.get(lease.name)
+            if held is None or held.expired:
+                return False
+            if held.claim.nonce != lease.nonce and held.claim.owner != nobody.owner:
+                return False
+            held.claim = nobody
+            held.expires_at = clock() + seconds
+            return True
+
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
         with self._mutex:
             self._free(claim)
@@ -96,12 +109,13 @@ class LocalBackend(BaseBackend):
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         with self._mutex:
             held = self._held.get(name)
-            return self._info(held) if held else LockInfo(name, self.alias)
+            return LockInfo(name, self.alias) if held is None else self._info(held)
 
     def list(self, prefix: str = "", deadline: float | None = None) -> list[LockInfo]:
         with self._mutex:
             names = sorted(name for name in self._held if name.startswith(prefix))
-            return [self._info(self._held[name]) for name in names]
+            infos = [self._info(self._held[name]) for name in names]
+        return [info for info in infos if info.state is not State.FREE]
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
         with self._mutex:
@@ -169,6 +183,8 @@ class LocalBackend(BaseBackend):
         return True
 
     def _info(self, held: _Held) -> LockInfo:
+        if held.expired and is_kept(held.claim.owner):
+            return LockInfo(held.claim.name, self.alias, token=held.token)
         now = clock()
         return LockInfo(
             held.claim.name,

@@ -100,3 +100,11 @@ def test_a_claim_withdrawn_unheard_is_withdrawn(backend, proxy, name):
     backend.withdraw(wish)
     assert lost.is_set()
     assert backend.inspect(name).state is State.FREE
+
+
+def test_a_lock_that_was_kept_unheard_is_no_loss(backend, proxy, name):
+    lease = backend.try_acquire(claim(name))
+    lost = proxy.lose_reply(to=b"UPDATE database_lock")
+    assert backend.keep(lease, 30) is True
+    assert lost.is_set()
+    assert backend.try_acquire(claim(name, lease.owner)) is None

@@ -13,6 +13,7 @@ from distlock.clock import clock
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.lease import State
 from distlock.models import DatabaseLock
+from distlock.owners import is_kept
 from tests.database.speaking import claim, eventually
 from tests.databases import ALIASES
 
@@ -330,3 +331,13 @@ def test_async_code_can_use_locks(backend, name):
     lease, other = asyncio.run(use())
     assert other is None
     assert backend.release(lease)
+
+
+def test_a_lock_that_was_kept_in_a_transaction_stays_so_after_a_rollback(backend, database, name):
+    lease = backend.try_acquire(claim(name))
+    with pytest.raises(Undone), transaction.atomic(using=database):
+        DatabaseLock.objects.using(database).filter(lock="anything").delete()
+        assert backend.keep(lease, 30)
+        raise Undone
+    eventually(lambda: is_kept(backend.inspect(name).owner))
+    assert backend.inspect(name).remaining <= 30.1

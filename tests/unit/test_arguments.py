@@ -24,18 +24,20 @@ def test_a_name_that_is_no_str_is_a_type_error(name):
         Lock(name, **LOCAL)
 
 
-@pytest.mark.parametrize("lease", [0, -1, -0.0, math.nan, math.inf, -math.inf])
-def test_a_lease_that_is_no_length_of_time_is_a_value_error(lease):
-    with pytest.raises(ValueError, match="lease") as caught:
-        Lock("a", lease=lease, **LOCAL)
-    assert repr(lease) in str(caught.value)
+@pytest.mark.parametrize("argument", ["lease", "at_least"])
+@pytest.mark.parametrize("value", [0, -1, -0.0, math.nan, math.inf, -math.inf])
+def test_seconds_that_are_no_length_of_time_are_a_value_error(argument, value):
+    with pytest.raises(ValueError, match=argument) as caught:
+        Lock("a", **{argument: value}, **LOCAL)
+    assert repr(value) in str(caught.value)
 
 
-@pytest.mark.parametrize("lease", ["30", True, [3], 3j])
-def test_a_lease_that_is_no_number_is_a_type_error(lease):
-    with pytest.raises(TypeError, match="lease") as caught:
-        Lock("a", lease=lease, **LOCAL)
-    assert repr(lease) in str(caught.value)
+@pytest.mark.parametrize("argument", ["lease", "at_least"])
+@pytest.mark.parametrize("value", ["30", True, [3], 3j])
+def test_seconds_that_are_no_number_are_a_type_error(argument, value):
+    with pytest.raises(TypeError, match=argument) as caught:
+        Lock("a", **{argument: value}, **LOCAL)
+    assert repr(value) in str(caught.value)
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e30])

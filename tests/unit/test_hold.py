@@ -23,6 +23,7 @@ def hold(backend_class=LocalBackend, *, ends_in=30.0, duration=30.0, renews=True
         backend_class("default", params),
         Claim("stock", ANNA, duration).granted(7, sent_at=clock() + ends_in - duration),
         alive=lambda: True,
+        at_least=0.0,
         renews=renews,
         on_lost=None,
         on_end=lambda: None,

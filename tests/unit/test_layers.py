@@ -16,6 +16,7 @@ LAYERS = [
         "lease",
         "signals",
         "threads",
+        "watchdog",
         "models",
         "migrations",
         "apps",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
 from typing import Any, ClassVar
@@ -79,7 +79,7 @@ class DatabaseBackend(BaseBackend):
             )
         self.wait = self.settings.choice("wait", ("auto", "native", "poll"))
         self.waiters = self.settings.count("waiters")
-        self.keep = self.settings.seconds("keep")
+        self.keeps_rows_for = self.settings.seconds("keep")
         idle = self.settings.options["idle"]
         self.pool = Pool(
             self.database,
@@ -223,8 +223,23 @@ class DatabaseBackend(BaseBackend):
             return lost and began < lease.deadline
 
         freed = self._access.do(free, deadline, lease.nonce)
-        self._freed(lease.claim)
+        self._left(lease.claim, lambda until: self.withdraw(lease.claim, until))
         return freed
+
+    def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+        """See BaseBackend.keep()."""
+        end = clock() + seconds
+        try:
+            kept = self._access.do(
+                lambda dialect, ask: bool(ask(dialect.keep(lease, seconds)).changed),
+                deadline,
+                lease.nonce,
+            )
+        finally:
+            if self._room:  # who waits for the native lock has to look at the row from now on
+                self._room.forget(lease.nonce)
+        self._left(lease.claim, lambda until: self.keep(lease, left(end, seconds), until))
+        return kept
 
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.withdraw()."""
@@ -235,24 +250,25 @@ class DatabaseBackend(BaseBackend):
             deadline,
             claim.nonce,
         )
-        self._freed(claim)
+        self._left(claim, lambda until: self.withdraw(claim, until))
 
-    def _freed(self, claim: Claim) -> None:
+    def _left(self, claim: Claim, leave: Callable[[float], object]) -> None:
         if runner := self._direct.runner(claim.nonce):
-            self._direct.freed(runner.wrapper, claim.nonce, lambda: self._free_again(claim))
+            self._direct.freed(runner.wrapper, claim.nonce, lambda: self._leave_again(claim, leave))
         else:
             self._direct.forget(claim.nonce)
 
-    def _free_again(self, claim: Claim) -> None:
-        """Free a lock whose release was rolled back; an outer transaction may still be open."""
+    def _leave_again(self, claim: Claim, leave: Callable[[float], object]) -> None:
+        """Leave a lock, which was rolled back; an outer transaction may still be open."""
         until = clock() + claim.duration
         while clock() < until:
             try:
-                return self.withdraw(claim, until)
+                leave(until)
+                return
             except LockUnavailable:
                 time.sleep(left(until, 0.1))
             except Exception:
-                logger.exception("could not free %r again", claim.name)
+                logger.exception("could not leave %r again", claim.name)
                 return
 
     def forget(self, lease: Lease) -> None:
@@ -315,7 +331,7 @@ class DatabaseBackend(BaseBackend):
 
     def sweep(self) -> Swept:
         """See BaseBackend.sweep()."""
-        return sweep(self._access, self.keep)
+        return sweep(self._access, self.keeps_rows_for)
 
     def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
         """See BaseBackend.atomic(). ``using`` can only be the database that has the lock."""

@@ -8,6 +8,7 @@ from datetime import timedelta
 from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import Ask, Dialect, Row
 from distlock.lease import LockInfo, Owner, State
+from distlock.owners import is_kept
 
 #: Rows that are read at once.
 _PAGE = 1000
@@ -33,6 +34,8 @@ def rows_in_use(access: Access, prefix: str, deadline: float | None) -> Iterator
 
         by_code_point, rows = access.do(read, deadline)
         for row in rows:
+            if _is_free(row):
+                continue
             if not row.lock.startswith(prefix):
                 if by_code_point and row.lock > prefix:
                     return  # all names that begin with it stand together
@@ -48,7 +51,7 @@ def rows_in_use(access: Access, prefix: str, deadline: float | None) -> Iterator
 
 def info(row: Row, using: str) -> LockInfo:
     """Return what a row tells of its lock, by the clock of the server that read it."""
-    if row.free:
+    if _is_free(row):
         return LockInfo(row.lock, using, token=row.token)
     return LockInfo(
         row.lock,
@@ -62,6 +65,11 @@ def info(row: Row, using: str) -> LockInfo:
         remaining=max((row.until - row.now) / timedelta(seconds=1), 0.0),
         description=row.description,
     )
+
+
+def _is_free(row: Row) -> bool:
+    # Where a holder has left, the end of the lease is no accident that anybody should look at.
+    return row.free or (row.expired and is_kept(owner(row)))
 
 
 def owner(row: Row) -> Owner:

@@ -16,8 +16,8 @@ from django.db import connections
 from distlock.backends.database import errors
 from distlock.backends.database.opening import current_settings, open_session
 from distlock.backends.database.session import Answer, Session, Statement
-from distlock.backends.database.watchdog import watchdog
 from distlock.clock import clock, left
+from distlock.watchdog import watchdog
 
 #: Seconds that the database gets for an answer even if the caller has less time left: the last look
 #: at a lock is made when the time is up, and must not fail just for that.

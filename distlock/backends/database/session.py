@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
-from distlock.backends.database.watchdog import watchdog
+from distlock.watchdog import watchdog
 
 
 class Statement(NamedTuple):

@@ -22,6 +22,7 @@ from distlock.backends.zookeeper.requests import Delete, GetData, SetData, Sync
 from distlock.backends.zookeeper.survey import Survey, mark_of
 from distlock.clock import clock
 from distlock.lease import Claim, Lease, LockInfo, Swept
+from distlock.watchdog import watchdog
 
 #: Waits longer than this many seconds are not counted among the time that a lock is held.
 _LONG_WAIT = 1.0
@@ -41,6 +42,7 @@ class ZooKeeperBackend(BaseBackend):
     supports_lease: ClassVar[bool] = False
     supports_waiters: ClassVar[bool] = True
     supports_fairness: bool = True
+    keeps_beyond_process: ClassVar[bool] = False
     unvouched: ClassVar[str] = SESSION_OVER
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
@@ -160,6 +162,15 @@ class ZooKeeperBackend(BaseBackend):
             return deleted.repeated and not grant.node.session.over
         grant.client.checked(deleted)
         return True
+
+    def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+        """See BaseBackend.keep(). It is the node that stays, and it goes with this process."""
+        if not self.verify(lease, deadline):
+            return False
+        grant = self._grants.take(lease.name, lease.nonce)
+        if grant is not None:
+            watchdog.add(seconds, grant.drop)
+        return grant is not None
 
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
         self._grants.take(claim.name, claim.nonce)

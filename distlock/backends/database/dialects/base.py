@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.session import Answer, Statement
 from distlock.lease import Claim, Lease, Owner
+from distlock.owners import kept
 
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
 TABLE = "database_lock"
@@ -90,6 +91,12 @@ class Dialect(ABC):
     @abstractmethod
     def free(self, lock: str, **hold: str | int) -> Statement:
         """Free the lock if it is held, and the columns of the row are what ``hold`` says."""
+
+    @abstractmethod
+    def keep(self, lease: Lease, seconds: float) -> Statement:
+        """Let nobody have the lock for so many seconds from now, if the lease has it and has not
+        ended, or if nobody has it after the lease.
+        """
 
     @abstractmethod
     def renew(self, leases: Sequence[Lease]) -> Statement:
@@ -188,6 +195,21 @@ class TextDialect(Dialect):
             f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''{same}",
             {"lock": lock, **hold},
+        )
+
+    def keep(self, lease: Lease, seconds: float) -> Statement:
+        later = self.LATER.format("%(seconds)s")
+        return Statement(
+            f"UPDATE {TABLE} SET owner = %(nobody)s, nonce = '', expires_at = {later}"
+            f" WHERE {self.LOCK} = %(lock)s AND token = %(token)s AND expires_at > {self.NOW}"
+            " AND (nonce = %(nonce)s OR owner = %(nobody)s)",
+            {
+                "lock": lease.name,
+                "token": lease.token,
+                "nonce": lease.nonce,
+                "nobody": kept(lease.owner, lease.nonce).key,
+                "seconds": self.duration(seconds),
+            },
         )
 
     def renew(self, leases: Sequence[Lease]) -> Statement:

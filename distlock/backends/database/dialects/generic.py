@@ -16,6 +16,7 @@ from distlock.backends.database.dialects.base import COLUMNS, LONGEST, Ask, Dial
 from distlock.backends.database.errors import Conflict, Duplicate
 from distlock.backends.database.session import Answer, Statement
 from distlock.lease import Claim, Lease
+from distlock.owners import kept
 
 #: The server's time may be rounded down; a lease must not end there before it ends here.
 _ROUNDING = timedelta(milliseconds=1)
@@ -53,6 +54,16 @@ class Generic(Dialect):
 
     def free(self, lock: str, **hold: str | int) -> Statement:
         return self._free(self._locks.filter(lock=lock, **hold).exclude(owner=""))
+
+    def keep(self, lease: Lease, seconds: float) -> Statement:
+        nobody = kept(lease.owner, lease.nonce).key
+        locks = self._locks.filter(
+            Q(nonce=lease.nonce) | Q(owner=nobody),
+            lock=lease.name,
+            token=lease.token,
+            expires_at__gt=Now(),
+        )
+        return self._update(locks, owner=nobody, nonce="", expires_at=_from_now(seconds))
 
     def renew(self, leases: Sequence[Lease]) -> Statement:
         return self._update(self._these(leases), expires_at=_from_now(leases[0].duration))

@@ -10,8 +10,8 @@ from django.db import connections
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.waiting.crew import Crew
 from distlock.backends.database.waiting.place import Place
-from distlock.backends.database.watchdog import watchdog
 from distlock.clock import clock
+from distlock.watchdog import watchdog
 
 #: Seconds that a session stays ready.
 _READY = 2.0

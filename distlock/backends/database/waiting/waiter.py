@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from distlock.backends.database import errors
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.waiting.promise import Promise
-from distlock.backends.database.watchdog import watchdog
 from distlock.clock import clock
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.lease import Claim, Lease
+from distlock.watchdog import watchdog
 
 if TYPE_CHECKING:
     from distlock.backends.database.waiting.room import Room

@@ -1,4 +1,4 @@
-"""One thread that acts when a time has come, for statements that overrun and sessions left idle."""
+"""One thread that acts when a time has come: a statement overran, a session was left idle."""
 
 from __future__ import annotations
 

@@ -1,0 +1,160 @@
+"""A lock that is left before its time stays taken for the rest, by nobody who could enter again."""
+
+import pytest
+
+from distlock import Lock, LockLost, LockNotHeld
+from distlock.clock import clock
+from distlock.lease import State
+from distlock.owners import is_kept
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed, waits
+
+LONG = 600
+REST = 0.3
+
+
+def test_leaving_early_frees_the_lock_for_nobody(anna, ben, carl, name):
+    lock = anna.take(name, at_least=LONG)
+    lock.release()
+    assert not lock.held
+    assert lock.locked()
+    assert not anna.tries(name)
+    assert not ben.tries(name)
+    assert not carl.tries(name)
+
+
+def test_who_left_early_no_longer_holds_the_lock(anna, name):
+    lock = anna.take(name, at_least=LONG)
+    lock.release()
+    with pytest.raises(LockNotHeld):
+        lock.release()
+    with pytest.raises(LockNotHeld):
+        lock.start("token").result(PATIENCE)
+
+
+def test_it_is_free_when_the_time_since_it_was_granted_is_over(anna, carl, name):
+    before = clock()
+    lock = anna.take(name, at_least=REST)
+    lock.release()
+    again = carl.take(name)
+    assert clock() >= before + REST
+    again.verify()
+
+
+def test_who_waits_meanwhile_gets_it_then(anna, carl, name):
+    lock = anna.take(name, at_least=REST)
+    after = clock()
+    wait = carl.lock(name).start("acquire", timeout=PATIENCE)
+    waits(wait)
+    lock.release()
+    assert wait.result(PATIENCE)
+    assert clock() >= after + REST - 0.1
+
+
+def test_leaving_after_that_time_frees_it_at_once(anna, carl, name):
+    lock = anna.take(name, at_least=0.05)
+    passed(0.06)
+    lock.release()
+    assert carl.tries(name)
+
+
+def test_people_still_see_who_it_was(anna, carl, name):
+    lock = anna.take(name, at_least=LONG, description="the nightly report")
+    before = lock.info()
+    lock.release()
+    after = carl.lock(name).info()
+    assert after.state is State.HELD
+    assert str(after.owner) == str(before.owner)
+    assert (after.token, after.since, after.description) == (
+        before.token,
+        before.since,
+        "the nightly report",
+    )
+
+
+def test_people_see_that_nobody_holds_it(anna, backend, name):
+    if not backend.keeps_beyond_process:
+        return
+    lock = anna.take(name, at_least=LONG)
+    assert not is_kept(lock.info().owner)
+    lock.release()
+    assert is_kept(lock.info().owner)
+
+
+def test_when_its_time_is_over_it_is_plainly_free(anna, backend, name):
+    anna.take(name, at_least=0.1).release()
+    eventually(lambda: backend.inspect(name).state is State.FREE)
+    assert name not in [info.name for info in backend.list()]
+
+
+def test_the_next_hold_has_a_greater_token(anna, carl, name):
+    lock = anna.take(name, at_least=0.1)
+    first = lock.token
+    lock.release()
+    assert carl.take(name).token > first
+
+
+def test_only_the_last_level_counts(anna, name):
+    outer = anna.take(name, at_least=LONG)
+    inner = anna.take(name)
+    inner.release()
+    outer.verify()
+    outer.release()
+    assert outer.locked()
+
+
+def test_the_longest_time_that_anyone_entered_with_holds(anna, carl, name):
+    outer = anna.take(name)
+    inner = anna.take(name, at_least=LONG)
+    inner.release()
+    outer.release()
+    assert not carl.tries(name)
+
+
+def test_a_lost_hold_is_not_kept(anna, carl, name):
+    lock = anna.take(name, at_least=LONG)
+    assert carl.lock(name).force_release(lock.token)
+    with pytest.raises(LockLost):
+        lock.release()
+    assert carl.tries(name)
+
+
+def test_a_lock_that_was_left_early_can_be_broken(anna, carl, name):
+    lock = anna.take(name, at_least=LONG)
+    token = lock.token
+    lock.release()
+    assert carl.lock(name).force_release(token)
+    assert carl.tries(name)
+
+
+def test_the_signal_tells_that_it_was_left(anna, told, name):
+    anna.take(name, at_least=LONG).release()
+    assert told.words(name) == ["acquired", "released"]
+
+
+def test_a_named_owner_cannot_enter_again_either(anna, backend, name):
+    if not backend.supports_owner:
+        return
+    anna.take(name, at_least=LONG, owner="me").release()
+    assert not anna.tries(name, owner="me")
+
+
+@pytest.mark.shared
+def test_it_outlives_its_process_where_the_backend_says_so(actor, backend, carl, name):
+    process = actor("new process")
+    process.take(name, at_least=LONG).release()
+    process.end()
+    if backend.keeps_beyond_process:
+        assert not carl.tries(name)
+    else:
+        eventually(lambda: carl.tries(name))
+
+
+def test_an_error_of_the_body_does_not_free_it_earlier(using, carl, name):
+    @Lock(name, using=using, at_least=LONG)
+    def work():
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        work()
+    assert not carl.tries(name)
