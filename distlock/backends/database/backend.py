@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from itertools import groupby
@@ -21,6 +19,7 @@ from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.direct import Direct
+from distlock.backends.database.leaving import leave_again
 from distlock.backends.database.looking import info, owner, row_of, rows_in_use
 from distlock.backends.database.paging import page
 from distlock.backends.database.pool import Pool
@@ -29,12 +28,10 @@ from distlock.backends.database.sweeping import sweep
 from distlock.backends.database.waiting.engines import native_for, vendor_of
 from distlock.backends.database.waiting.room import Room
 from distlock.clock import clock, left
-from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.exceptions import NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
 from distlock.listing import Page, Selection
 from distlock.owners import gevent_patched
-
-logger = logging.getLogger("distlock")
 
 
 class DatabaseBackend(BaseBackend):
@@ -254,22 +251,9 @@ class DatabaseBackend(BaseBackend):
 
     def _left(self, claim: Claim, leave: Callable[[float], object]) -> None:
         if runner := self._direct.runner(claim.nonce):
-            self._direct.freed(runner.wrapper, claim.nonce, lambda: self._leave_again(claim, leave))
+            self._direct.freed(runner.wrapper, claim.nonce, lambda: leave_again(claim, leave))
         else:
             self._direct.forget(claim.nonce)
-
-    def _leave_again(self, claim: Claim, leave: Callable[[float], object]) -> None:
-        """Leave a lock, which was rolled back; an outer transaction may still be open."""
-        until = clock() + claim.duration
-        while clock() < until:
-            try:
-                leave(until)
-                return
-            except LockUnavailable:
-                time.sleep(left(until, 0.1))
-            except Exception:
-                logger.exception("could not leave %r again", claim.name)
-                return
 
     def forget(self, lease: Lease) -> None:
         """See BaseBackend.forget()."""
