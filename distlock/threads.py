@@ -46,6 +46,32 @@ async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) 
     return await asyncio.shield(asyncio.wrap_future(submit(call, *args, **kwargs)))
 
 
+async def in_thread_or_undone(
+    call: Callable[[], T | None], undo: Callable[[], object], limit: float | None = None
+) -> T | None:
+    """Run a short blocking call that takes something; TimeoutError after ``limit`` seconds.
+
+    See in_thread(). If the caller is gone when the call ends, it is undone, unless it returned
+    None: by ``undo``, on a thread of its own. Whoever undoes it earlier may come before it began.
+    """
+    running = submit(call)
+    try:
+        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(running)), limit)
+    except BaseException as error:
+        if not (running.done() and running.exception() is error):
+            running.add_done_callback(lambda ended: _undo(ended, undo))
+        raise
+
+
+def _undo(ended: Future[T | None], undo: Callable[[], object]) -> None:
+    if ended.exception() is None and ended.result() is None:
+        return
+    try:
+        start(undo, "distlock-undo")
+    except RuntimeError:  # no more threads can be had: whoever notes the end has to wait after all
+        undo()
+
+
 def _after_fork() -> None:
     global _executor
     _executor = _new_executor()  # the threads of the old one stayed with the parent

@@ -8,18 +8,19 @@ import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from django.core.checks import CheckMessage
 
+from distlock.backends.insisting import insist
 from distlock.backends.settings import RENEWALS_PER_LEASE, BackendSettings
 from distlock.clock import left
-from distlock.exceptions import LockError, LockUnavailable, NotSupported
+from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
 from distlock.listing import Page, Selection, page_of
-from distlock.threads import submit
+from distlock.threads import in_thread_or_undone
 
 #: Seconds beyond a time limit that the answer to the last question may take.
 _LAST_ANSWER = 0.5
@@ -106,21 +107,13 @@ class BaseBackend(ABC):
 
     async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See try_acquire()."""
-        call = submit(self.try_acquire, claim, deadline)
         limit = None if deadline is None else left(deadline, math.inf) + _LAST_ANSWER
         try:
-            return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(call)), limit)
-        except BaseException as error:
-            # The thread goes on all the same; it must not take a lock for nobody.
-            call.add_done_callback(self._give_back)
-            if isinstance(error, TimeoutError):
-                raise LockUnavailable(f"{self!r} did not answer in time") from error
-            raise
-
-    def _give_back(self, call: Future[Lease | None]) -> None:
-        if call.exception() is None and (lease := call.result()):
-            with suppress(LockError):
-                self.release(lease)
+            return await in_thread_or_undone(
+                partial(self.try_acquire, claim, deadline), partial(self.take_back, claim), limit
+            )
+        except TimeoutError as error:
+            raise LockUnavailable(f"{self!r} did not answer in time") from error
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See acquire()."""
@@ -168,6 +161,10 @@ class BaseBackend(ABC):
         For claims whose outcome is unknown because the answer was lost or nobody waits for it any
         more. Doing it twice does no harm.
         """
+
+    def take_back(self, claim: Claim) -> None:
+        """Withdraw a claim; try for as long as what it may have been granted could last."""
+        insist(claim, partial(self.withdraw, claim))
 
     def forget(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
         """Drop whatever this process keeps for a lease that was lost. No waiting, no errors."""

@@ -1,12 +1,14 @@
 """A cancelled task waits no more, holds nothing, and can go on as if it had never asked."""
 
 import asyncio
+import threading
 
 import pytest
 
-from distlock import Lock, LockTimeout
+from distlock import Lock, LockTimeout, threads
+from distlock.holdings import holdings
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually, in_line, waits
+from tests.contract.watch import eventually, in_line, passed, waits
 
 
 @pytest.fixture
@@ -130,6 +132,39 @@ def test_a_cancel_at_any_moment_leaves_nothing_behind(task, using, carl, name, b
     after = carl.lock(name)
     assert after.acquire(timeout=PATIENCE)
     after.verify()
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_a_request_that_is_sent_after_the_cancel_takes_nothing(
+    task, using, carl, name, blocking, busy_threads
+):
+    """All threads that speak for asyncio are busy, until long after the task has given up."""
+    lock = Lock(name, using=using, blocking=blocking, lease=3600)
+
+    async def attempt():
+        taking = asyncio.create_task(lock.aacquire())
+        for _ in range(3):
+            await asyncio.sleep(0)
+        taking.cancel()
+        return await asyncio.gather(taking, return_exceptions=True)
+
+    task.call(attempt).result(PATIENCE)
+    eventually(lambda: not holdings._withdrawals._pending)
+    busy_threads.set()
+    threads.submit(lambda: None).result(PATIENCE)  # those before it have begun
+    eventually(lambda: carl.tries(name))
+    passed(0.05)
+    assert carl.tries(name)
+
+
+@pytest.fixture
+def busy_threads():
+    """Let all threads that speak for asyncio wait for the event that this is."""
+    free = threading.Event()
+    for _ in range(threads._WORKERS):
+        threads.submit(free.wait, PATIENCE)
+    yield free
+    free.set()
 
 
 def test_a_cancel_while_leaving_still_frees_the_lock(task, using, carl, name):

@@ -24,7 +24,7 @@ LAYERS = [
         "activity",
         "listing",
     ],
-    ["backends.settings"],
+    ["backends.settings", "backends.insisting"],
     ["backends.base"],
     ["backends"],
     ["handler"],

@@ -19,7 +19,6 @@ from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.direct import Direct
-from distlock.backends.database.leaving import leave_again
 from distlock.backends.database.looking import info, owner, row_of, rows_in_use
 from distlock.backends.database.paging import page
 from distlock.backends.database.pool import Pool
@@ -27,6 +26,7 @@ from distlock.backends.database.session import Runner
 from distlock.backends.database.sweeping import sweep
 from distlock.backends.database.waiting.engines import native_for, vendor_of
 from distlock.backends.database.waiting.room import Room
+from distlock.backends.insisting import insist
 from distlock.clock import clock, left
 from distlock.exceptions import NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
@@ -251,7 +251,7 @@ class DatabaseBackend(BaseBackend):
 
     def _left(self, claim: Claim, leave: Callable[[float], object]) -> None:
         if runner := self._direct.runner(claim.nonce):
-            self._direct.freed(runner.wrapper, claim.nonce, lambda: leave_again(claim, leave))
+            self._direct.freed(runner.wrapper, claim.nonce, lambda: insist(claim, leave))
         else:
             self._direct.forget(claim.nonce)
 

@@ -9,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from distlock.backends.database import errors
 from distlock.backends.database.pool import Pool
@@ -24,7 +25,7 @@ from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.lease import Claim, Lease
 from distlock.owners import is_named
-from distlock.threads import in_thread
+from distlock.threads import in_thread_or_undone
 
 Pauses = Callable[[float | None], Iterator[float]]
 
@@ -66,7 +67,10 @@ class Room:
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See acquire()."""
         for pause in self._pauses(deadline):
-            if lease := await in_thread(self._try, claim, deadline):
+            lease = await in_thread_or_undone(
+                partial(self._try, claim, deadline), partial(self.rows.undo, claim)
+            )
+            if lease:
                 return lease
             if pause and (waiter := self._enter(claim)):
                 with waiter:
