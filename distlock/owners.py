@@ -20,7 +20,7 @@ from distlock.lease import Owner
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
 NAMED = "@"
 #: So does the key of the nobody who has a lock whose holder left it before its time.
-_KEPT = "~"
+KEPT = "~"
 
 _MAX_LABEL = 255
 
@@ -74,7 +74,7 @@ def is_named(owner: Owner) -> bool:
 
 def kept(owner: Owner, nonce: str) -> Owner:
     """Return the nobody who has what ``owner`` left, still known to people by the same words."""
-    return replace(owner, key=f"{_KEPT}{nonce}")
+    return replace(owner, key=f"{KEPT}{nonce}")
 
 
 def is_kept(owner: Owner) -> bool:
@@ -82,7 +82,7 @@ def is_kept(owner: Owner) -> bool:
 
     See ``Lock``, ``at_least``.
     """
-    return owner.key.startswith(_KEPT)
+    return owner.key.startswith(KEPT)
 
 
 def current_life() -> Life:

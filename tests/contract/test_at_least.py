@@ -5,6 +5,7 @@ import pytest
 from distlock import Lock, LockLost, LockNotHeld
 from distlock.clock import clock
 from distlock.lease import State
+from distlock.listing import Selection
 from distlock.owners import is_kept
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed, waits
@@ -85,6 +86,7 @@ def test_when_its_time_is_over_it_is_plainly_free(anna, backend, name):
     anna.take(name, at_least=0.1).release()
     eventually(lambda: backend.inspect(name).state is State.FREE)
     assert name not in [info.name for info in backend.list()]
+    assert name not in [info.name for info in backend.page(Selection(search=name)).locks]
 
 
 def test_the_next_hold_has_a_greater_token(anna, carl, name):

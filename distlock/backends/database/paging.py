@@ -11,6 +11,7 @@ from distlock.backends.database.dialects.postgresql import PostgreSQL
 from distlock.backends.database.looking import info
 from distlock.backends.database.session import Statement
 from distlock.listing import Counts, Order, Page, Place, Selection, Standing
+from distlock.owners import KEPT
 
 
 def page(
@@ -62,6 +63,8 @@ class _Words:
         }
         later = dialect.LATER.format("%(soon)s")
         self._expired = f"expires_at <= {dialect.NOW}"
+        # What was kept for a time is free when that is over, though nobody has swept it yet.
+        self._in_use = f"owner <> '' AND NOT (owner LIKE '{KEPT}%%' AND {self._expired})"
         self._expiring = f"(expires_at > {dialect.NOW} AND expires_at <= {later})"
         self._held = f"expires_at > {later}"
 
@@ -71,7 +74,7 @@ class _Words:
         order = ["acquired_at"] if selection.order is Order.AGE else []
         descending = " DESC" if selection.backwards else ""
         by = ", ".join(f"{column}{descending}" for column in [*order, self._dialect.LOCK])
-        where = f"owner <> '' AND {self._wanted}"
+        where = f"{self._in_use} AND {self._wanted}"
         params = self._params
         if selection.start is not None:
             where += f" AND {self._beyond(selection.start)}"
@@ -88,7 +91,7 @@ class _Words:
             f"SUM(CASE WHEN {condition} THEN 1 ELSE 0 END)" for condition in conditions
         )
         return Statement(
-            f"SELECT host, COUNT(*), {sums} FROM {TABLE} WHERE owner <> '' GROUP BY host",
+            f"SELECT host, COUNT(*), {sums} FROM {TABLE} WHERE {self._in_use} GROUP BY host",
             self._params,
         )
 
