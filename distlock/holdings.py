@@ -231,6 +231,16 @@ class Holdings:
         """Note that the backend no longer knows this hold."""
         self._keeper.lose(hold, reason)
 
+    # Holds that nobody enters
+
+    def watch(self, hold: Hold) -> None:
+        """Keep a lease alive that was taken from its backend past this process's owners."""
+        self._keeper.keep(hold)
+
+    def unwatch(self, hold: Hold) -> None:
+        """Keep it alive no more; it stays taken until it is released, or ends."""
+        self._keeper.drop(hold)
+
     def _held_or_lost(self, key: Key, owner: Owner) -> Hold:
         with self._mutex:
             hold = self._holds.get((key, owner.key))

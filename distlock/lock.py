@@ -30,6 +30,7 @@ from distlock.signals import lock_broken
 from distlock.terms import Terms
 from distlock.threads import in_thread
 from distlock.transactions import warn_if_uncommitted
+from distlock.wish import Wish
 
 logger = logging.getLogger("distlock")
 
@@ -117,16 +118,12 @@ class Lock:
         cannot be asked, LockDeadlock if waiting would never end.
         """
         wait, deadline = self._terms.limit(blocking, timeout)
-        return holdings.acquire(
-            self._terms.wish(self._backend, self.name), wait=wait, deadline=deadline
-        )
+        return holdings.acquire(self._wish(), wait=wait, deadline=deadline)
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
         wait, deadline = self._terms.limit(blocking, timeout)
-        return await holdings.aacquire(
-            self._terms.wish(self._backend, self.name), wait=wait, deadline=deadline
-        )
+        return await holdings.aacquire(self._wish(), wait=wait, deadline=deadline)
 
     @_blocks
     def release(self) -> None:
@@ -310,6 +307,9 @@ class Lock:
     @property
     def _hold(self) -> Hold:
         return holdings.hold(self._key, self._current_owner)
+
+    def _wish(self) -> Wish:
+        return self._terms.wish(self._backend, self.name)
 
     def _verified(self, hold: Hold, current: bool) -> None:
         if not current:

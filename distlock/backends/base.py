@@ -83,6 +83,15 @@ class BaseBackend(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"
 
+    @property
+    def lasting(self) -> BaseBackend:
+        """The same locks, for holds that last until their time is over.
+
+        Whatever becomes of the process that took one, they end by time alone or are released, by
+        whichever process knows the lease. Where all holds are of that kind it is this backend.
+        """
+        return self
+
     # Taking and leaving
 
     @abstractmethod

@@ -37,7 +37,8 @@ LAYERS = [
     ["decorating", "transactions", "terms"],
     ["lock"],
     [""],
-    ["fencing", "checks", "testing", "celery", "commands", "admin", "recipes", "management"],
+    ["fencing", "checks", "testing", "commands", "admin", "recipes", "management"],
+    ["celery", "tasks"],
 ]
 WORDS = {
     "exceptions",

@@ -1,0 +1,134 @@
+"""What a locked task is told: its options, checked when the task is made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from distlock.handler import DEFAULT_ALIAS
+from distlock.hold import OnLost
+from distlock.waits import checked_callback, checked_seconds
+
+#: A name with fields for the arguments of the call, or a function of these that returns the name.
+Template = str | Callable[..., str]
+
+ON_BUSY = ("raise", "retry", "skip", "wait")
+UNTIL = ("started", "finished")
+ON_QUEUED = ("raise", "return")
+TERMINATE = "terminate"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The options of a locked task; times are in seconds.
+
+    The lock that is held while the task runs:
+
+    - ``lock``: its name: a template that is filled in from the arguments of the call by name,
+      defaults included (``"report:{account_id}"``), or a callable that gets them and returns it.
+    - ``on_busy``: what becomes of a task whose lock someone else has: "retry" queues it again,
+      "wait" waits in the worker, "skip" leaves it undone, "raise" fails with LockTimeout.
+    - ``busy_delay``, ``busy_delay_max``, ``busy_limit``: for "retry", the pause before the first
+      time, twice as long each time up to the longest; and how many times at most (None: no limit),
+      after which the task fails with LockTimeout. Its own retries are not counted among these.
+    - ``busy_timeout``: for "wait", the longest wait; the task then fails with LockTimeout.
+    - ``busy_result``: for "skip", the result of a task that was left undone.
+    - ``lease``, ``at_least``: as of ``Lock``.
+    - ``on_lost``: as of ``Lock``; or "terminate", which raises LockLost inside the task.
+    - ``using``: the alias of the backend in the DISTLOCK setting.
+
+    The lock that is held while the task is queued:
+
+    - ``queueing_lock``: its name, as of ``lock``. The two are never the same lock.
+    - ``until``: "started" frees it when the task starts, "finished" when it has ended.
+    - ``on_queued``: a second call gets the result of the first ("return") or AlreadyQueued
+      ("raise").
+    - ``queueing_ttl``: how long after the moment at which it may start a message is waited for.
+    - ``queueing_using``: the alias of the backend, if it is to be another one.
+    """
+
+    lock: Template | None = None
+    on_busy: str = "retry"
+    busy_result: Any = None
+    busy_timeout: float = 60.0
+    busy_delay: float = 1.0
+    busy_delay_max: float = 60.0
+    busy_limit: int | None = 100
+    lease: float | None = None
+    at_least: float | None = None
+    on_lost: OnLost | str | None = None
+    using: str = DEFAULT_ALIAS
+    queueing_lock: Template | None = None
+    until: str = "started"
+    on_queued: str = "return"
+    queueing_ttl: float = 3600.0
+    queueing_using: str | None = None
+
+    def __post_init__(self) -> None:
+        for option in ("lock", "queueing_lock"):
+            _checked_template(option, getattr(self, option))
+        _checked_choice("on_busy", self.on_busy, ON_BUSY)
+        _checked_choice("until", self.until, UNTIL)
+        _checked_choice("on_queued", self.on_queued, ON_QUEUED)
+        for option in ("busy_timeout", "busy_delay", "busy_delay_max", "queueing_ttl"):
+            checked_seconds(option, getattr(self, option))
+        for option in ("lease", "at_least"):
+            if getattr(self, option) is not None:
+                checked_seconds(option, getattr(self, option))
+        if self.busy_delay > self.busy_delay_max:
+            raise ValueError(
+                f"busy_delay must not be longer than busy_delay_max, got {self.busy_delay!r} and"
+                f" {self.busy_delay_max!r}"
+            )
+        _checked_count("busy_limit", self.busy_limit)
+        if isinstance(self.on_lost, str):
+            _checked_choice("on_lost", self.on_lost, (TERMINATE,))
+        else:
+            checked_callback("on_lost", self.on_lost)
+        for option in ("using", "queueing_using"):
+            alias = getattr(self, option)
+            if not isinstance(alias, str) and not (alias is None and option == "queueing_using"):
+                raise TypeError(f"{option} must be an alias of the DISTLOCK setting, not {alias!r}")
+
+    @property
+    def queueing_alias(self) -> str:
+        """The alias of the backend that has the queueing lock."""
+        return self.using if self.queueing_using is None else self.queueing_using
+
+    def delay(self, times: int) -> float:
+        """Return the longest pause before a busy task is queued again for the n-th time."""
+        return float(min(self.busy_delay * 2 ** min(times - 1, 60), self.busy_delay_max))
+
+    @property
+    def longest_delay(self) -> float:
+        """The pauses of all times together, infinite without a limit."""
+        if self.busy_limit is None:
+            return float("inf")
+        return sum(self.delay(times) for times in range(1, self.busy_limit + 1))
+
+
+#: The names of all options.
+NAMES = tuple(field.name for field in fields(Options))
+
+
+def _checked_template(option: str, value: object) -> None:
+    if value is None or (isinstance(value, str) and value):
+        return
+    if not callable(value) or inspect.isclass(value) or inspect.iscoroutinefunction(value):
+        raise TypeError(f"{option} must be a name or a function that returns one, not {value!r}")
+
+
+def _checked_choice(option: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+def _checked_count(option: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{option} must be a whole number or None, not {value!r}")
+    if value < 1:
+        raise ValueError(f"{option} must be at least 1, got {value!r}")

@@ -1,0 +1,156 @@
+"""Sends a task to its queue, once."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from celery.app.task import Context
+from celery.utils.time import maybe_iso8601, maybe_make_aware
+from kombu.utils.uuid import uuid
+
+from distlock.celery import queueing
+from distlock.celery.current import current_run
+from distlock.celery.errors import AlreadyQueued
+from distlock.celery.notes import HEADER, Note, Ticket
+from distlock.exceptions import LockError
+
+logger = logging.getLogger("distlock.celery")
+
+#: Seconds that a lock is held for a message that may not wait any longer.
+_SHORTEST = 1.0
+
+#: Options of a call by which others wait for its result under the id that it was given.
+_CANVAS = ("chain", "chord", "group_id", "link")
+
+
+def publish(
+    task: Any,
+    send: Callable[..., Any],
+    args: Any,
+    kwargs: Any,
+    task_id: str | None,
+    options: dict[str, Any],
+) -> Any:
+    """Send a call of ``task`` unless one is queued already; returns the result to wait for.
+
+    ``send`` is Celery's own ``apply_async``.
+    """
+    known_id = task_id
+    task_id = task_id or uuid()
+    headers = dict(options.pop("headers", None) or {})
+    note = Note.read(headers, task_id)
+    headers.pop(HEADER, None)
+    if note is not None:
+        # The task itself, queued anew; its place is not to be disputed.
+        note = note.republished(_again(task, note.ticket, options))
+        if run := current_run(task_id):
+            run.republished = True
+    elif task.queueing_name is not None:
+        try:
+            note = Note(task_id, ticket=_take(task, args, kwargs, task_id, options))
+        except AlreadyQueued as error:
+            return _queued_already(task, error, args, kwargs, known_id, options)
+    if note is not None:
+        headers[HEADER] = note.header()
+    if headers:
+        options["headers"] = headers
+    try:
+        return send(args, kwargs, task_id=task_id, **options)
+    except BaseException:
+        if note is not None and note.ticket is not None:
+            queueing.free(note.ticket)
+        raise
+
+
+def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]) -> Ticket:
+    return queueing.take(
+        task.queueing_name(args, kwargs),
+        task.locking.queueing_alias,
+        lifetime(task, options),
+        task.name,
+        task_id,
+    )
+
+
+def _again(task: Any, ticket: Ticket | None, options: Mapping[str, Any]) -> Ticket | None:
+    if ticket is None:
+        return None
+    try:
+        lease = queueing.again(ticket, lifetime(task, options))
+    except LockError as error:  # a task that is to be tried again must not be lost for it
+        logger.warning("queueing lock %r is not held for a retry: %s", ticket.name, error)
+        return None
+    return None if lease is None else Ticket.of(lease, ticket.using)
+
+
+def _queued_already(
+    task: Any,
+    error: AlreadyQueued,
+    args: Any,
+    kwargs: Any,
+    known_id: str | None,
+    options: Mapping[str, Any],
+) -> Any:
+    """Answer a call that queues nothing.
+
+    Where others know the id that this call was to have, nobody must wait for it for ever: it counts
+    as failed, and so do the rest of its chain and the body of its chord. It is not raised there,
+    where it would leave a group half published, or fail the task before in a chain.
+    """
+    logger.info("%s", error)
+    in_canvas = any(options.get(option) is not None for option in _CANVAS)
+    if known_id is not None and known_id != error.task_id:
+        request = Context(
+            id=known_id,
+            task=task.name,
+            args=args or (),
+            kwargs=kwargs or {},
+            chain=options.get("chain"),
+            chord=options.get("chord"),
+            group=options.get("group_id"),
+            group_index=options.get("group_index"),
+            errbacks=_listed(options.get("link_error")),
+            root_id=options.get("root_id"),
+            parent_id=options.get("parent_id"),
+            delivery_info={},
+        )
+        task.backend.mark_as_failure(known_id, error, request=request)
+    if in_canvas and known_id is not None:
+        return task.AsyncResult(known_id)
+    if task.locking.on_queued == "raise" or error.task_id is None or in_canvas:
+        raise error
+    return task.AsyncResult(error.task_id)
+
+
+def lifetime(task: Any, options: Mapping[str, Any]) -> float:
+    """Return for how many seconds the lock of a call is held unless its task comes for it.
+
+    It covers the time until the task may start and ``queueing_ttl`` from then on, but no time at
+    which it must not start any more.
+    """
+    app = task.app
+    seconds = float(task.locking.queueing_ttl)
+    if countdown := options.get("countdown"):
+        seconds += max(float(countdown), 0.0)
+    elif eta := options.get("eta"):
+        seconds += max(_seconds_until(app, eta), 0.0)
+    expires = options.get("expires", task.expires)
+    if expires is not None:
+        ends = float(expires) if isinstance(expires, (int, float)) else _seconds_until(app, expires)
+        seconds = min(seconds, ends)
+    return max(seconds, _SHORTEST) if math.isfinite(seconds) else seconds
+
+
+def _seconds_until(app: Any, moment: datetime | str) -> float:
+    aware: datetime = maybe_make_aware(maybe_iso8601(moment), app.timezone)
+    return (aware - datetime.now(UTC)).total_seconds()
+
+
+def _listed(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    return list(value) if isinstance(value, (list, tuple)) else [value]

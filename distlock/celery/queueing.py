@@ -1,0 +1,155 @@
+"""The lock of a queued task: taken by the process that publishes it, freed by its worker.
+
+No process watches over it while the message waits, so it is not renewed and ends by itself when
+nobody has come for it in time. Each submission is an owner of its own, whose name says which task
+it is; so is the same task again when it is queued anew.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import uuid
+
+from distlock.backends.base import BaseBackend
+from distlock.celery.errors import AlreadyQueued
+from distlock.celery.notes import Ticket
+from distlock.events import tell
+from distlock.exceptions import LockError, LockUnavailable
+from distlock.handler import locks
+from distlock.hold import Hold
+from distlock.holdings import holdings
+from distlock.lease import Claim, Lease, Owner, State
+from distlock.names import checked_owner
+from distlock.owners import NAMED, current_life, current_owner
+from distlock.signals import lock_acquired, lock_released
+from distlock.withdrawals import Withdrawals
+
+logger = logging.getLogger("distlock.celery")
+
+_OWNER = "celery:"
+#: How often a lock may be free again by the time it is asked who has it.
+_TRIES = 10
+
+_withdrawals = Withdrawals()
+
+
+def take(name: str, using: str, seconds: float, task: str, task_id: str) -> Ticket:
+    """Take a queueing lock for a task that is about to be published.
+
+    Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
+    backend cannot be asked.
+    """
+    backend = locks[using].lasting
+    owner = current_owner(checked_owner(f"{_OWNER}{uuid.uuid4().hex}:{task_id}"))
+    for _ in range(_TRIES):
+        claim = Claim(name, owner, seconds, f"Celery task {task}[{task_id}], queued")
+        if lease := _ask(backend, claim):
+            return Ticket.of(lease, using)
+        info = backend.inspect(name)
+        if info.state is State.HELD and info.owner is not None:
+            first = _task_of(info.owner)
+            raise AlreadyQueued(
+                f"task {task} is queued already: lock {name!r} on {using!r} (token {info.token}) is"
+                f" held by {info.description or info.owner}",
+                first,
+            )
+    raise LockUnavailable(f"lock {name!r} on {using!r} changes hands too fast to be asked about")
+
+
+def again(ticket: Ticket, seconds: float, nonce: str | None = None) -> Lease | None:
+    """Take the same task's lock again, for ``seconds`` from now.
+
+    Whatever is still known of the earlier hold is void then: its ticket frees nothing any more.
+    Returns None if another task has the lock by now.
+    """
+    who = current_owner(ticket.owner.removeprefix(NAMED))
+    claim = Claim(ticket.name, who, seconds, nonce=nonce or uuid.uuid4().hex)
+    return _ask(ticket.backend, claim)
+
+
+def free(ticket: Ticket) -> None:
+    """Free exactly this hold; if the backend does not answer, as soon as it does."""
+    backend = ticket.backend
+    try:
+        freed = backend.release(ticket.lease)
+    except LockError as error:
+        logger.warning("queueing lock %r is freed later: %s", ticket.name, error)
+        free_soon(ticket)
+        return
+    if freed:
+        tell(lock_released, backend, ticket.lease)
+    else:
+        logger.debug("queueing lock %r (token %s) was free already", ticket.name, ticket.token)
+
+
+def free_soon(ticket: Ticket) -> None:
+    """Free exactly this hold without making the caller wait."""
+    withdraw_soon(ticket.backend, ticket.claim)
+
+
+def withdraw_soon(backend: BaseBackend, claim: Claim) -> None:
+    """Take back what was granted to this claim, if anything, without making the caller wait."""
+    _withdrawals.add(backend, claim)
+
+
+class Kept:
+    """A queueing lock that is renewed for as long as its task runs."""
+
+    def __init__(self, ticket: Ticket, lease: Lease) -> None:
+        self.ticket = Ticket.of(lease, ticket.using)
+        self._hold = Hold(
+            ticket.backend,
+            lease,
+            alive=current_life(),
+            renews=True,
+            at_least=0.0,
+            on_lost=None,
+            on_end=lambda: None,
+        )
+        holdings.watch(self._hold)
+
+    def end(self) -> None:
+        """Renew it no more."""
+        holdings.unwatch(self._hold)
+
+
+def keep(ticket: Ticket, nonce: str | None) -> Kept | None:
+    """Keep the lock of a task that starts; None if that cannot be, and it runs without."""
+    try:
+        lease = again(ticket, ticket.backend.settings.lease, nonce)
+    except LockError as error:
+        logger.warning("queueing lock %r is not kept while its task runs: %s", ticket.name, error)
+        return None
+    if lease is None:
+        logger.info("queueing lock %r has passed to another task", ticket.name)
+        return None
+    return Kept(ticket, lease)
+
+
+def _ask(backend: BaseBackend, claim: Claim) -> Lease | None:
+    try:
+        lease = backend.try_acquire(claim)
+    except BaseException as error:
+        if not (isinstance(error, LockUnavailable) and not error.sent):
+            _withdrawals.add(backend, claim)
+        raise
+    if lease is not None:
+        tell(lock_acquired, backend, lease)
+    return lease
+
+
+def _task_of(owner: Owner) -> str | None:
+    key = owner.key.removeprefix(NAMED)
+    if not key.startswith(_OWNER):
+        return None
+    return key.removeprefix(_OWNER).partition(":")[2] or None
+
+
+def _after_fork() -> None:
+    global _withdrawals
+    _withdrawals = Withdrawals()  # its thread, and perhaps its mutex, stayed with the parent
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

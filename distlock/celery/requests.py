@@ -1,0 +1,162 @@
+"""What the worker knows of a task that the pool's process cannot tell any more.
+
+A task that is revoked or expires never starts; one whose process is killed never ends. The worker's
+main process sees both, and frees what they have left.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
+from celery.signals import task_postrun, task_revoked
+from celery.worker.request import Request
+
+from distlock.backends.base import BaseBackend
+from distlock.celery import queueing
+from distlock.celery.current import innermost
+from distlock.celery.notes import HEADER, Note
+from distlock.clock import clock
+from distlock.handler import locks
+from distlock.lease import Claim, Owner
+from distlock.threads import start
+
+logger = logging.getLogger("distlock.celery")
+
+#: By these the process of the task has ended, or is about to.
+_DEATHS = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
+_PAUSE = 0.05
+#: Seconds that a process gets to be gone after it was killed.
+_PATIENCE = 60.0
+
+
+class LockedRequest(Request):  # type: ignore[misc]
+    """The request of a :class:`~distlock.celery.LockedTask`, in the worker's main process."""
+
+    def __init__(self, message: Any, **options: Any) -> None:
+        super().__init__(message, **options)
+        headers = self._request_dict
+        note = Note.read(_custom(headers), self.id) or Note(self.id)
+        eventer = self.eventer
+        self._claim = uuid.uuid4().hex
+        self._note = note
+        self._comes_again = False
+        headers[HEADER] = {
+            **note.header(),
+            "claim": self._claim,
+            "events": bool(eventer and eventer.enabled),
+        }
+
+    def reject(self, requeue: bool = False) -> None:
+        """See Request.reject()."""
+        self._comes_again = self._comes_again or requeue
+        super().reject(requeue=requeue)
+
+    def on_failure(
+        self, exc_info: Any, send_failed_event: bool = True, return_ok: bool = False
+    ) -> Any:
+        """See Request.on_failure()."""
+        error = getattr(exc_info.exception, "exc", exc_info.exception)
+        if not isinstance(error, _DEATHS):
+            return super().on_failure(exc_info, send_failed_event, return_ok)
+        with _watching(self.id) as watched:
+            answer = super().on_failure(exc_info, send_failed_event, return_ok)
+        self._comes_again = self._comes_again or watched.republished
+        self._clear()
+        return answer
+
+    def on_timeout(self, soft: bool, timeout: float) -> None:
+        """See Request.on_timeout()."""
+        super().on_timeout(soft, timeout)
+        if not soft:
+            self._clear()
+
+    def _clear(self) -> None:
+        """Free what the task's process held, once it is gone."""
+        start(self._clear_now, "distlock-bereaved")
+
+    def _clear_now(self) -> None:
+        if self.worker_pid is not None and not _await_end(self.worker_pid):
+            return  # its leases end by themselves
+        try:
+            for backend, name in self._claimed():
+                claim = Claim(name, Owner("", "", 0, ""), _PATIENCE, nonce=self._claim)
+                queueing.withdraw_soon(backend, claim)
+            if self._note.ticket is not None and not self._comes_again:
+                queueing.free_soon(self._note.ticket)
+        except Exception:
+            logger.exception("could not free the locks of task %s[%s]", self.name, self.id)
+
+    def _claimed(self) -> list[tuple[BaseBackend, str]]:
+        """Return what its process may have been granted under the claim of this delivery."""
+        claimed: list[tuple[BaseBackend, str]] = []
+        if self.task.lock_name is not None:
+            name = self.task.lock_name(self._args, self._kwargs)
+            claimed.append((locks[self.task.locking.using], name))
+        if self._note.ticket is not None and not self._comes_again:
+            claimed.append((self._note.ticket.backend, self._note.ticket.name))
+        return claimed
+
+
+class _Watching:
+    """Stands for a run while Celery may publish its task anew."""
+
+    def __init__(self, task_id: str) -> None:
+        self.task_id = task_id
+        self.republished = False
+
+    def __enter__(self) -> _Watching:
+        self._outer = innermost.set(self)  # type: ignore[arg-type]
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        innermost.reset(self._outer)
+
+
+def _watching(task_id: str) -> _Watching:
+    return _Watching(task_id)
+
+
+def _await_end(pid: int) -> bool:
+    """Wait until a process is gone; False if it still is not after some time."""
+    if pid == os.getpid() or pid <= 0:
+        return True  # the pool has no processes: what ran has ended
+    until = clock() + _PATIENCE
+    while clock() < until:
+        try:
+            os.kill(pid, 0)
+        except OSError:
+            return True
+        time.sleep(_PAUSE)
+    return False
+
+
+def _custom(headers: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the headers among which the note is: where depends on the message protocol."""
+    return headers if HEADER in headers else headers.get("headers") or {}
+
+
+def _on_revoked(*, sender: Any, request: Any, terminated: bool = False, **kwargs: Any) -> None:
+    """Free the queueing lock of a task that will not start."""
+    if not terminated and hasattr(sender, "locking"):
+        note = Note.read(request.headers, request.id)
+        if note is not None and note.ticket is not None:
+            queueing.free_soon(note.ticket)
+
+
+def _on_postrun(*, sender: Any, task: Any, state: str, **kwargs: Any) -> None:
+    """Free the queueing lock of a task that has ended before its body was reached."""
+    if not hasattr(sender, "locking") or hasattr(task.request, "distlock_ran"):
+        return
+    note = Note.read(task.request.headers, task.request.id)
+    if note is not None and note.ticket is not None and state != "RETRY":
+        queueing.free(note.ticket)
+
+
+task_revoked.connect(_on_revoked, dispatch_uid="distlock.celery")
+task_postrun.connect(_on_postrun, dispatch_uid="distlock.celery")

@@ -1,0 +1,74 @@
+"""The results of locked tasks, which can tell that one was skipped.
+
+For Celery a skipped task has succeeded: its result is there, chains go on and chords are complete,
+which no state of another name would give. That it was skipped is in the traceback.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from celery import states
+from celery.result import AsyncResult
+
+#: What the state of a task is called that was not run because its lock was busy.
+SKIPPED = "SKIPPED"
+
+_MARK = f"{SKIPPED}: "
+
+
+class LockedResult(AsyncResult):  # type: ignore[misc]
+    """An ``AsyncResult`` whose ``state`` is ``"SKIPPED"`` for a task that was skipped."""
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the task was not run, because its lock was busy."""
+        meta = self._get_task_meta()
+        return meta["status"] == states.SUCCESS and str(meta.get("traceback")).startswith(_MARK)
+
+    @property
+    def state(self) -> str:
+        """See AsyncResult.state."""
+        return SKIPPED if self.skipped else str(super().state)
+
+    status = state
+
+    def ready(self) -> bool:
+        """See AsyncResult.ready()."""
+        return super().state in self.backend.READY_STATES
+
+    def successful(self) -> bool:
+        """See AsyncResult.successful(); nothing is wrong with a task that was skipped."""
+        return bool(super().state == states.SUCCESS)
+
+
+class SkippedBackend:
+    """A result backend for the one request that was skipped: it stores why along with the result.
+
+    Celery stores a result with its state in one go, after the task has returned; what is stored
+    before or later would be lost, or refused.
+    """
+
+    def __init__(self, backend: Any, reason: str) -> None:
+        self._backend = backend
+        self._reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def mark_as_done(
+        self,
+        task_id: str,
+        result: Any,
+        request: Any = None,
+        store_result: bool = True,
+        state: str = states.SUCCESS,
+    ) -> None:
+        """See celery.backends.base.Backend.mark_as_done()."""
+        if store_result:
+            self._backend.store_result(
+                task_id, result, state, traceback=_MARK + self._reason, request=request
+            )
+        self._backend.mark_as_done(
+            task_id, result, request=request, store_result=False, state=state
+        )

@@ -1,0 +1,246 @@
+"""One run of a locked task: its lock is taken before the body and left after it."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from typing import Any
+
+from celery.exceptions import Reject, Retry
+
+from distlock.activity import activity
+from distlock.celery import queueing
+from distlock.celery.current import innermost
+from distlock.celery.notes import HEADER, Note
+from distlock.celery.options import TERMINATE
+from distlock.celery.terminating import terminator
+from distlock.exceptions import LockError, LockTimeout, LockUnavailable
+from distlock.lock import Lock
+from distlock.wish import Wish
+
+logger = logging.getLogger("distlock.celery")
+
+
+class DeliveryLock(Lock):
+    """A lock whose claim is named by the worker that received the task's message.
+
+    That worker can thus take back what was granted to a process of its pool that was killed.
+    """
+
+    def __init__(self, name: str, *, claim: str | None, **terms: Any) -> None:
+        super().__init__(name, **terms)
+        self._claim = claim
+
+    def _wish(self) -> Wish:
+        wish = super()._wish()
+        if self._claim is None:
+            return wish
+        return replace(wish, claim=replace(wish.claim, nonce=self._claim))
+
+
+class Run:
+    """What goes on between the moment a worker calls a task and the moment the task returns.
+
+    ``request`` is Celery's request, None for a task that was called as a plain function.
+    """
+
+    def __init__(self, task: Any, request: Any) -> None:
+        self.task = task
+        self.request = request
+        self.task_id: str | None = request.id if request is not None else None
+        self.lock: Lock | None = None
+        self.republished = False  # whether the task has been queued anew from within this run
+        self._note = Note.read(request.headers, request.id) if request is not None else None
+        self._kept: queueing.Kept | None = None
+        self._queue_left = False
+
+    def __str__(self) -> str:
+        return f"{self.task.name}[{self.task_id}]" if self.task_id else f"{self.task.name}()"
+
+    def perform(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], body: Callable[[], Any]
+    ) -> Any:
+        """Run the body under the task's lock; returns its result, or that of a skipped task.
+
+        Raises what the body raises, Retry for a busy task that has been queued again, LockTimeout
+        for one that has not, LockLost if the lock was lost, LockUnavailable if it cannot be asked.
+        """
+        outer = innermost.set(self)
+        ended_by: BaseException | None = None
+        try:
+            with activity(f"Celery task {self}"):
+                return self._perform(args, kwargs, body)
+        except BaseException as error:
+            ended_by = error
+            raise
+        finally:
+            innermost.reset(outer)
+            self._leave_queue(ended_by)
+
+    def _perform(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], body: Callable[[], Any]
+    ) -> Any:
+        options = self.task.locking
+        if self.task.lock_name is None:
+            self._start()
+            return body()
+        with ExitStack() as around:
+            on_lost = options.on_lost
+            if on_lost == TERMINATE:
+                ending = around.enter_context(terminator())
+                on_lost = ending.on_lost
+            terms = {"using": options.using, "lease": options.lease, "on_lost": on_lost}
+            if options.at_least is not None:
+                terms["at_least"] = options.at_least
+            claim = self._note.claim if self._note else None
+            lock = DeliveryLock(self.task.lock_name(args, kwargs), claim=claim, **terms)
+            if not self._taken(lock):
+                return options.busy_result
+            with _leaving(lock):
+                self.lock = lock
+                self._told(lock)
+                self._start()
+                return body()
+
+    # The lock
+
+    def _taken(self, lock: Lock) -> bool:
+        """Take the lock; False if the task is to be skipped."""
+        options = self.task.locking
+        if options.on_busy == "wait":
+            if lock.acquire(timeout=options.busy_timeout):
+                return True
+            raise LockTimeout(self._busy(lock, f" and was, for {options.busy_timeout:g} s"))
+        if options.on_busy == "retry" and not self._requeueable:
+            # There is no queue to be put back into: wait as long as that would have taken.
+            limit = options.longest_delay
+            if lock.acquire(timeout=-1 if limit == float("inf") else limit):
+                return True
+            raise LockTimeout(self._busy(lock, f" and was, for {limit:g} s"))
+        if lock.acquire(blocking=False):
+            return True
+        if options.on_busy == "retry":
+            self._put_off(self._busy(lock))
+        if options.on_busy == "raise":
+            raise LockTimeout(self._busy(lock))
+        self._skip(lock)
+        return False
+
+    @property
+    def _requeueable(self) -> bool:
+        return self.request is not None and not self.request.is_eager
+
+    def _busy(self, lock: Lock, since: str = "") -> str:
+        """Say who has the lock, as far as that can be found out."""
+        try:
+            info = lock.info()
+        except LockError:
+            holder = "someone else"
+        else:
+            holder = info.description or str(info.owner or "someone else")
+            if info.token is not None:
+                holder += f" (token {info.token})"
+        return f"lock {lock.name!r} on {lock.using!r} is held by {holder}{since}"
+
+    def _put_off(self, reason: str) -> None:
+        """Queue the task again and say so to Celery; LockTimeout after the last time."""
+        options, request = self.task.locking, self.request
+        times = (self._note.busy if self._note else 0) + 1
+        if options.busy_limit is not None and times > options.busy_limit:
+            raise LockTimeout(f"{reason}, each of {times} times that the task was to start")
+        countdown = options.delay(times) * random.uniform(0.5, 1.0)
+        note = replace(self._note or Note(request.id), busy=times)
+        again = self.task.signature_from_request(
+            request,
+            countdown=countdown,
+            retries=request.retries,
+            headers={**(request.headers or {}), HEADER: note.header()},
+        )
+        logger.info("Task %s is put off for %.1f s: %s", self, countdown, reason)
+        self._event("task-busy", reason=reason, times=times)
+        try:
+            again.apply_async()
+        except Exception as error:  # as Task.retry() does; unless the broker still has the message
+            raise Reject(error, requeue=bool(self.task.acks_late)) from error
+        raise Retry(reason, exc=LockTimeout(reason), when=countdown, sig=again)
+
+    def _skip(self, lock: Lock) -> None:
+        reason = self._busy(lock)
+        logger.info("Task %s is skipped: %s", self, reason)
+        self._event("task-skipped", lock=lock.name, using=lock.using, reason=reason)
+        if self.request is not None:
+            self.request.distlock_skipped = reason
+
+    def _told(self, lock: Lock) -> None:
+        logger.info(
+            "Task %s runs under lock %r on %r, token %s", self, lock.name, lock.using, lock.token
+        )
+        self._event("task-locked", lock=lock.name, using=lock.using, token=lock.token)
+
+    def _event(self, kind: str, **fields: Any) -> None:
+        if self._note is None or not self._note.events or not self.task.send_events:
+            return
+        try:
+            self.task.send_event(kind, retry=False, **fields)
+        except Exception as error:  # nobody's work depends on what monitors are told
+            logger.warning("could not send the event %s of task %s: %s", kind, self, error)
+
+    # The queueing lock
+
+    def _start(self) -> None:
+        """Free the queueing lock, or keep it until the end."""
+        if self._note is None or self._note.ticket is None:
+            return
+        if self.task.locking.until == "finished":
+            self._kept = queueing.keep(self._note.ticket, self._note.claim)
+        else:
+            self._queue_left = True
+            queueing.free(self._note.ticket)
+
+    def _leave_queue(self, error: BaseException | None) -> None:
+        """Free the queueing lock at the end, unless the same task comes again."""
+        if self._note is None or self._note.ticket is None:
+            return
+        ticket = self._note.ticket
+        if self._kept is not None:
+            self._kept.end()
+            ticket = self._kept.ticket
+        if self._queue_left or self.republished:
+            return
+        if self._comes_again(error):
+            try:
+                queueing.again(ticket, self.task.locking.queueing_ttl)
+            except LockError as failure:
+                logger.warning("queueing lock %r is not held on: %s", ticket.name, failure)
+        else:
+            queueing.free(ticket)
+
+    def _comes_again(self, error: BaseException | None) -> bool:
+        """Return whether the broker will deliver the same message again, or Celery call again."""
+        if isinstance(error, Reject):
+            return bool(error.requeue)
+        if isinstance(error, Retry):
+            return bool(self.request.is_eager)
+        if isinstance(error, (SystemExit, KeyboardInterrupt)):
+            return bool(self.task.acks_late)  # the worker is being shut down
+        return False
+
+
+@contextmanager
+def _leaving(lock: Lock) -> Iterator[None]:
+    """Leave the lock after the body; LockLost if it was lost and the body has no error of its own.
+
+    What has been done under the lock stays done when the backend cannot be told of its end.
+    """
+    try:
+        yield
+    except BaseException as error:
+        lock.__exit__(type(error), error, error.__traceback__)
+        raise
+    try:
+        lock.release()
+    except LockUnavailable as error:
+        logger.warning("after the task under lock %r: %s", lock.name, error)

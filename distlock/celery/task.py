@@ -1,0 +1,171 @@
+"""The task class whose tasks run under a lock, and are queued under another."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from types import MethodType
+from typing import Any, ClassVar
+
+from celery import shared_task
+from celery.app.task import Task
+from celery.contrib.django.task import DjangoTask
+
+from distlock.celery.current import innermost
+from distlock.celery.naming import CallName
+from distlock.celery.options import NAMES, Options
+from distlock.celery.publishing import publish
+from distlock.celery.results import LockedResult, SkippedBackend
+from distlock.celery.running import Run
+from distlock.exceptions import LockNotHeld
+from distlock.lock import Lock
+
+
+class LockedTask(DjangoTask):  # type: ignore[misc]
+    """A base class for tasks that do not overlap, or are not queued twice.
+
+    Its options are attributes, as Celery's own are: those of
+    :class:`~distlock.celery.options.Options`, given to ``@app.task(base=LockedTask, ...)`` or
+    written in a subclass, whose subclasses and tasks inherit them.
+    """
+
+    abstract = True
+    Request = "distlock.celery.requests:LockedRequest"
+
+    #: the options, checked
+    locking: ClassVar[Options] = Options()
+    #: how the two locks are named for a call; None where there is no such lock
+    lock_name: ClassVar[CallName | None] = None
+    queueing_name: ClassVar[CallName | None] = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        cls._take_options()
+
+    @classmethod
+    def on_bound(cls, app: Any) -> None:
+        """See Task.on_bound(); the task_annotations setting has set attributes by now."""
+        super().on_bound(app)
+        cls._take_options()
+
+    @classmethod
+    def _take_options(cls) -> None:
+        given = {name: cls.__dict__[name] for name in NAMES if name in cls.__dict__}
+        if cls is not LockedTask:
+            for name in given:
+                delattr(cls, name)  # `lock` is what a running task holds
+        else:
+            given = {}
+        body = _body_of(cls)
+        if given or "run" in cls.__dict__:
+            task = cls.name or cls.__qualname__
+            cls.locking = checked(task, cls.locking, given)
+            cls.lock_name = _named(task, "lock", cls.locking, body)
+            cls.queueing_name = _named(task, "queueing_lock", cls.locking, body)
+
+    @property
+    def lock(self) -> Lock:
+        """The lock that this run of the task holds; LockNotHeld if there is none."""
+        run = innermost.get()
+        if run is None or run.task is not self or run.lock is None:
+            raise LockNotHeld(f"task {self.name} holds no lock here")
+        return run.lock
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the task under its lock."""
+        request = self.request_stack.top
+        if request is None or request.called_directly or request._protected:
+            body: Callable[[], Any] = partial(super().__call__, *args, **kwargs)
+            return Run(self, None).perform(args, kwargs, body)
+        # Celery's own __call__ would put an empty request above the one that the worker has made.
+        request._protected = 1
+        request.distlock_ran = True
+        return Run(self, request).perform(args, kwargs, partial(self.run, *args, **kwargs))
+
+    def apply_async(
+        self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
+    ) -> Any:
+        """See Task.apply_async(). A call that is queued already queues nothing.
+
+        It then returns the result of the one that is queued or raises AlreadyQueued, as the task's
+        ``on_queued`` says; LockUnavailable is raised if the lock cannot be asked.
+        """
+        return publish(self, super().apply_async, args, kwargs, task_id, options)
+
+    def AsyncResult(self, task_id: str, **kwargs: Any) -> LockedResult:
+        """See Task.AsyncResult()."""
+        return LockedResult(
+            task_id, app=self._get_app(), backend=self.backend, task_name=self.name, **kwargs
+        )
+
+    @property
+    def backend(self) -> Any:
+        """See Task.backend."""
+        backend = super().backend
+        reason = getattr(self.request_stack.top, "distlock_skipped", None)
+        return backend if reason is None else SkippedBackend(backend, reason)
+
+    @backend.setter
+    def backend(self, value: Any) -> None:
+        self._backend = value
+
+
+def locked_task(*args: Any, **options: Any) -> Any:
+    """Make a ``shared_task`` that runs under a lock, or is queued under one, or both.
+
+    Takes the options of :class:`~distlock.celery.options.Options` and those of Celery's tasks.
+    Raises TypeError or ValueError that names the task, the option and its value.
+    """
+    if args:
+        raise TypeError(
+            "locked_task takes options by name: @locked_task(lock=...) or"
+            " @locked_task(queueing_lock=...)"
+        )
+
+    def make(function: Callable[..., Any]) -> Any:
+        task = str(options.get("name") or getattr(function, "__qualname__", repr(function)))
+        base = options.get("base", LockedTask)
+        if not (inspect.isclass(base) and issubclass(base, LockedTask)):
+            raise TypeError(f"task {task}: base must be a subclass of LockedTask, not {base!r}")
+        given = {name: options[name] for name in NAMES if name in options}
+        locking = checked(task, base.locking, given)
+        if locking.lock is None and locking.queueing_lock is None:
+            raise TypeError(f"task {task}: give it lock=, queueing_lock=, or both")
+        body = MethodType(function, object()) if options.get("bind") else function
+        for option in ("lock", "queueing_lock"):
+            _named(task, option, locking, body)
+        return shared_task(**{**options, "base": base})(function)
+
+    return make
+
+
+def checked(task: str, inherited: Options, given: dict[str, Any]) -> Options:
+    """Return the options of a task; TypeError or ValueError that names the task."""
+    for option in ("lock", "queueing_lock"):
+        if isinstance(given.get(option), staticmethod):
+            given = {**given, option: given[option].__func__}
+    try:
+        return replace(inherited, **given)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"task {task}: {error}") from None
+
+
+def _named(
+    task: str, option: str, locking: Options, body: Callable[..., Any] | None
+) -> CallName | None:
+    template = getattr(locking, option)
+    if template is None or body is None:
+        return None
+    return CallName(task, option, template, body)
+
+
+def _body_of(cls: type[Any]) -> Callable[..., Any] | None:
+    """Return the body of a task's class as its callers see it, without ``self``."""
+    run = inspect.getattr_static(cls, "run", None)
+    if run is None or run is Task.run:
+        return None
+    if isinstance(run, staticmethod):
+        return run.__func__
+    return MethodType(run, object())

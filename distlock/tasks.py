@@ -1,0 +1,31 @@
+"""The task that sweeps, found by Celery's ``autodiscover_tasks()``."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from celery import shared_task
+
+from distlock.handler import locks
+
+
+@shared_task(name="distlock.sweep", ignore_result=True)  # type: ignore[untyped-decorator,unused-ignore]
+def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
+    """Clear what nobody will clear any more, as ``manage.py locks sweep`` does.
+
+    ``using`` names the backends; without it, all are swept. Returns for each how many leases had
+    expired and how many rows or nodes were removed. One that cannot be asked does not keep the
+    others from being swept; then the last such error is raised in the end.
+    """
+    swept = {}
+    failure: Exception | None = None
+    for alias in locks if using is None else using:
+        try:
+            done = locks[alias].sweep()
+        except Exception as error:
+            failure = error
+        else:
+            swept[alias] = {"expired": done.expired, "removed": done.removed}
+    if failure is not None:
+        raise failure
+    return swept

@@ -1,0 +1,1 @@
+"""Celery tasks under locks, run by real workers on real brokers."""

@@ -1,0 +1,29 @@
+"""The Celery app of the tests; the test run and its workers are told where the broker is."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import django
+from celery import Celery
+from django.apps import apps
+
+#: What a test run hands to its workers, as JSON: settings of the app.
+HANDED = "DISTLOCK_TEST_CELERY"
+
+if not apps.ready:
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
+    django.setup()
+
+app = Celery("tests.celery", set_as_current=True)
+app.conf.update(
+    {
+        "broker_connection_retry_on_startup": True,
+        "broker_url": "memory://",
+        "result_backend": "cache+memory://",
+        "task_default_queue": "prefork",
+        "include": ["tests.celery.tasks", "distlock.tasks"],
+        **json.loads(os.environ.get(HANDED, "{}")),
+    }
+)

@@ -1,0 +1,138 @@
+"""The tasks that the workers of the tests run."""
+
+from __future__ import annotations
+
+import os
+import time
+from types import SimpleNamespace
+
+from celery.exceptions import Ignore, Reject
+
+from distlock.celery import LockedTask, locked_task
+from tests.celery.app import app
+from tests.celery.stage import say, wait_for_cue
+
+#: The aliases of the lock backends that the tests run on.
+BACKENDS = ("mariadb", "zookeeper")
+
+
+def act(task, key, **what):
+    """Say that the task runs, and under which token; end when the test says so."""
+    token = task.lock.token if type(task).lock_name else None
+    say(f"{key}:started", id=task.request.id, token=token, pid=os.getpid(), **what)
+    wait_for_cue(f"{key}:end")
+    return key
+
+
+def tasks_of(using):
+    """Return the tasks whose locks are in one backend."""
+
+    def task(name, **options):
+        return locked_task(name=f"{using}.{name}", using=using, bind=True, **options)
+
+    @task("skip", lock="{key}", on_busy="skip")
+    def skip(self, key):
+        return act(self, key)
+
+    @task("skip_given", lock="{key}", on_busy="skip", busy_result={"skipped": True})
+    def skip_given(self, key):
+        return act(self, key)
+
+    @task("refuse", lock="{key}", on_busy="raise")
+    def refuse(self, key):
+        return act(self, key)
+
+    @task("retry", lock="{key}", busy_delay=0.05, busy_delay_max=0.3, max_retries=0)
+    def retry(self, key):
+        return act(self, key, retries=self.request.retries)
+
+    @task("retry_twice", lock="{key}", busy_delay=0.05, busy_limit=2)
+    def retry_twice(self, key):
+        return act(self, key)
+
+    @task("wait", lock="{key}", on_busy="wait", busy_timeout=20)
+    def wait(self, key):
+        return act(self, key)
+
+    @task("wait_briefly", lock="{key}", on_busy="wait", busy_timeout=0.2)
+    def wait_briefly(self, key):
+        return act(self, key)
+
+    @task("late", lock="{key}", on_busy="wait", acks_late=True, reject_on_worker_lost=True)
+    def late(self, key):
+        return act(self, key)
+
+    @task("watchful", lock="{key}", on_lost="terminate")
+    def watchful(self, key):
+        say(f"{key}:started", token=self.lock.token)
+        try:
+            while True:  # never calls the lock, and is deep in a system call most of the time
+                time.sleep(10)
+        finally:
+            say(f"{key}:ended")
+
+    @task("queued", queueing_lock="{key}")
+    def queued(self, key, what="return"):
+        return act(self, key)
+
+    @task("queued_whole", queueing_lock="{key}", until="finished", default_retry_delay=0)
+    def queued_whole(self, key, what="return"):
+        act(self, key, retries=self.request.retries)
+        if what == "retry" and not self.request.retries:
+            raise self.retry()
+        return end(key, what)
+
+    @task("auto", queueing_lock="{key}", until="finished", autoretry_for=(LookupError,),
+          default_retry_delay=0, retry_kwargs={"max_retries": 1, "countdown": 0})  # fmt: skip
+    def auto(self, key):
+        act(self, key, retries=self.request.retries)
+        raise LookupError(key)
+
+    @task("queued_or_error", queueing_lock="{key}", on_queued="raise")
+    def queued_or_error(self, key):
+        return act(self, key)
+
+    @task("both", lock="{key}", queueing_lock="{key}", busy_delay=0.05, busy_delay_max=0.2)
+    def both(self, key):
+        return act(self, key)
+
+    return SimpleNamespace(**{name: made for name, made in locals().items() if name != "task"})
+
+
+def end(key, what):
+    """End a task as it was told."""
+    if what == "fail":
+        raise ValueError(key)
+    if what == "ignore":
+        raise Ignore
+    if what == "reject":
+        raise Reject(key)
+    return key
+
+
+OF = {using: tasks_of(using) for using in BACKENDS}
+
+
+@app.task(name="plain.echo")
+def echo(value=None):
+    return value
+
+
+@app.task(name="plain.gather")
+def gather(values):
+    return values
+
+
+class Report(LockedTask):
+    """A task class, with an option of the class and a default among the arguments."""
+
+    name = "classes.report"
+    lock = "report:{account_id}:{kind}"
+    on_busy = "skip"
+    using = "mariadb"
+
+    def run(self, account_id, kind="monthly"):
+        return self.lock.name
+
+
+report = app.register_task(Report())

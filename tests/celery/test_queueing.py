@@ -1,0 +1,166 @@
+"""A task's queueing lock is held from its publication on, and by nobody when it is free."""
+
+import time
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from celery.exceptions import TaskRevokedError
+from kombu.exceptions import EncodeError
+
+from distlock import locks
+from distlock.celery import AlreadyQueued
+from distlock.lease import State
+from tests.celery.app import app
+from tests.celery.conftest import LEASE
+from tests.celery.stage import cue, heard, silence
+
+LIMIT = 10
+#: A queue that nobody takes tasks from.
+NOWHERE = "nowhere"
+
+
+@pytest.fixture
+def lock(using, key):
+    """What is known of the queueing lock."""
+    return lambda: locks[using].lasting.inspect(f"queueing:{key}")
+
+
+def until(condition):
+    """Wait until it is so."""
+    ends = time.monotonic() + LIMIT
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
+def test_a_second_call_queues_nothing_and_returns_the_first(tasks, key, lock):
+    first = tasks.queued.apply_async((key,), queue=NOWHERE)
+    assert lock().state is State.HELD
+    assert lock().description == f"Celery task {tasks.queued.name}[{first.id}], queued"
+    second = tasks.queued.apply_async((key,), queue="prefork")
+    assert second.id == first.id
+    assert silence(f"{key}:started")
+    with pytest.raises(AlreadyQueued) as caught:
+        tasks.queued_or_error.delay(key)
+    assert caught.value.task_id == first.id
+
+
+def test_it_is_free_when_the_task_has_started(tasks, key, lock):
+    first = tasks.queued.delay(key)
+    heard(f"{key}:started")
+    assert lock().state is State.FREE
+    second = tasks.queued.delay(key)
+    assert second.id != first.id
+    cue(f"{key}:end", 2)
+    assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
+
+
+@pytest.mark.parametrize("how", ["return", "fail", "ignore", "reject"])
+def test_it_is_free_when_the_task_has_ended(tasks, key, lock, how):
+    first = tasks.queued_whole.delay(key, how)
+    heard(f"{key}:started")
+    assert lock().state is State.HELD
+    assert tasks.queued_whole.delay(key).id == first.id
+    cue(f"{key}:end")
+    until(lambda: lock().state is State.FREE)
+
+
+def test_it_is_kept_for_as_long_as_the_task_runs(tasks, key, lock):
+    tasks.queued_whole.delay(key)
+    heard(f"{key}:started")
+    ends = lock().until
+    until(lambda: lock().until > ends)  # renewed
+    assert lock().remaining <= LEASE
+    cue(f"{key}:end")
+    until(lambda: lock().state is State.FREE)
+
+
+@pytest.mark.parametrize("name", ["queued_whole", "auto"])
+def test_it_is_kept_across_the_tasks_own_retries(tasks, key, lock, name):
+    task = getattr(tasks, name)
+    first = task.delay(key, "retry") if name == "queued_whole" else task.delay(key)
+    heard(f"{key}:started")
+    cue(f"{key}:end")
+    assert heard(f"{key}:started")["retries"] == 1
+    assert task.delay(key).id == first.id
+    assert lock().state is State.HELD
+    cue(f"{key}:end")
+    first.get(timeout=LIMIT, propagate=False)
+    until(lambda: lock().state is State.FREE)
+
+
+def test_it_is_kept_while_a_busy_task_is_queued_again(tasks, key, lock, prefork):
+    first = tasks.both.delay(key)
+    heard(f"{key}:started")
+    second = tasks.both.delay(key)
+    assert second.id != first.id
+    prefork.await_log(f"{second.id}] is put off")
+    assert tasks.both.delay(key).id == second.id
+    cue(f"{key}:end", 2)
+    assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
+    assert lock().state is State.FREE
+
+
+def test_it_is_freed_when_publishing_fails(tasks, key, lock):
+    with pytest.raises(EncodeError):
+        tasks.queued.delay(key, what=object())
+    assert lock().state is State.FREE
+
+
+def test_it_is_freed_when_the_task_is_revoked(tasks, key, lock, prefork):
+    first = tasks.queued.apply_async((key,), countdown=1)
+    app.control.revoke(first.id, reply=True, timeout=5, destination=["prefork@tests"])
+    with pytest.raises(TaskRevokedError):
+        first.get(timeout=LIMIT)
+    until(lambda: lock().state is State.FREE)
+
+
+def test_it_is_freed_when_the_task_expires(tasks, key, lock):
+    first = tasks.queued.apply_async((key,), countdown=0.5, expires=0.2)
+    with pytest.raises(TaskRevokedError):
+        first.get(timeout=LIMIT)
+    until(lambda: lock().state is State.FREE)
+
+
+def test_it_ends_when_the_message_is_lost(tasks, key, lock):
+    first = tasks.queued.apply_async((key,), queue=NOWHERE, expires=1)
+    assert tasks.queued.apply_async((key,), queue=NOWHERE).id == first.id
+    until(lambda: lock().state is State.EXPIRED)
+    second = tasks.queued.delay(key)
+    assert second.id != first.id
+    heard(f"{key}:started")
+    cue(f"{key}:end")
+    second.get(timeout=LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("options", "seconds"),
+    [
+        ({}, 3600),
+        ({"countdown": 600}, 4200),
+        ({"eta": datetime.now(UTC) + timedelta(hours=1)}, 7200),
+        ({"expires": 60}, 60),
+        ({"expires": datetime.now(UTC) + timedelta(seconds=90)}, 90),
+        ({"countdown": 600, "expires": 900}, 900),
+    ],
+)
+def test_it_lasts_as_long_as_the_message_may_wait(tasks, key, lock, options, seconds):
+    tasks.queued.apply_async((key,), queue=NOWHERE, **options)
+    assert seconds - 60 < lock().remaining <= seconds
+
+
+def test_what_was_freed_by_time_is_not_freed_for_its_successor(tasks, key, lock):
+    first = tasks.queued.apply_async((key,), queue="later", expires=1)
+    until(lambda: lock().state is State.EXPIRED)
+    second = tasks.queued.apply_async((key,), queue=NOWHERE)
+    token = lock().token
+    from distlock.celery import queueing
+    from distlock.celery.notes import Note
+
+    with app.connection_for_read() as connection:
+        message = connection.SimpleQueue("later").get(timeout=5)
+        message.ack()
+    note = Note.read(message.headers, first.id)
+    queueing.free(note.ticket)
+    assert (lock().state, lock().token) == (State.HELD, token)
+    assert second.id in lock().description
