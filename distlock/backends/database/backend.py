@@ -19,6 +19,7 @@ from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.direct import Direct
+from distlock.backends.database.lining import Line
 from distlock.backends.database.looking import info, owner, row_of, rows_in_use
 from distlock.backends.database.paging import page
 from distlock.backends.database.pool import Pool
@@ -88,8 +89,12 @@ class DatabaseBackend(BaseBackend):
         self._direct = Direct(self.database)
         self._access = Access(self.pool, self._direct, self.dialect_for)
         self._transactions = Transactions(self._access, self.dialect_for)
-        native = native_for(vendor_of(self.database)) if self.wait != "poll" else None
+        vendor = vendor_of(self.database)
+        native = native_for(vendor) if self.wait != "poll" else None
         self._room = Room(self.pool, native, self.waiters, self._pauses) if native else None
+        self._line: Line | None = None
+        if vendor == "sqlite":  # whose processes are all on one machine
+            self._line = Line(self.database, self.try_acquire, self.atry_acquire)
         self.supports_fairness = self._room is not None
 
     # Taking and leaving
@@ -128,12 +133,16 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.acquire(). Waits in the engine's own queue where there is one."""
         if room := self._queueing:
             return room.acquire(claim, deadline)
+        if self._line:
+            return self._line.acquire(claim, deadline)
         return super().acquire(claim, deadline)
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See acquire()."""
         if room := self._queueing:
             return await room.aacquire(claim, deadline)
+        if self._line:
+            return await self._line.aacquire(claim, deadline)
         return await super().aacquire(claim, deadline)
 
     @property

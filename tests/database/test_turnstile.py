@@ -1,0 +1,118 @@
+"""The turnstile before a lock on SQLite: nobody gets all the turns, and nobody can block it."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from distlock import Lock
+from distlock.backends.database.turnstile import Turnstile
+from distlock.clock import clock
+from tests.children import say
+from tests.contract.actors import PATIENCE
+from tests.withstand.checker import Log
+
+PROCESSES = 4
+SECONDS = 1.5
+#: of the one with the most; without a turnstile it is hundreds to one
+LEAST_PART = 0.3
+
+
+@pytest.fixture(params=["sqlite"])
+def kind(request):
+    """The kind of database."""
+    return request.param
+
+
+@pytest.fixture
+def using(backend_settings, kind, settings):
+    settings.DISTLOCK = backend_settings(kind)
+    return "default"
+
+
+@pytest.fixture
+def path(using, settings):
+    """The file of the database."""
+    return settings.DATABASES[settings.DISTLOCK[using]["OPTIONS"]["database"]]["NAME"]
+
+
+def take_turns(using, name, log, ready):
+    """Leave the lock and want it again, without any pause."""
+    log, ready = Log(log), Log(ready)
+    lock = Lock(name, using=using)
+    ready.write("ready", os.getpid())
+    while len(ready.events()) < PROCESSES:
+        time.sleep(0.01)
+    end = clock() + SECONDS
+    while clock() < end:
+        with lock:
+            log.write("enter", lock.token, os.getpid())
+            time.sleep(0.002)
+
+
+def test_who_leaves_and_comes_again_does_not_overtake_those_who_wait(child, using, name, tmp_path):
+    path = str(tmp_path / "turns")
+    arguments = (using, name, path, str(tmp_path / "ready"))
+    workers = [child(take_turns, *arguments) for _ in range(PROCESSES)]
+    for worker in workers:
+        worker.finish()
+    log = Log(path)
+    pids = [event[2] for event in log.events()]
+    log.close()
+    counts = [pids.count(str(worker.pid)) for worker in workers]
+    assert min(counts) >= LEAST_PART * max(counts), counts
+
+
+def stand_in(path, name):
+    """Stay in the turnstile."""
+    with Turnstile(path, name) as turnstile:
+        say(turnstile.enter())
+        signal.pause()
+
+
+def test_one_at_a_time_gets_in_and_the_dead_are_not_there(child, path, name):
+    inside = child(stand_in, path, name)
+    assert inside.line() == "True"
+    with Turnstile(path, name) as turnstile, Turnstile(path, f"{name}:other") as other:
+        assert other.enter()
+        assert not turnstile.enter()
+        inside.kill()
+        assert turnstile.enter()
+
+
+def test_one_who_stays_in_the_turnstile_blocks_nobody_for_long(child, path, using, name):
+    inside = child(stand_in, path, name)
+    assert inside.line() == "True"
+    lock = Lock(name, using=using)
+    assert lock.acquire(timeout=PATIENCE)
+    lock.release()
+    assert lock.acquire(blocking=False)
+    lock.release()
+    assert lock.acquire(timeout=0.01)  # the last look is made at the end of the wait
+    lock.release()
+
+
+@pytest.mark.parametrize("database", [":memory:", "file:locks?mode=memory&cache=shared", ""])
+def test_where_there_is_no_file_everybody_gets_in(database, name):
+    with Turnstile(database, name) as one, Turnstile(database, name) as two:
+        assert one.enter()
+        assert two.enter()
+
+
+def test_where_no_file_can_be_made_everybody_gets_in(tmp_path, name):
+    database = tmp_path / "here.sqlite3"
+    database.touch()
+    (tmp_path / "here.sqlite3-distlock").mkdir()
+    with Turnstile(str(database), name) as one:
+        assert one.enter()
+
+
+def test_a_child_of_a_fork_does_not_open_the_turnstile_of_its_parent(path, name):
+    with Turnstile(path, name) as turnstile:
+        assert turnstile.enter()
+        if (pid := os.fork()) == 0:
+            turnstile.__exit__(None, None, None)
+            with Turnstile(path, name) as mine:
+                os._exit(1 if mine.enter() else 0)
+        assert os.waitpid(pid, 0)[1] == 0
