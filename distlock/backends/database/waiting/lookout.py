@@ -131,8 +131,11 @@ class Lookout:
     # Looking
 
     def _look(self) -> None:
-        waiters = self._room.waiters
         sent_at = clock()
+        # Under steady contention nobody stands long enough to be worth a look.
+        waiters = [waiter for waiter in self._room.waiters if sent_at - waiter.since >= _GRACE]
+        if not waiters:
+            return
         try:
             rows = self._room.rows.look({waiter.claim.name for waiter in waiters})
             sessions = self._sessions(waiters)
@@ -154,8 +157,7 @@ class Lookout:
     def _consider(
         self, waiter: Waiter, row: Glance | None, in_the_way: bool | None, sent_at: float
     ) -> None:
-        stood = sent_at - waiter.since
-        if not waiter.blocked or stood < _GRACE:
+        if not waiter.blocked:
             return
         if in_the_way is None:
             waiter.missed += 1
@@ -166,7 +168,7 @@ class Lookout:
         longest = self._room.native.longest_wait
         if row is None or row.is_held_by(waiter.claim) or row.untaken_for(_GRACE):
             self._call(waiter, Why.TAKE)
-        elif in_the_way or (longest is not None and stood > longest):
+        elif in_the_way or (longest is not None and sent_at - waiter.since > longest):
             self._call(waiter, Why.REJOIN)
         elif row.remaining < _LONGEST_PERIOD:
             self._look_again_at(sent_at + max(row.remaining, -_GRACE) + _GRACE)

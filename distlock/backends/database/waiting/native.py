@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection
@@ -10,6 +11,7 @@ from typing import ClassVar
 from distlock.backends.database.session import Statement
 
 
+@functools.lru_cache(maxsize=1024)
 def digest(database: str, name: str) -> bytes:
     """Return the 32 bytes that a native lock is named after.
 
