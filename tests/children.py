@@ -27,8 +27,9 @@ _PATCHED = "from gevent import monkey; monkey.patch_all(); "  # before anything 
 
 
 def say(*words: object) -> None:
-    """In a child: send a line to the parent."""
-    print(*words, flush=True)
+    """In a child: send a line to the parent; whole, whatever other threads say meanwhile."""
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
 
 
 def hear() -> str:

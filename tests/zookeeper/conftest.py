@@ -36,6 +36,11 @@ def ensemble():
 @pytest.fixture(params=[pytest.param(1, id="one")])
 def servers(request):
     """The servers that the clients of the test use, all of them up."""
+    yield from running(request)
+
+
+def running(request):
+    """Yield one server or three, as the parameter has it, and mend them afterwards."""
     if request.param == 1:
         one = request.getfixturevalue("zookeeper")
         yield [one]
