@@ -47,6 +47,7 @@ class _Held:
 
     path: str
     record: Record
+    version: int  # grows with every renewal
     renewed: int
     duration: float
     now: int
@@ -98,7 +99,7 @@ class LastingBackend(BaseBackend):
                 continue
             if not held.ended and held.record.owner != claim.owner:
                 return None
-            over = Transaction([Delete(held.path, -1), Delete(taken, -1), *create])
+            over = Transaction([*_removal(held), *create])
             _, read = client.ask([over, GetData(node, None)], deadline)
             if read.error is None:
                 return claim.granted(read.value[1].czxid, sent_at)
@@ -182,8 +183,8 @@ class LastingBackend(BaseBackend):
         for name in self._names():
             held = self._held(client, _path(client, name), None)
             if held is not None and held.ended:
-                lease = held.record.lease(name, held.path, held.duration)
-                expired += self._free(lease.claim, None)
+                (removed,) = client.ask([Transaction(_removal(held))], None)
+                expired += _error(removed) is None
         return Swept(expired=expired)
 
     # Inside
@@ -205,7 +206,8 @@ class LastingBackend(BaseBackend):
                 client.ask([Delete(taken, -1)], deadline)
             return None
         data, stat = client.checked(found)
-        return _Held(path, Record.read(data, stat), stat.mtime, _duration(data), time)
+        record = Record.read(data, stat)
+        return _Held(path, record, stat.version, stat.mtime, _duration(data), time)
 
     def _names(self) -> Iterable[str]:
         """Return the names of the locks that are held in this way."""
@@ -236,6 +238,11 @@ def _path(client: Client, name: str) -> str:
 
 def _node(client: Client, claim: Claim) -> str:
     return f"{_path(client, claim.name)}/{claim.nonce}-0"
+
+
+def _removal(held: _Held) -> list[Delete]:
+    """Return what removes a hold, unless it was renewed since it was read."""
+    return [Delete(held.path, held.version), Delete(f"{held.path.rpartition('/')[0]}/{_TAKEN}", -1)]
 
 
 def _written(claim: Claim) -> bytes:
