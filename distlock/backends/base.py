@@ -98,8 +98,9 @@ class BaseBackend(ABC):
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """Take the lock if that is possible now; None if someone else has it.
 
-        It is possible when the lock is free, when its lease has ended, and when the owner of the
-        claim is the one that holds it; in the last case the hold goes on under a new token.
+        It is possible when the lock is free, when its lease has ended, when it is held by this
+        very claim, and when it is held by a named owner who asks again; in the last two cases the
+        hold goes on under a new token.
         """
 
     def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:

@@ -21,7 +21,7 @@ from distlock.backends.durable import durable
 from distlock.clock import clock
 from distlock.exceptions import LockLost
 from distlock.lease import Claim, Lease, LockInfo, State, Swept
-from distlock.owners import is_kept, kept
+from distlock.owners import is_kept, is_named, kept
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class LocalBackend(BaseBackend):
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         with self._mutex:
             held = self._held.get(claim.name)
-            if held and not held.expired and held.claim.owner != claim.owner:
+            if held and not held.expired and not _is_again(claim, held.claim):
                 return None
             self._last_token += 1
             now = clock()
@@ -198,6 +198,12 @@ class LocalBackend(BaseBackend):
             remaining=max(held.expires_at - now, 0.0),
             description=held.claim.description,
         )
+
+
+def _is_again(claim: Claim, other: Claim) -> bool:
+    if claim.nonce == other.nonce:
+        return True
+    return is_named(claim.owner) and claim.owner == other.owner
 
 
 def _after_fork() -> None:

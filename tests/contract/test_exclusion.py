@@ -97,6 +97,18 @@ def test_two_aliases_of_one_place_are_one_lock(kind, backend_settings, settings,
     assert actor("thread", "other").tries(name) is (kind in ONE_PROCESS)
 
 
+@pytest.mark.shared
+def test_who_holds_a_lock_by_one_alias_cannot_take_it_by_another(
+    kind, backend_settings, settings, actor, name
+):
+    """It would be taken from the first hold, which nobody would tell."""
+    settings.DISTLOCK = {**backend_settings(kind), **backend_settings(kind, alias="other")}
+    anna = actor("thread", "default")
+    lock = anna.take(name)
+    assert not anna.tries(name, using="other")
+    lock.verify()
+
+
 @pytest.mark.parametrize("other", ["sqlite"])
 def test_the_same_name_in_two_places_is_two_locks(kind, other, backend_settings, settings, name):
     other = "local" if kind == other else other

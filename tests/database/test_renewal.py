@@ -5,6 +5,7 @@ import threading
 import pytest
 from django.db import connections, transaction
 
+from distlock.backends.database.dialects.base import holder
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.models import DatabaseLock
@@ -28,7 +29,7 @@ def grant_many(sql, kind, name, owner, count):
     lock = "`lock`" if kind == "mariadb" else "lock"
     for start in range(0, count, 1000):
         values = ", ".join(
-            f"('{one.name}', '', '{one.owner.key}', '{one.nonce}', '', 0, '', 1, {now}, {later})"
+            f"('{one.name}', '', '{holder(one)}', '{one.nonce}', '', 0, '', 1, {now}, {later})"
             for one in claims[start : start + 1000]
         )
         sql(

@@ -17,7 +17,7 @@ from distlock.backends.database.atomic import Transactions
 from distlock.backends.database.batches import around_locked, pieces
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
-from distlock.backends.database.dialects.base import Ask, Dialect
+from distlock.backends.database.dialects.base import Ask, Dialect, holder
 from distlock.backends.database.direct import Direct
 from distlock.backends.database.lining import Line
 from distlock.backends.database.looking import info, owner, row_of, rows_in_use
@@ -108,7 +108,7 @@ class DatabaseBackend(BaseBackend):
             # Where one writes at a time, those who ask in vain must not keep holders from renewing.
             if dialect.one_writer:
                 rows = dialect.rows(ask(dialect.one(claim.name)))
-                if rows and rows[0].held_against(claim.owner):
+                if rows and rows[0].held_against(claim):
                     return None
             sent_at = clock()
             token = dialect.take(ask, claim)
@@ -122,7 +122,7 @@ class DatabaseBackend(BaseBackend):
                 # Its holder is committing a transaction under it, even if the lease has ended. But
                 # a lock that nobody holds may be locked, too, by an operator at work on the table.
                 row = row_of(self._access, claim.name, until)
-                if row and not row.free and row.owner != claim.owner.key:
+                if row and not row.free and row.owner != holder(claim):
                     return None
                 if clock() + errors.ROW_WAIT >= until:
                     raise self._access.unavailable(failed) from failed.__cause__
@@ -216,7 +216,7 @@ class DatabaseBackend(BaseBackend):
         def free(dialect: Dialect, ask: Ask) -> bool:
             nonlocal lost
             freeing = dialect.free(
-                lease.name, nonce=lease.nonce, owner=lease.owner.key, token=lease.token
+                lease.name, nonce=lease.nonce, owner=holder(lease.claim), token=lease.token
             )
             try:
                 if ask(freeing).changed:

@@ -74,4 +74,4 @@ def _is_free(row: Row) -> bool:
 
 def owner(row: Row) -> Owner:
     """Return who holds a lock by its row."""
-    return Owner(row.owner, row.host, row.process, row.thread)
+    return Owner(row.owner.removesuffix(f":{row.nonce}"), row.host, row.process, row.thread)

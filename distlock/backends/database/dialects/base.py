@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.session import Answer, Statement
-from distlock.lease import Claim, Lease, Owner
-from distlock.owners import kept
+from distlock.lease import Claim, Lease
+from distlock.owners import is_named, kept
 
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
 TABLE = "database_lock"
@@ -57,9 +57,9 @@ class Row(NamedTuple):
     def free(self) -> bool:
         return not self.owner
 
-    def held_against(self, owner: Owner) -> bool:
+    def held_against(self, claim: Claim) -> bool:
         """Return whether someone else held the lock when this was read."""
-        return not self.free and not self.expired and self.owner != owner.key
+        return not self.free and not self.expired and self.owner != holder(claim)
 
     @property
     def expired(self) -> bool:
@@ -293,12 +293,22 @@ class TextDialect(Dialect):
         )
 
 
+def holder(claim: Claim) -> str:
+    """Return what the column ``owner`` says while a claim has the lock.
+
+    Only a named owner is the same in another claim. That of a thread or task which asks anew is not
+    known to have the lock: it left that, or asked by another alias, or has given up a request that
+    may be carried out after the next one, and must not take the lock from it then.
+    """
+    return claim.owner.key if is_named(claim.owner) else f"{claim.owner.key}:{claim.nonce}"
+
+
 def columns(claim: Claim) -> dict[str, Any]:
     """Return what a claim has to say for the columns of its row."""
     return {
         "lock": claim.name,
         "description": claim.description,
-        "owner": claim.owner.key,
+        "owner": holder(claim),
         "nonce": claim.nonce,
         "host": _storable(claim.owner.host),
         "process": claim.owner.pid,

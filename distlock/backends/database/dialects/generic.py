@@ -12,7 +12,15 @@ from django.db.models.functions import Now
 from django.db.models.sql import DeleteQuery, InsertQuery, UpdateQuery
 from django.utils import timezone
 
-from distlock.backends.database.dialects.base import COLUMNS, LONGEST, Ask, Dialect, Row, columns
+from distlock.backends.database.dialects.base import (
+    COLUMNS,
+    LONGEST,
+    Ask,
+    Dialect,
+    Row,
+    columns,
+    holder,
+)
 from distlock.backends.database.errors import Conflict, Duplicate
 from distlock.backends.database.session import Answer, Statement
 from distlock.lease import Claim, Lease
@@ -36,7 +44,7 @@ class Generic(Dialect):
         self._wrapper = wrapper
 
     def take(self, ask: Ask, claim: Claim) -> int | None:
-        possible = Q(owner="") | Q(owner=claim.owner.key) | Q(expires_at__lte=Now())
+        possible = Q(owner="") | Q(owner=holder(claim)) | Q(expires_at__lte=Now())
         grant = {
             **columns(claim),
             "acquired_at": Now(),

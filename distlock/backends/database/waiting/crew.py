@@ -25,14 +25,15 @@ class Crew:
     def run(self, work: Work) -> None:
         """Begin to do some work; RuntimeError if the process can start no more threads."""
         with self._mutex:
-            inbox = self._idle.pop() if self._idle else None
-        if inbox is None:
-            inbox = SimpleQueue()
-            thread = threading.Thread(
-                target=self._member, args=(inbox,), name="distlock-waiter", daemon=True
-            )
-            thread.start()
+            if self._idle:
+                self._idle.pop().put(work)
+                return
+        inbox: SimpleQueue[Work] = SimpleQueue()
         inbox.put(work)
+        thread = threading.Thread(
+            target=self._member, args=(inbox,), name="distlock-waiter", daemon=True
+        )
+        thread.start()
 
     def _member(self, inbox: SimpleQueue[Work]) -> None:
         while True:
@@ -45,7 +46,7 @@ class Crew:
                         return
                 # It was given out in this very moment, by one who may have been interrupted.
                 try:
-                    work = inbox.get(timeout=_LINGER)
+                    work = inbox.get_nowait()
                 except Empty:
                     return
             try:

@@ -10,7 +10,7 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.dialects import dialect_for
-from distlock.backends.database.dialects.base import TABLE, TextDialect
+from distlock.backends.database.dialects.base import TABLE, TextDialect, holder
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Runner, Session, Statement
 from distlock.backends.database.waiting.native import Native
@@ -48,7 +48,7 @@ class Glance(NamedTuple):
 
     def is_held_by(self, claim: Claim) -> bool:
         """Return whether the claim's owner is in already, perhaps from elsewhere by its name."""
-        return self.owner == claim.owner.key
+        return self.owner == holder(claim)
 
 
 class Rows:
@@ -126,7 +126,7 @@ class Rows:
 
     def free_lease(self, session: Runner, lease: Lease) -> Statement:
         """Return what frees a lock if it is held by exactly this lease."""
-        hold = {"nonce": lease.nonce, "owner": lease.owner.key}
+        hold = {"nonce": lease.nonce, "owner": holder(lease.claim)}
         return _free(session, lease.name, token=lease.token, **hold)
 
 
