@@ -231,6 +231,14 @@ class BaseBackend(ABC):
             " (distlock.fencing.FencedModel) or use a lock of the database backend."
         )
 
+    def prepare(self, deadline: float | None = None) -> bool:
+        """Make what locks need and is missing; return whether something was, and is there now.
+
+        For those who must take a lock before the project has been set up, and nobody else. Several
+        may do so at once: they do it one after the other. LockUnavailable if it cannot be done.
+        """
+        return False
+
     def close(self) -> None:  # noqa: B027 - most have no connection
         """Give connections back. The backend may be used again afterwards."""
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import math
+import threading
 
 from django.core.management.base import CommandParser
 
@@ -65,3 +67,33 @@ def prefix(value: str) -> str:
     except (TypeError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"no name can begin with {value!r}") from error
     return value
+
+
+def seconds(value: str) -> float:
+    """Return ``value`` if it is a length of time."""
+    number = _number(value)
+    if not 0 < number <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds > 0, not {value!r}")
+    return number
+
+
+def patience(value: str) -> float:
+    """Return ``value`` if it says how long to wait; 0 is not at all."""
+    number = _number(value)
+    if not 0 <= number <= threading.TIMEOUT_MAX:
+        raise argparse.ArgumentTypeError(f"must be a number of seconds >= 0, not {value!r}")
+    return number
+
+
+def exit_code(value: str) -> int:
+    """Return ``value`` if a process can end with it."""
+    if not (value.isascii() and value.isdecimal() and int(value) <= 255):
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 255, not {value!r}")
+    return int(value)
+
+
+def _number(value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        return math.nan

@@ -15,6 +15,12 @@ USAGE = 2
 NOT_HELD = 3
 #: the person at the terminal said no
 DECLINED = 4
+#: the backend could not be asked whether the lock is free (EX_UNAVAILABLE of sysexits.h)
+UNAVAILABLE = 69
+#: someone else has the lock (EX_TEMPFAIL of sysexits.h: try again later)
+BUSY = 75
+#: the lock was lost before the work under it was done
+LOST = 79
 
 MEANINGS = {
     DONE: "done",
@@ -22,6 +28,9 @@ MEANINGS = {
     USAGE: "wrong use",
     NOT_HELD: "the lock is not held, or not under that token any more",
     DECLINED: "not confirmed, nothing was done",
+    UNAVAILABLE: "a backend could not be asked for the lock, nothing was run",
+    BUSY: "the lock is held by someone else, nothing was run",
+    LOST: "the lock was lost, and what ran under it was ended",
 }
 
 EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in MEANINGS.items()) + "."

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import math
 import signal
 import threading
 from collections.abc import Collection, Iterator
@@ -12,7 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands.arguments import add_using
+from distlock.commands.arguments import add_using, seconds
 from distlock.commands.backends import Backends
 
 HELP = (
@@ -25,7 +23,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_using(parser)
     parser.add_argument(
         "--every",
-        type=_seconds,
+        type=seconds,
         metavar="SECONDS",
         help="Sweep again and again with this pause, until SIGTERM or SIGINT.",
     )
@@ -82,13 +80,3 @@ def _stop_signal() -> Iterator[threading.Event]:
         yield stop
     finally:
         restore()
-
-
-def _seconds(value: str) -> float:
-    try:
-        seconds = float(value)
-    except ValueError:
-        seconds = math.nan
-    if not (math.isfinite(seconds) and 0 < seconds <= threading.TIMEOUT_MAX):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds > 0, not {value!r}")
-    return seconds

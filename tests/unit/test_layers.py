@@ -37,7 +37,7 @@ LAYERS = [
     ["decorating", "transactions", "terms"],
     ["lock"],
     [""],
-    ["fencing", "checks", "testing", "commands", "admin", "recipes", "management"],
+    ["fencing", "checks", "testing", "commands", "admin", "recipes", "management", "running"],
     ["celery", "tasks"],
 ]
 WORDS = {

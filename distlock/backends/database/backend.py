@@ -19,6 +19,7 @@ from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import Ask, Dialect, holder
 from distlock.backends.database.direct import Direct
+from distlock.backends.database.first_deploy import make_table
 from distlock.backends.database.lining import Line
 from distlock.backends.database.looking import info, owner, row_of, rows_in_use
 from distlock.backends.database.paging import page
@@ -329,6 +330,10 @@ class DatabaseBackend(BaseBackend):
     def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
         """See BaseBackend.atomic(). ``using`` can only be the database that has the lock."""
         return self._transactions.atomic(lease, using)
+
+    def prepare(self, deadline: float | None = None) -> bool:
+        """See BaseBackend.prepare(). What may be missing is the table."""
+        return make_table(self.database, deadline)
 
     def close(self) -> None:
         """See BaseBackend.close()."""

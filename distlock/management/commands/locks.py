@@ -9,7 +9,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import list_locks, release_lock, show_lock, sweep_locks
+from distlock.commands import list_locks, release_lock, run_lock, show_lock, sweep_locks
 from distlock.commands.arguments import add_common
 from distlock.commands.exits import EPILOG
 
@@ -18,6 +18,7 @@ SUBCOMMANDS = {
     "show": show_lock,
     "release": release_lock,
     "sweep": sweep_locks,
+    "run": run_lock,
 }
 
 

@@ -1,0 +1,165 @@
+"""``manage.py locks run NAME -- COMMAND …``: run a program under a lock, as flock(1) does."""
+
+from __future__ import annotations
+
+import os
+import select
+import shlex
+import sys
+import threading
+from typing import Any
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.clock import clock, left
+from distlock.commands import arguments, text
+from distlock.commands.exits import BUSY, LOST, USAGE, leave
+from distlock.commands.taking import take
+from distlock.exceptions import LockError, LockLost
+from distlock.handler import DEFAULT_ALIAS, locks
+from distlock.lock import Lock
+from distlock.names import MAX_DESCRIPTION
+from distlock.running.run import Outcome, Run, Times
+from distlock.running.signals import Signals
+
+_LONGEST_SLEEP = 60.0
+
+HELP = (
+    "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it. When the"
+    " lock cannot be kept, the program and all that it started are ended before someone else can"
+    " take it."
+)
+
+
+def add_arguments(parser: CommandParser) -> None:
+    arguments.add_name(parser)
+    parser.add_argument(
+        "program",
+        nargs="+",
+        metavar="-- COMMAND",
+        help="The program and its arguments; it sees DISTLOCK_NAME and DISTLOCK_TOKEN.",
+    )
+    parser.add_argument(
+        "--using", default=DEFAULT_ALIAS, metavar="ALIAS", help="The backend's alias in DISTLOCK."
+    )
+    parser.add_argument(
+        "--timeout",
+        type=arguments.patience,
+        metavar="SECONDS",
+        help="Wait for the lock no longer than that; 0 tries once. Waits for ever by default.",
+    )
+    parser.add_argument(
+        "--at-least",
+        type=arguments.seconds,
+        metavar="SECONDS",
+        help="Let the lock stay taken until so long after it was granted, even if the program"
+        " ends earlier.",
+    )
+    parser.add_argument(
+        "--lease",
+        type=arguments.seconds,
+        metavar="SECONDS",
+        help="How long the lock outlives this process; the backend's LEASE by default.",
+    )
+    parser.add_argument(
+        "--grace",
+        type=arguments.seconds,
+        metavar="SECONDS",
+        help="How long the program gets between SIGTERM and SIGKILL; at most"
+        f" {Times.MOST:g} of the lease.",
+    )
+    parser.add_argument(
+        "--busy-code",
+        type=arguments.exit_code,
+        default=BUSY,
+        metavar="CODE",
+        help="What to end with if someone else has the lock (%(default)s).",
+    )
+
+
+def run(
+    command: BaseCommand,
+    *,
+    name: str,
+    program: list[str],
+    using: str,
+    timeout: float | None,
+    at_least: float | None,
+    lease: float | None,
+    grace: float | None,
+    busy_code: int,
+    **others: Any,
+) -> None:
+    if threading.current_thread() is not threading.main_thread():
+        leave(USAGE, "only the main thread can run a program, because it gets the signals")
+    alone = bool(getattr(command, "_called_from_command_line", False))
+    with Signals() as signals:
+        try:
+            lock = Lock(
+                name,
+                using=using,
+                at_least=at_least,
+                lease=lease,
+                description=shlex.join(program)[:MAX_DESCRIPTION],
+                on_lost=lambda lost: signals.ring(),
+            )
+            backend = locks[using]
+            _times(backend.settings.lease if lease is None else lease, grace)
+        except (ValueError, TypeError, ImproperlyConfigured) as error:
+            leave(USAGE, text.escaped(str(error)))
+        take(lock, timeout, prepare=True, busy=busy_code)
+        granted_at = clock()
+        try:
+            times = _times(backend.settings.lease if lease is None else lease, grace)
+            environment = {
+                **os.environ,
+                "DISTLOCK_NAME": name,
+                "DISTLOCK_TOKEN": str(lock.token),
+            }
+            outcome = Run(lock, times, signals, alone=alone)(program, environment)
+            if not backend.keeps_beyond_process and at_least and not outcome.lost:
+                _stay(signals, granted_at + at_least)
+        finally:
+            lost = _leave(command, lock)
+    if lost and not outcome.lost:
+        leave(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {text.escaped(lost)}")
+    _end(outcome, program, alone=alone)
+
+
+def _times(lease: float, grace: float | None) -> Times:
+    try:
+        return Times.of(lease, grace)
+    except ValueError as error:
+        leave(USAGE, f"--{error}")
+
+
+def _stay(signals: Signals, until: float) -> None:
+    """Hold the lock until then, by the local clock, or until a signal would end the program."""
+    while (rest := left(until, _LONGEST_SLEEP)) and not signals.come():
+        select.select([signals], [], [], rest)
+
+
+def _leave(command: BaseCommand, lock: Lock) -> str:
+    """Leave the lock; return why it was lost, if it was."""
+    try:
+        lock.release()
+    except LockLost as error:
+        return str(error)
+    except LockError as error:
+        command.stderr.write(f"the lock is freed when its lease ends: {error}")
+    return ""
+
+
+def _end(outcome: Outcome, program: list[str], *, alone: bool) -> None:
+    what = repr(program[0])
+    if outcome.lost:
+        leave(
+            LOST, f"{what} was ended, with exit code {outcome.code}: {text.escaped(outcome.lost)}"
+        )
+    if outcome.problem:
+        leave(outcome.code, f"{what}: {outcome.problem}")
+    if outcome.code and alone:
+        sys.exit(outcome.code)
+    if outcome.code:
+        leave(outcome.code, f"{what} ended with exit code {outcome.code}")
