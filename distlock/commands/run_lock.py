@@ -110,8 +110,10 @@ def run(
             leave(USAGE, text.escaped(str(error)))
         take(lock, timeout, prepare=True, busy=busy_code)
         granted_at = clock()
+        times = Times.of(backend.settings.lease if lease is None else lease, None)
         try:
-            times = _times(backend.settings.lease if lease is None else lease, grace)
+            # ZooKeeper's servers have had a say in how long that is.
+            times = _times(times.lease, grace)
             environment = {
                 **os.environ,
                 "DISTLOCK_NAME": name,
@@ -121,7 +123,7 @@ def run(
             if not backend.keeps_beyond_process and at_least and not outcome.lost:
                 _stay(signals, granted_at + at_least)
         finally:
-            lost = _leave(command, lock)
+            lost = _leave(command, lock, times.margin)
     if lost and not outcome.lost:
         leave(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {text.escaped(lost)}")
     _end(outcome, program, alone=alone)
@@ -140,10 +142,11 @@ def _stay(signals: Signals, until: float) -> None:
         select.select([signals], [], [], rest)
 
 
-def _leave(command: BaseCommand, lock: Lock) -> str:
+def _leave(command: BaseCommand, lock: Lock, moment: float) -> str:
     """Leave the lock; return why it was lost, if it was."""
     try:
-        lock.release()
+        if lock.remaining > moment:  # else it frees itself sooner than a silent server answers
+            lock.release()
     except LockLost as error:
         return str(error)
     except LockError as error:

@@ -1,0 +1,55 @@
+"""When the servers of a lock are gone, its program is gone before the lock is."""
+
+import pytest
+
+from distlock.commands.exits import LOST
+from tests.contract.watch import eventually
+from tests.running.conftest import gone, now
+
+EXPIRES = {
+    "mariadb": "SELECT UNIX_TIMESTAMP(CONVERT_TZ(expires_at, '+00:00', @@session.time_zone))"
+    " FROM database_lock",
+    "postgresql": "SELECT extract(epoch FROM expires_at) FROM database_lock",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"), [("mariadb", "stop"), ("postgresql", "stop"), ("postgresql", "pause")]
+)
+def test_child_and_grandchildren_are_gone_before_the_deadline(
+    start, backend, beats, kind, server, how
+):
+    """The server is asked afterwards until when, by its own clock, nobody could take the lock."""
+    there = server(kind)
+    run = start("stock", "--lease=2", "--", *beats.command, "stubborn")
+    born = beats.begin()
+    getattr(there, how)()
+    assert run.wait() == LOST
+    assert gone(born)
+    there.heal()
+    ((until,),) = there.execute(EXPIRES[kind])
+    assert beats.last < float(until)
+    assert "could not be renewed" in run.errors
+
+
+def test_a_blip_does_not_end_the_program(start, backend_settings, settings, proxied):
+    settings.DISTLOCK = backend_settings("postgresql")
+    proxy = proxied("postgresql")
+    run = start("stock", "--lease=3", "--", "sh", "-c", "echo here; read word")
+    run.line()
+    proxy.refuse()
+    eventually(lambda: "renewal on 'default' failed" in run.errors)
+    proxy.heal()
+    run.tell()
+    assert run.wait() == 0
+
+
+def test_it_is_so_in_zookeeper_too(start, beats, server, backend_settings, settings):
+    settings.DISTLOCK = backend_settings("zookeeper")
+    run = start("stock", "--", *beats.command, "stubborn")
+    born = beats.begin()
+    server("zookeeper").pause()
+    began = now()
+    assert run.wait() == LOST
+    assert gone(born)
+    assert beats.last < began + 3  # the session's time-out

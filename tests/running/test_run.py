@@ -1,0 +1,208 @@
+"""``manage.py locks run``: a program runs under a lock, and its exit code is passed on."""
+
+import signal
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from distlock import Lock
+from distlock.commands.exits import BUSY, LOST, UNAVAILABLE, USAGE
+from distlock.lease import State
+from distlock.management.commands.locks import Command
+from distlock.owners import is_kept
+from distlock.running.signals import PASSED
+from tests.contract.watch import eventually
+from tests.running.conftest import gone
+from tests.servers.guard import descendants, started_at
+
+pytestmark = pytest.mark.usefixtures("backend")
+
+
+def test_the_program_runs_under_the_lock_and_is_told_of_it(start, backend):
+    run = start("stock", "--", "sh", "-c", "echo $DISTLOCK_NAME $DISTLOCK_TOKEN; read word")
+    name, token = run.line().split()
+    info = backend.inspect("stock")
+    assert (name, int(token)) == ("stock", info.token)
+    assert (info.state, info.owner.pid) == (State.HELD, run.pid)
+    assert info.description == ("sh -c 'echo $DISTLOCK_NAME $DISTLOCK_TOKEN; read word'")
+    run.tell("go on")
+    assert run.wait() == 0
+    assert backend.inspect("stock").state is State.FREE
+
+
+@pytest.mark.parametrize(
+    ("program", "code"),
+    [
+        (["sh", "-c", "exit 7"], 7),
+        (["sh", "-c", "exit 255"], 255),
+        (["sh", "-c", "kill -KILL $$"], 137),
+        (["sh", "-c", "kill -USR2 $$"], 140),
+        (["no-such-program"], 127),
+        (["/etc/passwd"], 126),
+        (["/etc/passwd/program"], 126),
+    ],
+    ids=str,
+)
+def test_the_exit_code_is_what_a_shell_would_say(backend, program, code):
+    with pytest.raises(CommandError) as raised:
+        call_command("locks", "run", "stock", "--", *program)
+    assert raised.value.returncode == code
+    assert backend.inspect("stock").state is State.FREE
+
+
+def test_scripts_see_the_exit_code_and_no_word_more(start):
+    run = start("stock", "--", "sh", "-c", "exit 7")
+    assert (run.wait(), run.errors) == (7, "")
+
+
+def test_what_cannot_be_started_is_told(start):
+    run = start("stock", "--", "no-such-program")
+    run.wait()
+    assert "no-such-program" in run.errors
+    assert "No such file" in run.errors
+
+
+def test_options_of_the_program_are_its_own(start):
+    run = start("stock", "--timeout", "5", "--", "echo", "--timeout", "-v", "--", "--settings=x")
+    assert run.finish() == ["--timeout -v -- --settings=x"]
+
+
+def test_standard_input_and_output_are_the_programs(start):
+    run = start("stock", "--", "cat")
+    run.tell("a line")
+    assert run.line() == "a line"
+
+
+def test_a_busy_lock_is_told_with_its_holder(start):
+    with Lock("stock") as lock:
+        run = start("stock", "--timeout=0", "--", "echo", "ran")
+        assert run.wait() == BUSY
+        assert f"lock stock is held by {lock.info().owner}" in run.errors
+        assert "since" in run.errors
+
+
+def test_a_lock_that_was_left_early_is_told_as_such(start):
+    Lock("stock", at_least=600).acquire()
+    Lock("stock").release()
+    run = start("stock", "--timeout=0", "--", "echo", "ran")
+    assert run.wait() == BUSY
+    assert "was left by" in run.errors
+
+
+def test_the_code_for_a_busy_lock_can_be_chosen(start):
+    with Lock("stock"):
+        assert start("stock", "--timeout=0", "--busy-code=0", "--", "echo", "ran").finish() == []
+
+
+def test_it_waits_for_the_lock(start, backend):
+    with Lock("stock"):
+        run = start("stock", "--timeout=30", "--", "echo", "ran")
+    assert run.finish() == ["ran"]
+
+
+def test_waiting_ends_when_the_time_is_up(start):
+    with Lock("stock"):
+        assert start("stock", "--timeout=0.2", "--", "echo", "ran").wait() == BUSY
+
+
+def test_another_backend_can_be_chosen(start, backend_settings, settings):
+    settings.DISTLOCK = {**backend_settings("sqlite"), **backend_settings("local", alias="here")}
+    with Lock("stock"):
+        assert start("stock", "--using=here", "--", "true").wait() == 0
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        [],
+        ["stock"],
+        ["stock", "--"],
+        ["a\nb", "--", "true"],
+        ["stock", "--using=elsewhere", "--", "true"],
+        ["stock", "--timeout=-1", "--", "true"],
+        ["stock", "--lease=0", "--", "true"],
+        ["stock", "--at-least=nan", "--", "true"],
+        ["stock", "--busy-code=256", "--", "true"],
+        ["stock", "--lease=10", "--grace=4.1", "--", "true"],
+        ["stock", "--no-such-option", "--", "true"],
+    ],
+    ids=str,
+)
+def test_wrong_use_is_refused(arguments):
+    with pytest.raises(SystemExit) as raised:
+        Command().run_from_argv(["manage.py", "locks", "run", *arguments])
+    assert raised.value.code == USAGE
+
+
+def test_a_grace_that_the_lease_cannot_hold_is_refused_with_what_can_be(start):
+    run = start("stock", "--lease=10", "--grace=5", "--", "true")
+    assert run.wait() == USAGE
+    assert "--grace 5: with a lease of 10 s it may be at most 4 s" in run.errors
+
+
+def test_a_backend_that_cannot_be_asked_has_a_code_of_its_own(start, proxied, settings):
+    settings.DISTLOCK = {
+        "default": {
+            "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
+            "LOCATION": "127.0.0.1:1",
+            "OPTIONS": {"timeout": 0.5},
+        }
+    }
+    assert start("stock", "--timeout=1", "--", "true").wait() == UNAVAILABLE
+
+
+def test_nothing_that_the_program_leaves_behind_works_on(start, beats, backend):
+    run = start("stock", "--lease=3", "--", "sh", "-c", '"$@" & read word', "sh", *beats.command)
+    born = beats.begin()
+    run.tell("go on")
+    assert run.wait() == 0
+    assert gone(born)
+
+
+def test_not_even_what_ignores_that_it_should_end(start, beats):
+    program = ["sh", "-c", '"$@" & read word', "sh", *beats.command, "stubborn"]
+    run = start("stock", "--lease=3", "--grace=0.2", "--", *program)
+    born = beats.begin()
+    run.tell("go on")
+    assert run.wait() == 0
+    assert gone(born)
+
+
+def test_no_process_is_left(start):
+    run = start("stock", "--", "sh", "-c", "echo here; read word")
+    run.line()
+    born = {pid: started_at(pid) for pid in descendants(run.pid)}
+    assert len(born) == 3
+    run.tell()
+    run.wait()
+    assert gone(born)
+
+
+def test_the_lock_stays_taken_for_a_while_at_the_least(start, backend):
+    assert start("stock", "--at-least=600", "--", "true").wait() == 0
+    assert is_kept(backend.inspect("stock").owner)
+
+
+def test_a_broken_lock_ends_the_program(start, beats, backend):
+    run = start("stock", "--lease=1.5", "--", *beats.command)
+    born = beats.begin()
+    assert Lock("stock").force_release(backend.inspect("stock").token)
+    assert run.wait() == LOST
+    assert gone(born)
+    assert "was broken" in run.errors
+
+
+def test_leases_longer_than_the_run_are_renewed(start, backend):
+    run = start("stock", "--lease=0.6", "--", "sh", "-c", "read word")
+    first = eventually(lambda: backend.inspect("stock").until)
+    eventually(lambda: backend.inspect("stock").held_for > 1.2)
+    assert backend.inspect("stock").until > first
+    run.tell()
+    assert run.wait() == 0
+
+
+def test_from_code_it_leaves_signals_as_they_were():
+    before = [signal.getsignal(signum) for signum in PASSED]
+    call_command("locks", "run", "stock", "--", "true")
+    assert [signal.getsignal(signum) for signum in PASSED] == before
+    assert signal.set_wakeup_fd(-1) == -1

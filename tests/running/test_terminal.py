@@ -1,0 +1,140 @@
+"""At a terminal, under a real shell: the program has the keyboard, Ctrl-C and Ctrl-Z."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from distlock.lease import State
+from tests.children import _environment
+from tests.contract.watch import eventually
+from tests.settings import INHERITED  # noqa: F401 (the child reads it)
+
+LIMIT = 30.0
+
+
+class Shell:
+    """An interactive bash at a terminal of its own."""
+
+    def __init__(self, folder: Path, python: str) -> None:
+        self.master, slave = pty.openpty()
+        (folder / "manage").write_text(
+            f'#!/bin/sh\nexec {python} -c "from django.core.management import '
+            'execute_from_command_line as run; import sys; run(sys.argv)" "$@"\n'
+        )
+        (folder / "manage").chmod(0o755)
+        self.process = subprocess.Popen(
+            ["bash", "--norc", "--noprofile", "-i"],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+            env={
+                **os.environ,
+                **_environment(),
+                "PS1": "$ ",
+                "PATH": f"{folder}:{os.environ['PATH']}",
+            },
+            cwd=Path(__file__).parents[2],
+        )
+        os.close(slave)
+        self._seen = ""
+
+    def type(self, text: str) -> None:
+        os.write(self.master, text.encode())
+
+    def see(self, pattern: str) -> re.Match[str]:
+        """Wait until this is on the screen, after what was seen last."""
+        until = time.monotonic() + LIMIT
+        while not (match := re.search(pattern, self._seen)):
+            rest = until - time.monotonic()
+            assert rest > 0 and select.select([self.master], [], [], rest)[0], repr(self._seen)
+            self._seen += os.read(self.master, 65536).decode()
+        self._seen = self._seen[match.end() :]
+        return match
+
+    def close(self) -> None:
+        os.killpg(self.process.pid, signal.SIGHUP)
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@pytest.fixture
+def shell(backend, tmp_path):
+    import sys
+
+    shell = Shell(tmp_path, sys.executable)
+    shell.see(r"\$ ")
+    yield shell
+    shell.close()
+
+
+def test_the_keyboard_is_the_programs(shell):
+    shell.type("manage locks run stock -- sh -c 'echo re''ady; read word; echo got-$word'\n")
+    shell.see("ready")
+    shell.type("this\n")
+    shell.see("got-this")
+    shell.type("echo code-$?\n")
+    shell.see("code-0")
+
+
+def test_ctrl_c_ends_the_program_and_the_shell_has_the_terminal_again(shell, backend):
+    shell.type("manage locks run stock -- sh -c 'stty -echo; echo re''ady; sleep 60'\n")
+    shell.see("ready")
+    shell.type("\x03")
+    shell.see(r"\$ ")
+    shell.type("echo code-$?\n")
+    shell.see("echo")  # the terminal shows again what is typed
+    shell.see("code-130")
+    assert backend.inspect("stock").state is State.FREE
+
+
+def test_ctrl_z_stops_it_and_fg_goes_on(shell, backend):
+    shell.type("manage locks run stock -- sh -c 'echo re''ady; read word; echo got-$word'\n")
+    shell.see("ready")
+    shell.type("\x1a")
+    shell.see("Stopped")
+    shell.type("fg\n")
+    shell.see("manage locks run")
+    shell.type("this\n")
+    shell.see("got-this")
+    shell.type("echo code-$?\n")
+    shell.see("code-0")
+
+
+def test_in_the_background_it_runs_without_the_keyboard(shell):
+    shell.type("manage locks run stock -- sh -c 'echo re''ady; read word; echo got-$word' &\n")
+    shell.see("ready")
+    shell.see("")
+    shell.type("\n\n")
+    shell.see("Stopped")  # as anything that reads from the terminal in the background
+    shell.type("fg\n")
+    shell.see("manage locks run")
+    shell.type("this\n")
+    shell.see("got-this")
+
+
+def test_a_program_stopped_past_its_lease_is_not_there_any_more(shell, backend):
+    shell.type(
+        "manage locks run stock --lease=1 -- sh -c 'echo re''ady; read word; echo got-$word'\n"
+    )
+    shell.see("ready")
+    shell.type("\x1a")
+    shell.see("Stopped")
+    eventually(lambda: backend.inspect("stock").state is State.EXPIRED)
+    shell.type("fg\n")
+    shell.see("manage locks run")
+    shell.see("was ended")
+    shell.see(r"\$ ")
+    shell.type("echo code-$?\n")
+    shell.see("code-79")
