@@ -20,7 +20,7 @@ class NameTemplate:
         self.template = template
         self.signature = inspect.signature(function)
         parameters = self.signature.parameters
-        for field in _fields(template):
+        for field in fields(template):
             if field not in parameters:
                 known = ", ".join(parameters) or "none"
                 raise ValueError(
@@ -35,12 +35,13 @@ class NameTemplate:
         return self.template.format(**bound.arguments)
 
 
-def _fields(template: str) -> list[str]:
-    fields = []
+def fields(template: str) -> list[str]:
+    """Return the names that a template mentions; ValueError if it is none."""
+    mentioned = []
     for _, field, spec, _ in string.Formatter().parse(template):
         if field is None:
             continue
         # "account.pk" and "items[0]" begin with the parameter's name
-        fields.append(field.replace("[", ".").split(".")[0])
-        fields.extend(_fields(spec or ""))
-    return fields
+        mentioned.append(field.replace("[", ".").split(".")[0])
+        mentioned.extend(fields(spec or ""))
+    return mentioned

@@ -16,9 +16,9 @@ from distlock.celery import queueing
 from distlock.celery.current import innermost
 from distlock.celery.notes import HEADER, Note
 from distlock.celery.options import TERMINATE
-from distlock.celery.terminating import terminator
 from distlock.exceptions import LockError, LockTimeout, LockUnavailable
 from distlock.lock import Lock
+from distlock.terminating import terminator
 from distlock.wish import Wish
 
 logger = logging.getLogger("distlock.celery")

@@ -33,7 +33,14 @@ MEANINGS = {
     LOST: "the lock was lost, and what ran under it was ended",
 }
 
-EPILOG = "Exit codes: " + "; ".join(f"{code} {text}" for code, text in MEANINGS.items()) + "."
+
+def epilog(*codes: int) -> str:
+    """Return the end of a help text: what these codes mean, all by default."""
+    meanings = (f"{code} {MEANINGS[code]}" for code in codes or MEANINGS)
+    return f"Exit codes: {'; '.join(meanings)}."
+
+
+EPILOG = epilog()
 
 
 def leave(code: int, message: str) -> NoReturn:

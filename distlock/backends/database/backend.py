@@ -15,13 +15,14 @@ from distlock.backends.database import errors
 from distlock.backends.database.access import Access
 from distlock.backends.database.atomic import Transactions
 from distlock.backends.database.batches import around_locked, pieces
+from distlock.backends.database.breaking import break_hold
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import Ask, Dialect, holder
 from distlock.backends.database.direct import Direct
 from distlock.backends.database.first_deploy import make_table
 from distlock.backends.database.lining import Line
-from distlock.backends.database.looking import info, owner, row_of, rows_in_use
+from distlock.backends.database.looking import info, row_of, rows_in_use
 from distlock.backends.database.paging import page
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Runner
@@ -302,24 +303,8 @@ class DatabaseBackend(BaseBackend):
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
         """See BaseBackend.force_release()."""
-        broken: Lease | None = None
-
-        def free(dialect: Dialect, ask: Ask) -> bool:
-            nonlocal broken
-            rows = dialect.rows(ask(dialect.one(name)))
-            if not rows or rows[0].token != token:
-                return False
-            if rows[0].free:
-                return broken is not None  # done, but the answer was lost
-            row = rows[0]
-            rest = (row.until - row.now).total_seconds()
-            claim = Claim(name, owner(row), rest, row.description, row.nonce)
-            broken = claim.granted(token, clock())
-            return bool(ask(dialect.free(name, token=token, nonce=row.nonce)).changed)
-
-        if not self._access.do(free, deadline) or broken is None:
-            return None
-        if self.listener:
+        broken = break_hold(self._access, name, token, deadline)
+        if broken and self.listener:
             self.listener.lease_lost(broken, "it was broken")
         return broken
 

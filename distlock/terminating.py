@@ -1,8 +1,8 @@
-"""Ends a running task with LockLost as soon as Python can.
+"""Ends what runs under a lock with LockLost, as soon as Python can.
 
-What runs is told in the way its pool allows: the main thread by a signal, which also ends a system
+What runs is told in the way that there is: the main thread by a signal, which also ends a system
 call that blocks; another thread by an exception that Python raises there before the next bytecode;
-a greenlet by throwing it in. None of them comes after the task's body has ended.
+a greenlet by throwing it in. None of them comes after the body has ended.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Terminator:
         except IndexError:
             return
         self.loss = LockLost(
-            f"lock {lease.name!r} (token {lease.token}) was lost while the task was running"
+            f"lock {lease.name!r} (token {lease.token}) was lost while what it protects was running"
         )
         self._raise(self.loss)
 

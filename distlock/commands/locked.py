@@ -1,0 +1,179 @@
+"""A management command that runs once at a time, over all machines."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from inspect import iscoroutinefunction
+from typing import Any, ClassVar
+
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.activity import activity
+from distlock.clock import clock, left
+from distlock.commands import text
+from distlock.commands.arguments import patience
+from distlock.commands.ending import ended_by_signals
+from distlock.commands.exits import BUSY, LOST, UNAVAILABLE, USAGE, epilog, leave
+from distlock.commands.lock_names import check_template, filled_in, own_name
+from distlock.commands.taking import take
+from distlock.exceptions import LockError, LockLost
+from distlock.handler import DEFAULT_ALIAS, locks
+from distlock.lock import Lock
+from distlock.terminating import terminator
+
+_LONGEST_SLEEP = 60.0
+
+
+class LockedCommand(BaseCommand):
+    """Base class of commands of which one instance runs at a time. Write ``handle()`` as always.
+
+    The lock is called ``command:app.name``, or as ``lock_name`` says. Projects that keep their
+    locks in one database or below one ZooKeeper root share all names: choose ``lock_name`` where
+    two of them have a command of the same app and name.
+
+    A command that finds its lock busy, cannot ask for it or loses it raises CommandError, whose
+    ``returncode`` is the exit code; see ``distlock.commands.exits``. SIGTERM and SIGHUP end it with
+    SystemExit, unless the project handles them, so that the lock is freed.
+    """
+
+    #: the lock's name; a template over the command's options: ``"report:{account_id}"``
+    lock_name: ClassVar[str | None] = None
+    #: the alias of the backend in the ``DISTLOCK`` setting
+    lock_using: ClassVar[str] = DEFAULT_ALIAS
+    #: seconds of a lease, which is renewed; None takes the backend's
+    lock_lease: ClassVar[float | None] = None
+    #: seconds for which the lock stays taken after it was granted, even if the command ends earlier
+    lock_at_least: ClassVar[float | None] = None
+    #: shown to those who look at the lock; by default the command's own name
+    lock_description: ClassVar[str] = ""
+    #: seconds to wait for the lock where --lock-timeout is not given; None waits for ever
+    lock_timeout: ClassVar[float | None] = 0
+    #: whether ``handle()`` is ended with LockLost, as soon as Python can, when the lock is lost;
+    #: else it finds out by ``self.lock.check()``, or when it has ended
+    lock_terminates: ClassVar[bool] = True
+
+    #: the lock while ``handle()`` runs; with --no-lock one that is always free to go on
+    lock: Lock
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if iscoroutinefunction(cls.handle):
+            raise TypeError(
+                f"{cls.__qualname__}.handle() cannot be a coroutine function: Django calls it"
+                " without awaiting it"
+            )
+
+    def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
+        """See BaseCommand. Raises ImproperlyConfigured if lock_name names no option."""
+        kwargs.setdefault("epilog", epilog(UNAVAILABLE, BUSY, LOST))
+        parser = super().create_parser(prog_name, subcommand, **kwargs)
+        if self.lock_name is not None:
+            check_template(self.lock_name, type(self), parser)
+        group = parser.add_argument_group("lock")
+        group.add_argument(
+            "--lock-timeout",
+            type=patience,
+            metavar="SECONDS",
+            default=self.lock_timeout,
+            help="Wait for the lock no longer than that; 0 tries once (%(default)s).",
+        )
+        group.add_argument(
+            "--no-lock",
+            action="store_true",
+            help="Run without the lock, whoever has it.",
+        )
+        return parser
+
+    def execute(self, *args: Any, **options: Any) -> str | None:
+        """See BaseCommand; run it under the lock."""
+        with activity(f"manage.py {own_name(type(self))}"):
+            if options.get("no_lock"):
+                self.lock = _NoLock(self._name(options), using=self.lock_using)
+                return super().execute(*args, **options)
+            with ended_by_signals():
+                return self._execute_locked(args, options)
+
+    def _execute_locked(self, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
+        ending = terminator()
+        try:
+            lock = self.lock = Lock(
+                self._name(options),
+                using=self.lock_using,
+                lease=self.lock_lease,
+                at_least=self.lock_at_least,
+                description=self.lock_description,
+                on_lost=ending.on_lost if self.lock_terminates else None,
+            )
+            _ = locks[lock.using]
+        except (TypeError, ValueError) as error:
+            raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
+        timeout = options.get("lock_timeout", self.lock_timeout)
+        try:
+            take(lock, timeout)
+        except (TypeError, ValueError, OverflowError) as error:
+            leave(USAGE, f"--lock-timeout: {error}")
+        granted_at = clock()
+        with self._left(lock, granted_at), ending:
+            return super().execute(*args, **options)
+
+    @contextmanager
+    def _left(self, lock: Lock, granted_at: float) -> Iterator[None]:
+        """Leave the lock in the end, and tell if it was lost."""
+        try:
+            yield
+        except Exception as error:
+            lost = _loss(lock)
+            self._stay(lock, granted_at)
+            lock.__exit__(type(error), error, error.__traceback__)
+            if lost and isinstance(error, LockLost):
+                leave(LOST, f"ended: {text.escaped(lost)}")
+            raise
+        except BaseException as error:  # interrupted: nobody wants to wait
+            lock.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._stay(lock, granted_at)
+        try:
+            lock.release()
+        except LockLost as error:
+            leave(LOST, f"it ran to its end, but {text.escaped(str(error))}")
+        except LockError as error:
+            self.stderr.write(f"the lock is freed when its lease ends: {error}")
+
+    def _stay(self, lock: Lock, granted_at: float) -> None:
+        """Hold the lock for the rest of its time where it would end with this process."""
+        if (
+            self.lock_at_least is None
+            or locks[lock.using].keeps_beyond_process
+            or not getattr(self, "_called_from_command_line", False)
+        ):
+            return
+        until = granted_at + self.lock_at_least
+        while (rest := left(until, min(_LONGEST_SLEEP, self.lock_at_least))) and lock.held:
+            time.sleep(rest)
+
+    def _name(self, options: dict[str, Any]) -> str:
+        if self.lock_name is None:
+            return f"command:{own_name(type(self))}"
+        return filled_in(self.lock_name, options)
+
+
+class _NoLock(Lock):
+    """Stands in for the lock with --no-lock: whoever has the real one, the command may go on."""
+
+    def check(self) -> None:
+        """Do nothing."""
+
+    def verify(self) -> None:
+        """Do nothing."""
+
+
+def _loss(lock: Lock) -> str:
+    """Return why the lock was lost, if it was."""
+    try:
+        lock.check()
+    except LockLost as error:
+        return str(error)
+    return ""

@@ -1,0 +1,271 @@
+"""``LockedCommand``: one instance at a time runs, and a busy lock has an exit code of its own."""
+
+import io
+import signal
+import threading
+import time
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+from django.core.management import CommandError, call_command
+
+from distlock import Lock, LockLost, LockNotHeld, locks
+from distlock.commands import LockedCommand
+from distlock.commands.exits import BUSY, LOST, UNAVAILABLE, USAGE
+from distlock.lease import State
+from distlock.owners import is_kept
+from tests.commands.processes import manage
+from tests.contract.watch import eventually
+
+NIGHTLY = "command:tests.nightly"
+
+
+class Here(LockedCommand):
+    """A command whose work is what the test says."""
+
+    lock_name = "here"
+
+    def __init__(self, work=lambda command: None):
+        super().__init__(stdout=io.StringIO(), stderr=io.StringIO())
+        self.work = work
+
+    def add_arguments(self, parser):
+        parser.add_argument("--shop", default="main")
+
+    def handle(self, **options):
+        return self.work(self)
+
+
+@pytest.fixture
+def kind():
+    return "sqlite"
+
+
+@pytest.fixture
+def nightly(child, shared):
+    """Start the command ``nightly`` in a process."""
+    return lambda *arguments: child(manage, "nightly", *arguments)
+
+
+def test_it_is_named_after_its_app_and_itself(nightly):
+    run = nightly()
+    token = int(run.line().split()[1])
+    info = locks["default"].inspect(NIGHTLY)
+    assert (info.state, info.token, info.owner.pid) == (State.HELD, token, run.pid)
+    assert info.description == "manage.py tests.nightly"
+    run.tell("good morning")
+    assert run.finish() == ["told good morning"]
+    assert not Lock(NIGHTLY).locked()
+
+
+def test_a_second_one_ends_with_a_code_and_the_holders_name(nightly):
+    first = nightly()
+    first.line()
+    second = nightly()
+    assert second.wait() == BUSY
+    holder = Lock(NIGHTLY).info().owner
+    assert f"lock {NIGHTLY} is held by {holder} (manage.py tests.nightly) since" in second.errors
+
+
+def test_it_waits_as_long_as_it_is_told(nightly):
+    with Lock(NIGHTLY):
+        assert nightly("--lock-timeout=0.1").wait() == BUSY
+        waiting = nightly("--lock-timeout=30")
+    assert waiting.line().startswith("running")
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_it_and_frees_the_lock(nightly, signum):
+    run = nightly()
+    run.line()
+    run.signal(signum)
+    assert run.wait() == 128 + signum
+    assert not Lock(NIGHTLY).locked()
+
+
+def test_ctrl_c_ends_it_and_frees_the_lock(nightly):
+    run = nightly()
+    run.line()
+    run.signal(signal.SIGINT)
+    assert run.wait() != 0
+    assert not Lock(NIGHTLY).locked()
+
+
+def test_who_loses_the_lock_is_ended_at_once(nightly):
+    run = nightly()
+    token = int(run.line().split()[1])
+    with locks["default"].pool.session():
+        assert Lock(NIGHTLY).force_release(token)
+    assert run.wait(60) == LOST
+    assert "was broken" in run.errors
+
+
+def test_help_tells_its_exit_codes(nightly):
+    said = " ".join(" ".join(nightly("--help").finish()).split())
+    for code in (UNAVAILABLE, BUSY, LOST):
+        assert f"{code} " in said
+
+
+# From code
+
+
+def test_the_name_is_filled_in_from_the_options(shared):
+    assert call_command("report", "7", stdout=io.StringIO()) == (
+        "report:7:monthly the monthly report"
+    )
+    assert call_command("report", 8, kind="daily", stdout=io.StringIO()).startswith(
+        "report:8:daily"
+    )
+
+
+def test_it_stays_taken_for_a_while_at_the_least(shared):
+    call_command("report", "7", stdout=io.StringIO())
+    assert is_kept(Lock("report:7:monthly").info().owner)
+    with pytest.raises(CommandError, match="was left by") as raised:
+        call_command("report", "7", stdout=io.StringIO())
+    assert raised.value.returncode == BUSY
+
+
+def test_where_a_lock_ends_with_its_process_the_command_stays(child, backend_settings, settings):
+    settings.DISTLOCK = backend_settings("zookeeper")
+    began = time.monotonic()
+    assert child(manage, "report", "7").wait() == 0
+    assert time.monotonic() - began >= 1.5
+    eventually(lambda: not Lock("report:7:monthly").locked())
+    locks.close_all()
+
+
+def test_a_busy_lock_raises_with_the_code(local):
+    with Lock("here", owner="someone"), pytest.raises(CommandError) as raised:
+        call_command(Here())
+    assert raised.value.returncode == BUSY
+
+
+def test_without_the_lock_it_runs_whoever_has_it(local):
+    def work(command):
+        command.lock.check()
+        command.lock.verify()
+        with pytest.raises(LockNotHeld):
+            _ = command.lock.token
+        return "done"
+
+    with Lock("here", owner="someone"):
+        assert call_command(Here(work), no_lock=True) == "done"
+
+
+def test_an_error_passes_and_frees_the_lock(local):
+    def work(command):
+        assert Lock("here").held
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        call_command(Here(work))
+    assert not Lock("here").locked()
+
+
+@pytest.mark.parametrize("timeout", [-2, float("nan"), "soon"])
+def test_a_limit_that_is_none_is_refused(local, timeout):
+    with pytest.raises(CommandError, match="timeout") as raised:
+        call_command(Here(), lock_timeout=timeout)
+    assert raised.value.returncode == USAGE
+
+
+def test_a_backend_that_cannot_be_asked_has_a_code_of_its_own(settings, backend_settings, server):
+    settings.DISTLOCK = backend_settings("postgresql")
+    server("postgresql").stop()
+    with pytest.raises(CommandError) as raised:
+        call_command(Here())
+    assert raised.value.returncode == UNAVAILABLE
+    locks.close_all()
+
+
+def test_in_another_thread_it_is_ended_just_so(local):
+    inside, ended = threading.Event(), []
+
+    def work(command):
+        inside.set()
+        while True:
+            time.sleep(0.01)
+
+    def run():
+        try:
+            call_command(Here(work))
+        except CommandError as error:
+            ended.append(error.returncode)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    inside.wait()
+    assert Lock("here").force_release(Lock("here").info().token)
+    thread.join()
+    assert ended == [LOST]
+
+
+def test_a_command_that_would_rather_ask_is_not_ended(local):
+    class Asking(Here):
+        lock_terminates = False
+
+    def work(command):
+        Lock("here").force_release(command.lock.token)
+        with pytest.raises(LockLost):
+            command.lock.check()
+
+    with pytest.raises(CommandError, match="ran to its end") as raised:
+        call_command(Asking(work))
+    assert raised.value.returncode == LOST
+
+
+def test_a_name_of_no_option_is_refused_before_anything_runs():
+    class Wrong(Here):
+        lock_name = "report:{account}"
+
+    with pytest.raises(ImproperlyConfigured, match=r"'account'.*options are:.*shop"):
+        Wrong().create_parser("manage.py", "wrong")
+
+
+@pytest.mark.parametrize("template", ["a{", "a{}", "", " a", "a\n"])
+def test_a_template_that_is_none_is_refused(template):
+    class Wrong(Here):
+        lock_name = template
+
+    with pytest.raises(ImproperlyConfigured, match="lock_name="):
+        Wrong().create_parser("manage.py", "wrong")
+
+
+def test_options_that_give_no_name_are_wrong_use(local):
+    class Named(Here):
+        lock_name = "{shop}"
+
+    with pytest.raises(CommandError, match="lock_name=") as raised:
+        call_command(Named(), shop="a\nb")
+    assert raised.value.returncode == USAGE
+
+
+def test_attributes_that_cannot_be_are_told_by_name(local):
+    class Wrong(Here):
+        lock_at_least = 0
+
+    with pytest.raises(ImproperlyConfigured, match="at_least must be .* got 0"):
+        call_command(Wrong())
+
+
+def test_a_coroutine_is_no_handle():
+    with pytest.raises(TypeError, match="coroutine"):
+
+        class Wrong(LockedCommand):
+            async def handle(self, **options):
+                pass
+
+
+def test_other_handlers_of_signals_are_left_alone(local):
+    def theirs(number, frame):
+        pass
+
+    before = signal.signal(signal.SIGTERM, theirs)
+    try:
+        call_command(Here(lambda command: str(signal.getsignal(signal.SIGTERM) is theirs)))
+        assert signal.getsignal(signal.SIGTERM) is theirs
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    call_command(Here())
+    assert signal.getsignal(signal.SIGTERM) is before

@@ -1,0 +1,12 @@
+"""Says that it runs, and goes on until it is told something."""
+
+from distlock.commands import LockedCommand
+from tests.children import hear, say
+
+
+class Command(LockedCommand):
+    help = "Does what is done at night."
+
+    def handle(self, **options):
+        say("running", self.lock.token)
+        say("told", hear())
