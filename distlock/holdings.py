@@ -227,6 +227,11 @@ class Holdings:
             raise loss
         return hold
 
+    def all(self) -> list[Hold]:
+        """Return what this process holds, by what it knows."""
+        with self._mutex:
+            return [hold for hold in self._holds.values() if not hold.ended]
+
     def lose(self, hold: Hold, reason: str) -> None:
         """Note that the backend no longer knows this hold."""
         self._keeper.lose(hold, reason)

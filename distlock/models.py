@@ -36,6 +36,23 @@ class DatabaseLock(models.Model):
         verbose_name = _("database lock")
         verbose_name_plural = _("database locks")
         constraints = [models.UniqueConstraint(fields=["lock"], name="uiq_idx_lock")]
+        permissions = [
+            ("force_release_lock", _("Can force the release of a lock")),
+            ("sweep_locks", _("Can sweep locks")),
+        ]
 
     def __str__(self) -> str:
         return str(self.lock)
+
+
+class HeldLock(DatabaseLock):
+    """What the admin lists as held locks, whichever backend they are in: it has no rows of its own.
+
+    The permission to see them is that of DatabaseLock.
+    """
+
+    class Meta:
+        proxy = True
+        default_permissions = ()
+        verbose_name = _("held lock")
+        verbose_name_plural = _("held locks")

@@ -15,8 +15,11 @@ _inherited: dict[str, Any] = json.loads(os.environ.get(INHERITED, "{}"))
 
 SECRET_KEY = "only for tests"
 INSTALLED_APPS = [
-    "django.contrib.contenttypes",
+    "django.contrib.admin",
     "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.messages",
+    "django.contrib.sessions",
     "django.contrib.staticfiles",
     "distlock",
     "locksite.shop",

@@ -12,7 +12,12 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 #: Kinds of files that a careless build configuration leaves out.
-INDISPENSABLE = ("distlock/py.typed", "distlock/migrations/0001_initial.py")
+INDISPENSABLE = (
+    "distlock/py.typed",
+    "distlock/migrations/0001_initial.py",
+    "distlock/static/distlock/admin.css",
+    "distlock/templates/admin/distlock/heldlock/list.html",
+)
 
 SMOKE = """
 import django

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Collection, Iterator
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -11,6 +10,7 @@ from distlock.commands import document, table, text
 from distlock.commands.arguments import add_json, add_name, add_using
 from distlock.commands.backends import Backends
 from distlock.commands.exits import NOT_HELD, leave
+from distlock.commands.lines import release_line
 from distlock.lease import LockInfo, State
 from distlock.owners import NAMED, is_named
 
@@ -68,12 +68,4 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
         for place, waiter in enumerate(info.waiters, 1):
             yield f"  {place}.", text.owner(waiter)
     if info.state is not State.FREE and info.token is not None:
-        yield "to break it", break_line(info)
-
-
-def break_line(info: LockInfo) -> str:
-    """Return the command that breaks this hold."""
-    name = text.quoted(info.name)
-    word = name if name.startswith("$'") else shlex.quote(name)
-    end = "-- " if name.startswith("-") else ""
-    return f"manage.py locks release --using={info.using} --token={info.token} {end}{word}"
+        yield "to break it", release_line(info)

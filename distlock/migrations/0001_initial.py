@@ -59,7 +59,24 @@ class Migration(migrations.Migration):
                 "verbose_name": "database lock",
                 "verbose_name_plural": "database locks",
                 "db_table": "database_lock",
+                "permissions": [
+                    ("force_release_lock", "Can force the release of a lock"),
+                    ("sweep_locks", "Can sweep locks"),
+                ],
                 "constraints": [models.UniqueConstraint(fields=("lock",), name="uiq_idx_lock")],
             },
+        ),
+        migrations.CreateModel(
+            name="HeldLock",
+            fields=[],
+            options={
+                "verbose_name": "held lock",
+                "verbose_name_plural": "held locks",
+                "proxy": True,
+                "default_permissions": (),
+                "indexes": [],
+                "constraints": [],
+            },
+            bases=("distlock.databaselock",),
         ),
     ]

@@ -67,6 +67,8 @@ _PROVIDED_BY = {
     "java": "default-jre-headless",
     "zookeeper.jar": "libzookeeper-java",
     "redis-server": "redis-server",
+    "chromium": "chromium",
+    "xgettext": "gettext",
 }
 
 
@@ -77,6 +79,8 @@ def _packages() -> dict[str, Callable[[], bool]]:
         "libzookeeper-java": lambda: _has(jar, "zookeeper.jar"),
         "default-jre-headless": lambda: _has(program, "java"),
         "redis-server": lambda: _has(program, "redis-server"),
+        "chromium": lambda: _has(program, "chromium"),
+        "gettext": lambda: _has(program, "xgettext") and _has(program, "msgfmt"),
         "openssl": lambda: _has(program, "openssl"),
         "libmariadb-dev": lambda: _has(program, "mariadb_config"),
         "pkg-config": lambda: _has(program, "pkg-config"),

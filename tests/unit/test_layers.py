@@ -37,8 +37,9 @@ LAYERS = [
     ["decorating", "transactions", "terms"],
     ["lock"],
     [""],
-    ["fencing", "checks", "testing", "commands", "admin", "recipes", "management", "running"],
+    ["fencing", "checks", "testing", "commands", "recipes", "management", "running"],
     ["celery", "tasks"],
+    ["admin", "templatetags"],
 ]
 WORDS = {
     "exceptions",

@@ -1,0 +1,17 @@
+"""Held locks of every backend in Django's admin, and the table of the database backend beside them.
+
+Registered by the admin's autodiscovery. To see them takes the permission
+``distlock.view_databaselock``, to break a hold ``distlock.force_release_lock``, and to sweep
+``distlock.sweep_locks``; none of the others stands for these.
+"""
+
+from __future__ import annotations
+
+from django.contrib import admin
+
+from distlock.admin.held import HeldLockAdmin
+from distlock.admin.table import DatabaseLockAdmin
+from distlock.models import DatabaseLock, HeldLock
+
+admin.site.register(HeldLock, HeldLockAdmin)
+admin.site.register(DatabaseLock, DatabaseLockAdmin)

@@ -1,0 +1,61 @@
+"""A lock as a row of a table, or as the subject of a page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from django.utils.functional import Promise
+from django.utils.translation import gettext_lazy as _
+
+from distlock.admin.chosen import Chosen
+from distlock.backends.base import BaseBackend
+from distlock.lease import LockInfo, State
+from distlock.listing import Standing, standing_of
+from distlock.owners import NAMED, is_named
+
+LABELS: dict[Standing, str | Promise] = {
+    Standing.HELD: _("Held"),
+    Standing.EXPIRING: _("Ends soon"),
+    Standing.EXPIRED: _("Expired"),
+    Standing.SUSPENDED: _("Suspended"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What is known of a lock, and how it stands with it; None: nobody holds it."""
+
+    info: LockInfo
+    standing: Standing | None
+    lease: float  # seconds that a lease of its backend usually lasts
+    renew: float  # seconds between two renewals of such a lease
+
+    @classmethod
+    def of(cls, info: LockInfo, backend: BaseBackend, *, suspended: bool = False) -> Listed:
+        """Return a lock as its backend tells of it, or this process of one that is suspended."""
+        standing = None if info.state is State.FREE else standing_of(info, backend.soon)
+        if suspended:
+            standing = Standing.SUSPENDED
+        return cls(info, standing, backend.settings.lease, backend.settings.renew)
+
+    @property
+    def label(self) -> str | Promise:
+        return LABELS[self.standing] if self.standing else _("Free")
+
+    @property
+    def value(self) -> str:
+        """What a form says for this hold."""
+        return str(Chosen.of(self.info))
+
+    @property
+    def percent(self) -> int | None:
+        """How much is left of a usual lease, in percent; None where no end is known."""
+        if self.info.remaining is None:
+            return None
+        return round(100 * min(self.info.remaining / self.lease, 1.0))
+
+    @property
+    def owners_name(self) -> str:
+        """The name that the code gave the owner; empty for a thread or task."""
+        owner = self.info.owner
+        return owner.key.removeprefix(NAMED) if owner and is_named(owner) else ""

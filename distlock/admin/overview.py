@@ -1,0 +1,126 @@
+"""All backends at a glance, and one page of the locks in them, merged."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from distlock.admin.asking import Answer, ask_all
+from distlock.admin.listed import Listed
+from distlock.admin.query import SIZE, Cursor, Query
+from distlock.admin.suspended import own_locks
+from distlock.lease import LockInfo
+from distlock.listing import Counts, Order, Page, Standing, page_of, place_of, sorting_key
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """One backend: whether it answers, how fast, and how many locks are in use there."""
+
+    alias: str
+    kind: str
+    counts: Counts | None
+    problem: str
+    milliseconds: float
+
+    @property
+    def full(self) -> str:
+        """What the backend would call itself in an error."""
+        return f"DISTLOCK[{self.alias!r}]"
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """What the page of held locks shows."""
+
+    cards: list[Card]
+    rows: list[Listed]
+    found: int
+    hosts: list[str]
+    next: str
+    previous: str
+
+    @property
+    def silent(self) -> list[Card]:
+        """The backends that have not answered."""
+        return [card for card in self.cards if card.counts is None]
+
+    @property
+    def expired(self) -> int:
+        """How many leases have ended and wait for a sweep."""
+        return sum(card.counts.expired for card in self.cards if card.counts)
+
+
+#: Hosts that are proposed for the filter.
+_MOST_HOSTS = 500
+
+
+def overview(query: Query) -> Overview:
+    """Ask all backends and return what they say; raises nothing that a backend could cause."""
+    answers = ask_all(
+        query.aliases,
+        lambda backend, deadline: backend.page(query.selection(backend.alias), deadline),
+    )
+    pages = {alias: _page(answers[alias], query) for alias in query.asked}
+    every = sorted(
+        (info for page in pages.values() for info in page.locks), key=_sorting(query.order)
+    )
+    shown = every[-SIZE:] if query.backwards else every[:SIZE]
+    more = len(every) > SIZE or any(page.more for page in pages.values())
+    rows = [listed for info in shown if (listed := _listed(info, answers[info.using]))]
+    hosts = {host for page in pages.values() for host in page.hosts if host}
+    return Overview(
+        cards=[_card(answer) for answer in answers.values()],
+        rows=rows,
+        found=sum(page.found for page in pages.values()),
+        hosts=sorted(hosts)[:_MOST_HOSTS],
+        next=_next(query, shown, more),
+        previous=_previous(query, shown, more),
+    )
+
+
+def _page(answer: Answer[Page], query: Query) -> Page:
+    """Return what a backend said, or what this process holds there if it said nothing."""
+    if answer.value is not None:
+        return answer.value
+    selection = query.selection(answer.alias)
+    if query.standing not in (None, Standing.SUSPENDED):
+        return page_of((), selection, 0.0)
+    return page_of(own_locks(answer.alias), replace(selection, standings=frozenset()), 0.0)
+
+
+def _sorting(order: Order) -> Callable[[LockInfo], tuple[object, ...]]:
+    return lambda info: (*sorting_key(place_of(info, order)), info.using)
+
+
+def _listed(info: LockInfo, answer: Answer[Page]) -> Listed | None:
+    if answer.backend is None:
+        return None
+    return Listed.of(info, answer.backend, suspended=answer.value is None)
+
+
+def _card(answer: Answer[Page]) -> Card:
+    return Card(
+        answer.alias,
+        type(answer.backend).__name__.removesuffix("Backend") if answer.backend else "",
+        answer.value.counts if answer.value else None,
+        answer.problem,
+        answer.seconds * 1000,
+    )
+
+
+def _next(query: Query, shown: Sequence[LockInfo], more: bool) -> str:
+    # Who came back from a later page can go there again.
+    if not shown or not (more or query.backwards):
+        return ""
+    return query.url(after=Cursor.at(shown[-1], query.order), before=None)
+
+
+def _previous(query: Query, shown: Sequence[LockInfo], more: bool) -> str:
+    if query.backwards:
+        return query.url(before=Cursor.at(shown[0], query.order), after=None) if more else ""
+    if query.after is None:
+        return ""
+    if not shown:
+        return query.first
+    return query.url(before=Cursor.at(shown[0], query.order), after=None)

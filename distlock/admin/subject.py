@@ -1,0 +1,59 @@
+"""One lock with all that is known of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.contrib.admin.models import LogEntry
+
+from distlock.admin.asking import ask_all
+from distlock.admin.listed import Listed
+from distlock.admin.log import entries
+from distlock.admin.meaning import consequences, meaning
+from distlock.admin.suspended import own_locks
+from distlock.commands.lines import release_line, show_line
+from distlock.lease import LockInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What the page about a lock shows. ``listed`` is None if its backend could not be asked."""
+
+    alias: str
+    name: str
+    listed: Listed | None
+    problem: str
+    meaning: Sequence[str]
+    consequences: Sequence[str]
+    show_line: str
+    release_line: str
+    log: Sequence[LogEntry]
+
+    @property
+    def can_be_released(self) -> bool:
+        """Whether there is a hold to break, and someone to tell so."""
+        return not self.problem and self.listed is not None and self.listed.standing is not None
+
+
+def subject(alias: str, name: str) -> Subject:
+    """Ask for a lock; raises nothing that its backend could cause."""
+    (answer,) = ask_all([alias], lambda backend, deadline: backend.inspect(name, deadline)).values()
+    listed = None
+    if answer.backend is not None:
+        if answer.value is not None:
+            listed = Listed.of(answer.value, answer.backend)
+        elif mine := [info for info in own_locks(alias) if info.name == name]:
+            listed = Listed.of(mine[0], answer.backend, suspended=True)
+    held = listed is not None and listed.standing is not None
+    return Subject(
+        alias,
+        name,
+        listed,
+        answer.problem,
+        meaning(listed, answer.backend) if listed and answer.backend else [],
+        consequences([listed]) if listed else [],
+        show_line(LockInfo(name, alias)),
+        release_line(listed.info) if listed and held else "",
+        entries(alias, name),
+    )

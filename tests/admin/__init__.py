@@ -1,0 +1,1 @@
+"""The pages about held locks in Django's admin."""

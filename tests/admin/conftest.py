@@ -1,0 +1,148 @@
+"""Users with and without the rights, backends of several kinds, and locks in them."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from types import SimpleNamespace
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Permission, User
+from django.contrib.sessions.models import Session
+from django.test import Client
+from django.urls import reverse
+from django.utils import translation
+
+from distlock import Lock, LockLost, LockNotHeld
+from distlock.handler import locks
+from distlock.lease import State
+from tests.admin import holders
+
+RIGHTS = {
+    "nobody": None,  # not even of the staff
+    "staff": (),
+    "viewer": ("view_databaselock",),
+    "breaker": ("view_databaselock", "force_release_lock"),
+    "sweeper": ("view_databaselock", "sweep_locks"),
+    "blind": ("force_release_lock", "sweep_locks"),  # may do, but not see
+    "operator": ("view_databaselock", "force_release_lock", "sweep_locks"),
+}
+
+
+@pytest.fixture(scope="module")
+def users(sqlite):
+    """The users by what they may do."""
+    made = {}
+    for name, permissions in RIGHTS.items():
+        user = User.objects.create_user(name, is_staff=permissions is not None)
+        for codename in permissions or ():
+            user.user_permissions.add(
+                Permission.objects.get(content_type__app_label="distlock", codename=codename)
+            )
+        made[name] = user
+    yield made
+    LogEntry.objects.all().delete()
+    Session.objects.all().delete()
+    User.objects.filter(username__in=RIGHTS).delete()
+
+
+@pytest.fixture
+def site(settings):
+    """The site's address is as the test client says."""
+    settings.ALLOWED_HOSTS = ["*"]
+
+
+@pytest.fixture
+def client_of(users, site):
+    """``client_of("viewer")``: a client that this user is signed in with."""
+
+    def sign_in(name, **options):
+        client = Client(**options)
+        client.force_login(users[name])
+        return client
+
+    return sign_in
+
+
+@pytest.fixture
+def operator(client_of):
+    """Someone who may do everything."""
+    return client_of("operator")
+
+
+@pytest.fixture
+def speaking(settings):
+    """``speaking(client, "de")``: let the site speak this language with a client."""
+
+    def speak(client, language):
+        settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
+        client.cookies[settings.LANGUAGE_COOKIE_NAME] = language
+
+    yield speak
+    translation.deactivate()  # the last request has left it so
+
+
+@pytest.fixture
+def local(backend_settings, settings):
+    """One backend, in this process."""
+    settings.DISTLOCK = backend_settings("local")
+    yield locks["default"]
+    locks.close_all()
+
+
+@pytest.fixture
+def taken():
+    """``taken("a", "b")``: hold locks here until the test ends; the locks."""
+    held = []
+
+    def take(*names, lease=600, **options):
+        new = [Lock(name, lease=lease, **options) for name in names]
+        for lock in new:
+            assert lock.acquire(blocking=False)
+        held.extend(new)
+        return new
+
+    yield take
+    for lock in held:
+        with suppress(LockLost, LockNotHeld):
+            lock.release()
+
+
+@pytest.fixture
+def expired():
+    """``expired("a")``: let a lease run out without a release."""
+
+    def take(name, using="default"):
+        Lock(name, using=using, lease=0.01, renew=False).acquire()
+        while locks[using].inspect(name).state is not State.EXPIRED:
+            time.sleep(0.005)
+        return locks[using].inspect(name)
+
+    return take
+
+
+@pytest.fixture
+def holder(child):
+    """``holder("a", using=…)``: a process that holds these locks; ``tokens`` are theirs."""
+
+    def start(*names, using="default", **options):
+        process = child(holders.hold, using, names, options)
+        process.tokens = [int(token) for token in process.line().split()]
+        return process
+
+    return start
+
+
+URLS = SimpleNamespace(
+    list="admin:distlock_heldlock_changelist",
+    lock="admin:distlock_heldlock_lock",
+    release="admin:distlock_heldlock_release",
+    sweep="admin:distlock_heldlock_sweep",
+)
+
+
+@pytest.fixture
+def url():
+    """``url("list")``: the address of a page."""
+    return lambda page: reverse(getattr(URLS, page))

@@ -1,0 +1,199 @@
+"""Who may see and do what: every address, every method, every kind of user."""
+
+import pytest
+from django.contrib.admin.models import LogEntry
+from django.test import Client
+from django.urls import get_resolver, reverse
+
+from distlock.admin.chosen import Chosen
+from distlock.lease import State
+from distlock.models import DatabaseLock
+from tests.admin.conftest import RIGHTS
+
+SAFE = ["GET", "HEAD"]
+METHODS = [*SAFE, "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
+PAGES = {"list": set(SAFE), "lock": set(SAFE), "release": {"POST"}, "sweep": {"POST"}}
+NEEDS = {
+    "list": {"view_databaselock"},
+    "lock": {"view_databaselock"},
+    "release": {"view_databaselock", "force_release_lock"},
+    "sweep": {"view_databaselock", "sweep_locks"},
+}
+
+
+@pytest.fixture
+def held(local, taken, expired):
+    """A lock that is held, beside one that has expired."""
+    taken("held")
+    expired("expired")
+    return local.inspect("held")
+
+
+def forms(held):
+    return {
+        "release": {"hold": [str(Chosen.of(held))], "confirmed": "yes", "reason": "a test"},
+        "sweep": {"confirmed": "yes"},
+    }
+
+
+def expected(user, page, method):
+    rights = RIGHTS[user]
+    if rights is None:
+        return 302
+    if not NEEDS[page] <= set(rights):
+        return 403
+    if method not in PAGES[page]:
+        return 405
+    return 302 if page in ("release", "sweep") else 200
+
+
+@pytest.mark.parametrize("user", RIGHTS)
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_address_with_every_method(client_of, url, held, local, user, page, method):
+    client = client_of(user)
+    address = url(page)
+    if page == "lock":
+        address += "?backend=default&name=held"
+    logged = LogEntry.objects.count()
+    if method == "POST":
+        response = client.post(address, forms(held).get(page, {}))
+    else:
+        response = client.generic(method, address)
+    status = expected(user, page, method)
+    assert response.status_code == status
+    did = status == 302 and RIGHTS[user] is not None
+    if not did:
+        assert local.inspect("held").state is State.HELD
+        assert local.inspect("expired").state is State.EXPIRED
+        assert LogEntry.objects.count() == logged
+    elif page == "release":
+        assert local.inspect("held").state is State.FREE
+        assert local.inspect("expired").state is State.EXPIRED
+    else:
+        assert local.inspect("held").state is State.HELD
+        assert local.inspect("expired").state is State.FREE
+
+
+def test_these_are_all_addresses_of_the_panel():
+    """A new page has to be added to the tests above."""
+    names = {
+        name
+        for name in get_resolver().namespace_dict["admin"][1].reverse_dict
+        if isinstance(name, str) and name.startswith("distlock_heldlock")
+    }
+    assert names == {
+        f"distlock_heldlock_{page}" for page in ("changelist", "lock", "release", "sweep")
+    }
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_whoever_is_not_signed_in_is_sent_to_sign_in(site, url, local, page):
+    response = Client().post(url(page))
+    assert response.status_code == 302
+    assert response.headers["Location"].startswith(reverse("admin:login"))
+
+
+@pytest.mark.parametrize("page", ["release", "sweep"])
+def test_a_form_from_elsewhere_does_nothing(client_of, url, held, local, page):
+    client = client_of("operator", enforce_csrf_checks=True)
+    assert client.post(url(page), forms(held)[page]).status_code == 403
+    assert local.inspect("held").state is State.HELD
+    assert local.inspect("expired").state is State.EXPIRED
+
+
+@pytest.mark.parametrize("page", ["list", "lock", "release", "sweep"])
+@pytest.mark.parametrize("method", ["get", "head"])
+def test_looking_changes_nothing_whatever_is_asked(operator, url, held, local, page, method):
+    """Everything that a form would send, in the address."""
+    data = {
+        "backend": "default",
+        "name": "held",
+        "action": "release",
+        **forms(held)["release"],
+    }
+    logged = LogEntry.objects.count()
+    getattr(operator, method)(url(page), data)
+    assert local.inspect("held").token == held.token
+    assert local.inspect("expired").state is State.EXPIRED
+    assert LogEntry.objects.count() == logged
+
+
+@pytest.mark.parametrize(
+    ("user", "release", "sweep"),
+    [
+        ("viewer", False, False),
+        ("breaker", True, False),
+        ("sweeper", False, True),
+        ("operator", True, True),
+    ],
+)
+def test_what_one_may_not_do_is_not_offered(client_of, url, held, user, release, sweep):
+    client = client_of(user)
+    page = client.get(url("list")).content.decode()
+    assert (url("release") in page) == release
+    assert ('name="hold"' in page) == release
+    assert (url("sweep") in page) == sweep
+    page = client.get(url("lock"), {"backend": "default", "name": "held"}).content.decode()
+    assert (url("release") in page) == release
+
+
+@pytest.mark.parametrize("user", ["viewer", "operator", "breaker"])
+def test_the_index_leads_to_the_panel_only_those_who_may_see_it(client_of, url, user):
+    assert url("list") in client_of(user).get(reverse("admin:index")).content.decode()
+
+
+@pytest.mark.parametrize("user", ["staff", "blind"])
+def test_the_index_does_not_mention_it_to_others(client_of, url, user):
+    assert url("list") not in client_of(user).get(reverse("admin:index")).content.decode()
+
+
+# The table
+
+
+@pytest.fixture
+def row(sqlite, backend_settings, settings, taken):
+    settings.DISTLOCK = backend_settings("sqlite")
+    taken("in the table")
+    return DatabaseLock.objects.get(lock="in the table")
+
+
+@pytest.mark.parametrize("user", [user for user in RIGHTS if RIGHTS[user]])
+def test_the_table_can_be_read_with_the_permission_to_see_it(client_of, row, user):
+    client = client_of(user)
+    status = 200 if "view_databaselock" in RIGHTS[user] else 403
+    assert client.get(reverse("admin:distlock_databaselock_changelist")).status_code == status
+    change = reverse("admin:distlock_databaselock_change", args=[row.pk])
+    assert client.get(change).status_code == status
+
+
+@pytest.fixture
+def root(users, site):
+    from django.contrib.auth.models import User
+
+    user = User.objects.create_superuser("root")
+    client = Client()
+    client.force_login(user)
+    yield client
+    LogEntry.objects.filter(user=user).delete()
+    user.delete()
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+@pytest.mark.parametrize("page", ["add", "change", "delete"])
+def test_nobody_writes_the_table_not_even_a_superuser(root, row, method, page):
+    args = [] if page == "add" else [row.pk]
+    response = getattr(root, method)(
+        reverse(f"admin:distlock_databaselock_{page}", args=args), {"lock": "other", "post": "yes"}
+    )
+    assert response.status_code == (200 if (page, method) == ("change", "get") else 403)
+    row.refresh_from_db()
+    assert row.lock == "in the table"
+
+
+def test_no_action_deletes_rows(root, row):
+    root.post(
+        reverse("admin:distlock_databaselock_changelist"),
+        {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"},
+    )
+    assert DatabaseLock.objects.filter(pk=row.pk).exists()

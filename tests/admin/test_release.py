@@ -1,0 +1,272 @@
+"""Force release: exactly the holds that were shown, with a reason, and with a trace."""
+
+import logging
+
+import pytest
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
+from django.contrib.messages import get_messages
+
+from distlock import LockLost
+from distlock.admin.chosen import MOST, Chosen
+from distlock.handler import locks
+from distlock.lease import State
+from distlock.models import DatabaseLock
+
+
+@pytest.fixture
+def ask(operator, url):
+    """``ask("a")``: choose these locks of the default backend; the page that asks."""
+
+    def choose(*names, **more):
+        holds = [str(Chosen.of(locks["default"].inspect(name))) for name in names]
+        return operator.post(url("release"), {"hold": holds, **more})
+
+    return choose
+
+
+@pytest.fixture
+def confirm(operator, url):
+    """``confirm(page)``: send the form of that page, with a reason; what is said then."""
+
+    def send(page, reason="it hangs", **more):
+        holds = [str(one.chosen) for one in page.context["current"]]
+        response = operator.post(
+            url("release"), {"hold": holds, "confirmed": "yes", "reason": reason, **more}
+        )
+        response.said = [str(message) for message in get_messages(response.wsgi_request)]
+        return response
+
+    return send
+
+
+def test_the_page_shows_exactly_the_chosen_holds_and_does_nothing_yet(ask, local, taken):
+    one, two, _ = taken("one", "two", "three", description="nightly")
+    page = ask("one", "two")
+    text = page.content.decode()
+    for lock in (one, two):
+        assert lock.name in text
+        assert str(lock.token) in text
+    assert "three" not in text
+    assert str(local.inspect("one").owner.pid) in text
+    assert "The old holder may still be working" in text
+    assert "lock.check()" in text
+    assert one.held
+    assert two.held
+
+
+def test_confirmed_they_are_released_and_their_holders_told(ask, confirm, local, taken):
+    one, two, three = taken("one", "two", "three")
+    response = confirm(ask("one", "two"))
+    assert response.said == [
+        "2 locks were released: <bdi>one</bdi>, <bdi>two</bdi> ",
+    ]
+    for lock in (one, two):
+        assert not lock.held
+        with pytest.raises(LockLost):
+            lock.check()
+    assert three.held
+
+
+def test_a_reason_is_asked_for(ask, confirm, local, taken):
+    (lock,) = taken("one")
+    page = ask("one")
+    for reason in ("", "   "):
+        response = confirm(page, reason)
+        assert response.status_code == 200
+        assert "Please say why." in response.content.decode()
+    assert confirm(page, "x" * 501).status_code == 200
+    assert lock.held
+
+
+def test_a_hold_that_changed_before_the_page_was_shown_is_left_alone(operator, url, local, taken):
+    (lock,) = taken("one")
+    old = Chosen.of(local.inspect("one"))
+    lock.release()
+    (lock,) = taken("one")
+    page = operator.post(url("release"), {"hold": [str(old)]})
+    text = page.content.decode()
+    assert page.context["current"] == []
+    assert f"The hold with token {old.token} is over" in text
+    assert str(lock.token) in text
+    assert "There is nothing left to release." in text
+
+
+def test_a_hold_that_changes_while_the_page_is_shown_is_left_alone(ask, confirm, local, taken):
+    one, two = taken("one", "two")
+    page = ask("one", "two")
+    one.release()
+    (one,) = taken("one")
+    response = confirm(page)
+    assert [said.partition(":")[0] for said in response.said] == [
+        "1 lock was released",
+        "1 lock was left alone, because it was no longer held under the token shown",
+    ]
+    assert one.held
+    assert not two.held
+    assert list(LogEntry.objects.values_list("object_id", flat=True)[:1]) == ["default:two"]
+
+
+def test_a_lock_that_is_free_by_now_is_reported(operator, url, local, taken):
+    (lock,) = taken("one")
+    old = str(Chosen.of(local.inspect("one")))
+    lock.release()
+    page = operator.post(url("release"), {"hold": [old]})
+    assert "is over; the lock is free" in page.content.decode()
+
+
+def test_it_is_written_down_with_owner_token_and_reason(ask, confirm, users, local, taken, caplog):
+    (lock,) = taken("one")
+    token, owner = lock.token, local.inspect("one").owner
+    with caplog.at_level(logging.WARNING, "distlock"):
+        confirm(ask("one"), "the host is on fire")
+    entry = LogEntry.objects.first()
+    assert entry.user == users["operator"]
+    assert entry.content_type == ContentType.objects.get_for_model(DatabaseLock)
+    assert (entry.object_id, entry.object_repr) == ("default:one", "one (default)")
+    assert entry.action_flag == CHANGE
+    message = f"Force released: token {token}, owner {owner}. Reason: the host is on fire"
+    assert entry.get_change_message() == message
+    assert f"'operator' in the admin, lock 'one' on 'default': {message}" in caplog.messages
+
+
+def test_the_log_leads_to_the_page_of_the_lock_which_shows_it(ask, confirm, operator, local, taken):
+    taken("one: a/b?c")
+    confirm(ask("one: a/b?c"), "so that one can see it")
+    address = LogEntry.objects.first().get_admin_url()
+    page = operator.get(address, follow=True)
+    assert page.redirect_chain[-1][0].startswith("/admin/distlock/heldlock/lock/?backend=default")
+    assert "so that one can see it" in page.content.decode()
+
+
+def test_the_log_is_in_the_sites_language_whoever_is_at_work(
+    ask, confirm, operator, local, taken, speaking
+):
+    speaking(operator, "de")
+    taken("one")
+    page = ask("one")
+    assert "Begründung" in page.content.decode()
+    confirm(page)
+    assert LogEntry.objects.first().change_message.startswith("Force released: token")
+
+
+def test_one_comes_back_to_the_same_list(ask, confirm, local, taken):
+    taken("one")
+    page = ask("one", back="?q=on&state=held&nonsense=1")
+    assert page.context["back"].endswith("/?q=on&state=held")
+    response = confirm(page, back="?q=on&state=held")
+    assert response.headers["Location"].endswith("/heldlock/?q=on&state=held")
+
+
+@pytest.mark.parametrize("back", ["https://elsewhere.example/", "//elsewhere.example", "?after=x"])
+def test_one_is_never_sent_elsewhere(ask, confirm, local, taken, url, back):
+    taken("one")
+    assert confirm(ask("one"), back=back).headers["Location"] == url("list") + "?"
+
+
+@pytest.mark.parametrize(
+    "holds",
+    [
+        [],
+        ["nonsense"],
+        ["[]"],
+        ['["default", "1", "name"]'],
+        ['["default", 1, ""]'],
+        ['["default", 1, ' + '"' + "x" * 565 + '"]'],
+        [f'["default", {number}, "x"]' for number in range(MOST + 1)],
+        ["[" * 5000],
+    ],
+)
+def test_what_names_no_holds_is_refused(operator, url, local, taken, holds):
+    (lock,) = taken("x")
+    response = operator.post(url("release"), {"hold": holds, "confirmed": "yes", "reason": "a"})
+    assert response.status_code == 302
+    assert lock.held
+
+
+def test_a_hundred_at_once_can_be_released(ask, confirm, local, taken):
+    names = [f"many:{number:03}" for number in range(MOST)]
+    held = taken(*names)
+    assert confirm(ask(*names)).said[0].startswith("100 locks were released")
+    assert not any(lock.held for lock in held)
+
+
+def test_a_backend_that_there_is_not(operator, url, local):
+    holds = ['["elsewhere", 1, "x"]']
+    page = operator.post(url("release"), {"hold": holds})
+    assert "DISTLOCK" in page.content.decode()
+    response = operator.post(url("release"), {"hold": holds, "confirmed": "yes", "reason": "a"})
+    said = [str(message) for message in get_messages(response.wsgi_request)]
+    assert said[0].startswith("1 lock was not released, because its backend could not be asked")
+
+
+def test_an_expired_hold_can_be_released_too(ask, confirm, local, expired):
+    expired("gone")
+    assert confirm(ask("gone")).said[0].startswith("1 lock was released")
+    assert local.inspect("gone").state is State.FREE
+
+
+# A backend that cannot be asked
+
+
+@pytest.fixture
+def behind_a_network(proxied, backend_settings, settings, taken):
+    """Locks in a database that can be cut off."""
+    entry = backend_settings("mariadb", OPTIONS={"timeout": 1})
+    network = proxied("mariadb")
+    settings.DISTLOCK = entry
+    held = taken("one", "two")
+    yield network, held
+    network.heal()
+    locks.close_all()
+
+
+def test_a_backend_that_is_gone_at_the_last_moment(ask, confirm, behind_a_network):
+    network, _ = behind_a_network
+    page = ask("one", "two")
+    network.refuse()
+    response = confirm(page)
+    (said,) = response.said
+    assert said.startswith("2 locks were not released, because their backend could not be asked")
+
+
+def test_an_answer_that_is_lost_is_told_as_such_and_written_down(ask, confirm, behind_a_network):
+    network, _ = behind_a_network
+    page = ask("one")
+    network.drop_replies()
+    (said,) = confirm(page).said
+    assert said.startswith("1 lock may have been released or not, because no answer came")
+    assert "Told to release token" in LogEntry.objects.first().change_message
+
+
+def test_a_trace_that_cannot_be_written_is_told(ask, confirm, local, taken, caplog, monkeypatch):
+    """The hold is broken by then; the site's own log still says who did it."""
+    from django.db import OperationalError
+
+    def fail(*args, **kwargs):
+        raise OperationalError("the disk is full")
+
+    (lock,) = taken("one")
+    page = ask("one")
+    with monkeypatch.context() as patched, caplog.at_level(logging.WARNING, "distlock"):
+        patched.setattr(LogEntry, "save", fail)
+        response = confirm(page)
+    assert not lock.held
+    assert response.said[1].startswith("This could not be written to the admin’s log")
+    assert any("'operator' in the admin, lock 'one'" in line for line in caplog.messages)
+
+
+def test_a_request_in_a_transaction_releases_all_the_same(
+    ask, confirm, sqlite, backend_settings, settings, taken
+):
+    """On SQLite the sessions of the locks would wait for the transaction of the request."""
+    from tests.databases import publish
+
+    settings.DISTLOCK = backend_settings("sqlite")
+    publish("default", {"ATOMIC_REQUESTS": True})
+    try:
+        (lock,) = taken("one")
+        assert confirm(ask("one")).said[0].startswith("1 lock was released")
+        assert locks["default"].inspect("one").state is State.FREE
+    finally:
+        publish("default", {"ATOMIC_REQUESTS": False})
