@@ -28,7 +28,7 @@ LAYERS = [
     ["backends.base"],
     ["backends"],
     ["handler"],
-    ["asking", "hold", "calls", "waits"],
+    ["asking", "hold", "calls", "waits", "terminating"],
     ["events", "turns", "withdrawals"],
     ["news"],
     ["keeper"],
