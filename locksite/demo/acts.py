@@ -14,11 +14,13 @@ from distlock import locks
 from locksite.demo import verdicts
 from locksite.demo.models import Counter, Entry
 from locksite.demo.processes import Crew
+from locksite.shop import sales
 from locksite.shop.models import Event
 
 WORKERS = 5
 ADDITIONS = 20
 SEATS = 20
+EXPIRED = 3  # orders that nobody has paid for in time
 LEASE = 2.0  # seconds, where a lock may have a lease of its own length
 
 
@@ -63,7 +65,16 @@ def ticket_rush(crew: Crew) -> Iterator[Finding]:
 
 
 def _sell_out(crew: Crew, *, locked: bool) -> int:
-    event = Event.objects.create(
+    event = _new_event()
+    try:
+        crew.together("buy_all", event=event.pk, locked=locked)
+        return int(event.orders.aggregate(sold=Sum("quantity", default=0))["sold"])
+    finally:
+        event.delete()
+
+
+def _new_event() -> Event:
+    return Event.objects.create(
         slug=f"demo-{uuid.uuid4().hex}",
         title="Demo evening",
         performer="Everyone",
@@ -73,11 +84,22 @@ def _sell_out(crew: Crew, *, locked: bool) -> int:
         seats=SEATS,
         seats_left=SEATS,
     )
+
+
+def expired_orders(crew: Crew) -> Iterator[Finding]:
+    """Cron starts one command on all machines at once: it runs on one of them."""
+    event = _new_event()
     try:
-        crew.together("buy_all", event=event.pk, locked=locked)
-        return int(event.orders.aggregate(sold=Sum("quantity", default=0))["sold"])
+        for buyer in range(EXPIRED):
+            sales.buy(event.pk, f"Late {buyer}", 2, reserved_until=timezone.now())
+        ran = crew.together("release_expired_orders", event=event.slug).count(True)
+        event.refresh_from_db()
     finally:
         event.delete()
+    left = event.seats_left
+    what = f"{crew.size} × release_expired_orders"
+    yield Finding(f"{what}, at once", "1 runs", f"{ran} ran", ran == 1)
+    yield Finding("Seats on sale again", str(SEATS), str(left), left == SEATS)
 
 
 def three_clients(crew: Crew) -> Iterator[Finding]:

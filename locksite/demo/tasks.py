@@ -7,9 +7,11 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
 from typing import Any
 
+from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from distlock import Lock
+from distlock.commands.exits import BUSY
 from locksite.demo import background
 from locksite.demo.models import Counter, Entry
 from locksite.demo.worker import Boss
@@ -76,10 +78,22 @@ def _buy_carelessly(event: int) -> None:
         Order.objects.create(event_id=event, buyer="Demo", quantity=1)
 
 
+def release_expired_orders(boss: Boss, event: str) -> bool:
+    """Run the shop's command, as cron does; False if it is another process's turn."""
+    try:
+        call_command("release_expired_orders", event=event, verbosity=0)
+    except CommandError as error:
+        if error.returncode != BUSY:
+            raise
+        return False
+    return True
+
+
 TASKS: Mapping[str, Callable[..., Any]] = {
     "add": add,
     "hold": hold,
     "buy_all": buy_all,
+    "release_expired_orders": release_expired_orders,
     "keep_adding": background.keep_adding,
     "keep_buying": background.keep_buying,
 }

@@ -61,6 +61,8 @@ class Order(models.Model):
     quantity = models.PositiveIntegerField()
     channel = models.CharField(max_length=10, choices=Channel, default=Channel.WEB)
     token = models.BigIntegerField(null=True)
+    # Until then the seats are only kept; None once they are paid for.
+    reserved_until = models.DateTimeField(null=True, blank=True)
     created_at = models.DateTimeField(auto_now_add=True)
 
     class Meta:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TypeVar
 
 from django.db import router, transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
 
 from distlock import Lock, LockError, locks
 from locksite.shop.models import Event, Order
@@ -36,12 +39,14 @@ def buy(
     *,
     channel: str = Order.Channel.WEB,
     pay: Callable[[int], None] = free_of_charge,
+    reserved_until: datetime | None = None,
     timeout: float | None = None,
 ) -> Order:
     """Sell seats to ``buyer`` and return the order.
 
     ``pay`` takes the money. It may take its time: it runs under the lock but outside of any
-    transaction, and is given the fencing token to pass on. ``timeout`` is in seconds,
+    transaction, and is given the fencing token to pass on. With ``reserved_until`` the seats are
+    only kept until then, unless the order is confirmed before. ``timeout`` is in seconds,
     :data:`PATIENCE` by default.
 
     Raises :class:`SoldOut`, ``Event.DoesNotExist``, and :class:`distlock.LockError` when the lock
@@ -62,21 +67,35 @@ def buy(
                 quantity=quantity,
                 channel=channel,
                 token=lock.token,
+                reserved_until=reserved_until,
             )
 
     return alone_with(event_id, f"sale of {quantity}", sell, timeout)
 
 
-def cancel(order: Order) -> bool:
+def confirm(order: Order) -> bool:
+    """Sell for good what was only reserved; False if the time for that is over."""
+    orders = Order.objects.filter(pk=order.pk, reserved_until__gt=Now())
+    return bool(orders.update(reserved_until=None))
+
+
+def expired() -> QuerySet[Order]:
+    """Return the orders that were not confirmed in time."""
+    return Order.objects.filter(reserved_until__lte=Now())
+
+
+def cancel(order: Order, among: QuerySet[Order] | None = None) -> bool:
     """Take an order back and its seats with it; False if it was taken back already.
 
-    Raises :class:`distlock.LockError` as :func:`buy` does.
+    ``among``: or if it is none of these by then. Raises :class:`distlock.LockError` as :func:`buy`
+    does.
     """
+    orders = Order.objects.all() if among is None else among
 
     def take_back(lock: Lock) -> bool:
         left = seats_left(order.event_id)
         with committing(lock):
-            deleted, _ = Order.objects.filter(pk=order.pk).delete()
+            deleted, _ = orders.filter(pk=order.pk).delete()
             if deleted:
                 stock = Event.objects.filter(pk=order.event_id)
                 stock.fenced_update(lock.token, seats_left=left + order.quantity)

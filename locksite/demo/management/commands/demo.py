@@ -18,6 +18,7 @@ from locksite.demo.processes import Crew, WorkerFailed
 ACTS: dict[str, Callable[[Crew], Iterator[acts.Finding]]] = {
     "Shared counter": acts.shared_counter,
     "Ticket shop": acts.ticket_rush,
+    "Expired orders": acts.expired_orders,
     "Three clients": acts.three_clients,  # the last: one of the crew dies in it
 }
 LINE = "  {what:<46}{expected:<12}{seen:<15}{ok}"
