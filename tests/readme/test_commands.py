@@ -1,0 +1,68 @@
+"""Every command in the README runs as it stands there, and every exit code is in its tables."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from distlock.commands.exits import MEANINGS
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+#: What the reader has besides; it does nothing.
+PROGRAMS = ["backup-database", "celery"]
+
+
+def snippets(language):
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def lines():
+    commands = [line for snippet in snippets("bash") for line in snippet.splitlines()]
+    for snippet in snippets("crontab"):
+        # Five fields say when.
+        commands += [line.split(None, 5)[5] for line in snippet.splitlines()]
+    return commands
+
+
+@pytest.fixture(scope="module")
+def shell(tmp_path_factory):
+    """A shell as the reader's, with the site's database still empty."""
+    folder = tmp_path_factory.mktemp("reader")
+    for program in [*PROGRAMS, "python"]:
+        does = f'exec {sys.executable} "$@"' if program == "python" else ""
+        (folder / program).write_text(f"#!/bin/sh\n{does}\n")
+        (folder / program).chmod(0o755)
+    environment = {
+        **os.environ,
+        "PATH": f"{folder}:{os.environ['PATH']}",
+        "DATABASE_URL": f"sqlite:///{folder}/db.sqlite3",
+    }
+    environment.pop("DJANGO_SETTINGS_MODULE", None)
+
+    def run(line):
+        return subprocess.run(
+            ["bash", "-ec", line], cwd=ROOT, env=environment, capture_output=True, text=True
+        )
+
+    return run
+
+
+@pytest.mark.parametrize("line", lines())
+def test_a_command_runs(shell, line):
+    done = shell(line)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_there_are_commands():
+    assert len(lines()) >= 4
+
+
+def test_all_exit_codes_are_documented():
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    assert documented == set(MEANINGS)
