@@ -3,9 +3,9 @@
     python benchmarks/admin.py                      # 100,000 held rows; starts a MariaDB
     python benchmarks/admin.py --rows 1000000 --server postgresql
 
-Each line is one request for a page, from the test client to the rendered HTML: the median of several,
-the slowest, and the statements that the database of the locks was asked. With ``--check`` the exit
-code is 1 unless the slowest took less than a second.
+Each line is a page, from the request of a test client to the rendered HTML: the median of several
+requests, the slowest, and the statements that the database of the locks was asked. With ``--check``
+the exit code is 1 unless the slowest took less than a second.
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.fields import ExactCharField
 from distlock.names import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
+from distlock.printable import escaped
 
 
 class DatabaseLock(models.Model):
@@ -42,7 +43,7 @@ class DatabaseLock(models.Model):
         ]
 
     def __str__(self) -> str:
-        return str(self.lock)
+        return escaped(self.lock)
 
 
 class HeldLock(DatabaseLock):

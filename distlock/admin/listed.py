@@ -11,7 +11,7 @@ from distlock.admin.chosen import Chosen
 from distlock.backends.base import BaseBackend
 from distlock.lease import LockInfo, State
 from distlock.listing import Standing, standing_of
-from distlock.owners import NAMED, is_named
+from distlock.owners import NAMED, is_kept, is_named
 
 LABELS: dict[Standing, str | Promise] = {
     Standing.HELD: _("Held"),
@@ -39,7 +39,21 @@ class Listed:
         return cls(info, standing, backend.settings.lease, backend.settings.renew)
 
     @property
+    def is_kept(self) -> bool:
+        """Whether its holder has left it, and it stays taken for the rest of its time."""
+        return self.info.owner is not None and is_kept(self.info.owner)
+
+    @property
+    def look(self) -> str:
+        """What it is called where colours are chosen."""
+        if self.is_kept and self.standing in (Standing.HELD, Standing.EXPIRING):
+            return "kept"
+        return self.standing.value if self.standing else "free"
+
+    @property
     def label(self) -> str | Promise:
+        if self.look == "kept":
+            return _("Left, stays taken")
         return LABELS[self.standing] if self.standing else _("Free")
 
     @property

@@ -29,6 +29,8 @@ def meaning(listed: Listed, backend: BaseBackend) -> list[str]:
             return list(_expired(listed.info))
         case Standing.SUSPENDED:
             return list(_suspended(listed.info))
+    if listed.is_kept:
+        return list(_kept(listed.info))
     return [*_held(listed), *_where(listed.info, backend)]
 
 
@@ -48,6 +50,14 @@ def consequences(listed: Iterable[Listed]) -> list[str]:
             " everything else it writes is not."
         ),
     ]
+
+
+def _kept(info: LockInfo) -> Iterator[str]:
+    yield _(
+        "Its holder has left it, but wanted it to stay taken for a while: it is free in %(time)s."
+        " Nobody works under it any more. Broken, it could be taken at once, which its holder"
+        " wanted to prevent."
+    ) % {"time": span(info.remaining)}
 
 
 def _held(listed: Listed) -> Iterator[str]:

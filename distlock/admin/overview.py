@@ -68,12 +68,12 @@ def overview(query: Query) -> Overview:
     shown = every[-SIZE:] if query.backwards else every[:SIZE]
     more = len(every) > SIZE or any(page.more for page in pages.values())
     rows = [listed for info in shown if (listed := _listed(info, answers[info.using]))]
-    hosts = {host for page in pages.values() for host in page.hosts if host}
+    hosts = {host for page in pages.values() for host in page.hosts if host.isprintable()}
     return Overview(
         cards=[_card(answer) for answer in answers.values()],
         rows=rows,
         found=sum(page.found for page in pages.values()),
-        hosts=sorted(hosts)[:_MOST_HOSTS],
+        hosts=sorted(hosts - {""})[:_MOST_HOSTS],
         next=_next(query, shown, more),
         previous=_previous(query, shown, more),
     )

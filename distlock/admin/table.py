@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import parse_qs
 
 from django.contrib import admin, messages
@@ -45,29 +46,37 @@ class DatabaseFilter(admin.SimpleListFilter):
         return queryset  # the admin has chosen the database already, for all of its pages
 
 
+def _shown(name: str) -> Callable[[DatabaseLock], str]:
+    """Return what shows a field whose text may be anybody's."""
+
+    field: Any = DatabaseLock._meta.get_field(name)
+
+    @admin.display(description=field.verbose_name, ordering=name)
+    def show(lock: DatabaseLock) -> str:
+        return visible(getattr(lock, name))
+
+    show.__name__ = f"shown_{name}"
+    return show
+
+
 class DatabaseLockAdmin(_Base):
     """Rows as they are. What can be done to locks is done on the pages about held locks."""
 
-    list_display = ("shown_name", "host", "process", "token", "acquired_at", "expires_at")
-    list_display_links = ("shown_name",)
+    list_display = (_shown("lock"), _shown("host"), "process", "token", "acquired_at", "expires_at")
     list_filter = (DatabaseFilter,)
     list_per_page = 50
     search_fields = ("lock",)
     ordering = ("lock",)
     show_full_result_count = False
-    fields = (
-        "shown_name",
-        "shown_description",
-        "owner",
-        "nonce",
-        "host",
+    fields: ClassVar[Any] = (
+        *map(_shown, ("lock", "description", "owner", "nonce", "host")),
         "process",
-        "shown_thread",
+        _shown("thread"),
         "token",
         "acquired_at",
         "expires_at",
     )
-    readonly_fields = fields
+    readonly_fields: ClassVar[Any] = fields
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         return False
@@ -81,18 +90,6 @@ class DatabaseLockAdmin(_Base):
     def get_queryset(self, request: HttpRequest) -> QuerySet[DatabaseLock]:
         """Return the rows of the database that is asked for, or of the first that has locks."""
         return super().get_queryset(request).using(_database(request))
-
-    @admin.display(description=_("name"), ordering="lock")
-    def shown_name(self, lock: DatabaseLock) -> str:
-        return visible(lock.lock)
-
-    @admin.display(description=_("description"))
-    def shown_description(self, lock: DatabaseLock) -> str:
-        return visible(lock.description)
-
-    @admin.display(description=_("thread"))
-    def shown_thread(self, lock: DatabaseLock) -> str:
-        return visible(lock.thread)
 
     def changelist_view(
         self, request: HttpRequest, extra_context: dict[str, Any] | None = None

@@ -5,7 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 
+from django.urls import reverse
+
 from locksite.demo.models import Counter
+from locksite.demo.operator import NAME, operator
 from locksite.demo.processes import Crew
 from locksite.demo.server import HOST, site_server
 from locksite.shop.models import Event
@@ -26,11 +29,15 @@ def serve(port: int | None, say: Callable[[str], object]) -> str:
     counter = Counter.objects.create()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     try:
-        with Crew(GUESTS + COUNTERS) as crew:
+        with operator() as password, Crew(GUESTS + COUNTERS) as crew:
             _start_work(crew, counter.pk)
             thread.start()
             say(f"\n  The shop is open: http://{HOST}:{server.server_port}/")
             say(f"  {GUESTS} guests buy, {COUNTERS} processes count. Ctrl-C closes it.\n")
+            if password:
+                address = reverse("admin:distlock_heldlock_changelist")
+                say(f"  Its locks, for operators: http://{HOST}:{server.server_port}{address}")
+                say(f"  Sign in as {NAME} with the password {password}\n")
             try:
                 thread.join()
             except KeyboardInterrupt:

@@ -12,9 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 from urllib.error import HTTPError
-from urllib.request import Request, urlopen
+from urllib.parse import urlencode
+from urllib.request import HTTPCookieProcessor, Request, build_opener, urlopen
 
 import pytest
+from django.contrib.auth.models import User
 from django.db.models import Sum
 
 from locksite.demo.models import Counter, Entry
@@ -116,6 +118,9 @@ def test_the_site_is_served_and_sells_every_seat_once(
     assert "tidelines" in opened
     event = shop(15, using=using)
 
+    panel = lines_until(process, r"for operators: (http://\S+)")[1]
+    sign_in = lines_until(process, r"Sign in as (\S+) with the password (\S+)")
+    assert "Held locks" in admin_page(panel, *sign_in.groups())
     assert b"Recital" in urlopen(f"{site}/", timeout=LIMIT).read()
     assert urlopen(f"{site}/static/shop/shop.css", timeout=LIMIT).status == 200
 
@@ -135,6 +140,41 @@ def test_the_site_is_served_and_sells_every_seat_once(
     oversold, added, counted = map(int, summary.groups())
     assert oversold == 0
     assert added == counted
+
+
+def admin_page(url: str, user: str, password: str) -> str:
+    """Sign in where the page sends one to, and return the page."""
+    opener = build_opener(HTTPCookieProcessor())
+    form = opener.open(url, timeout=LIMIT)
+    token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', form.read().decode())
+    assert token is not None
+    fields = {"csrfmiddlewaretoken": token[1], "username": user, "password": password, "next": url}
+    opener.open(form.url, urlencode(fields).encode(), timeout=LIMIT).read()
+    return str(opener.open(url, timeout=LIMIT).read().decode())
+
+
+def test_the_operators_password_ends_with_the_demo(
+    manage: Manage, database_url: Callable[[str], str]
+) -> None:
+    process = manage("demo", "--serve", "--port=0", DATABASE_URL=database_url("sqlite"))
+    sign_in = lines_until(process, r"Sign in as (\S+) with the password (\S+)")
+    user = User.objects.get(username=sign_in[1])
+    assert user.check_password(sign_in[2])
+    assert not user.is_superuser
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=LIMIT)
+    user.refresh_from_db()
+    assert not user.has_usable_password()
+
+
+def test_without_debug_there_is_no_operator(
+    manage: Manage, database_url: Callable[[str], str]
+) -> None:
+    process = manage("demo", "--serve", "--port=0", DATABASE_URL=database_url("sqlite"), DEBUG="0")
+    lines_until(process, "The shop is open")
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=LIMIT)
+    assert "password" not in out
 
 
 def buy(url: str) -> int:

@@ -1,0 +1,173 @@
+"""The page about one lock: what is known, what it means, and the command that does the same."""
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+from django.core.management import call_command
+
+from distlock import Lock
+from distlock.handler import locks
+from distlock.lease import State
+from tests.admin import holders
+
+KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
+
+
+@pytest.fixture
+def look(operator, url):
+    """``look("name")``: the page about that lock; its text."""
+
+    def get(name, backend="default", status=200):
+        page = operator.get(url("lock"), {"backend": backend, "name": name})
+        assert page.status_code == status
+        page.text = page.content.decode()
+        return page
+
+    return get
+
+
+@pytest.fixture(params=KINDS)
+def backend(request, backend_settings, settings):
+    """One backend of every kind in turn."""
+    settings.DISTLOCK = backend_settings(request.param)
+    yield locks["default"]
+    locks.close_all()
+
+
+def test_it_tells_all_that_is_known_of_the_holder(backend, look):
+    lock = Lock("invoice:42", description="charging")
+    with lock:
+        page, info = look("invoice:42"), backend.inspect("invoice:42")
+    for shown in ("invoice:42", "charging", info.owner.host, info.owner.thread):
+        assert shown in page.text
+    assert f'dl-mono">{info.owner.pid}</dd>' in page.text
+    assert f'dl-mono">{info.token}</dd>' in page.text
+    assert "It is held by the very process that shows this page." in page.text
+
+
+def test_a_lock_that_is_free_may_be_looked_at_too(backend, look, url):
+    page = look("never taken")
+    assert "Nobody holds this lock." in page.text
+    assert url("release") not in page.text
+
+
+@pytest.mark.parametrize(
+    ("name", "backend"), [("", "default"), ("x" * 565, "default"), ("x", "elsewhere")]
+)
+def test_what_cannot_be_a_lock_is_not_found(local, look, name, backend):
+    look(name, backend, status=404)
+
+
+@pytest.mark.parametrize("name", [" x", "x\0", "a\nb"])
+def test_what_no_code_can_call_a_lock_may_still_be_looked_at(backend, look, name):
+    page = look(name)
+    assert "Nobody holds this lock." in page.text or "Cannot be asked" in page.text
+
+
+def test_a_named_owner_is_called_by_the_name(local, look):
+    with Lock("order:42", owner="checkout-42"):
+        assert "checkout-42" in look("order:42").text
+
+
+# What it means
+
+
+def test_a_hold_that_was_renewed_in_time(local, look, taken):
+    taken("a", lease=30)
+    assert "its process is alive" in look("a").text
+
+
+def test_a_hold_that_should_have_been_renewed(local, look, taken):
+    taken("a", lease=12, renew=False)
+    assert "would have been renewed by now" in look("a").text
+
+
+def test_a_hold_with_a_long_lease(local, look, taken):
+    taken("a", lease=600)
+    assert "It is longer than usual here." in look("a").text
+
+
+def test_an_expired_hold(local, look, expired, url):
+    expired("a")
+    page = look("a")
+    assert "a sweep clears it" in page.text
+    assert url("release") in page.text
+
+
+def test_a_lock_that_was_left_and_stays_taken(local, look):
+    with Lock("a", at_least=600):
+        pass
+    page = look("a")
+    assert "Left, stays taken" in page.text
+    assert "Its holder has left it" in page.text
+
+
+def test_a_backend_that_is_gone_while_this_process_holds_a_lock_there(
+    proxied, backend_settings, settings, look, taken
+):
+    network = proxied("mariadb")
+    settings.DISTLOCK = backend_settings("mariadb", OPTIONS={"timeout": 1})
+    taken("mine", lease=60)
+    network.refuse()
+    page = look("mine")
+    assert "Suspended" in page.text
+    assert "counts on it for another" in page.text
+    assert "Nobody holds" not in look("other").text
+    network.heal()
+    locks.close_all()
+
+
+# The command line
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "plain",
+        "it's; rm -rf $HOME `x`",
+        "--token=1",
+        "two  spaces",
+        "$'x'",
+        "bidi \u202e \u2066",
+        'quo"tes \\ and',
+        "ключ 鍵 🔑",
+    ],
+)
+def test_its_command_names_exactly_this_hold_in_a_shell(local, look, taken, name):
+    """As bash reads it, whatever the name is."""
+    (lock,) = taken(name)
+    page = look(name)
+    line = page.context["subject"].release_line
+    program = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    command = f"{sys.executable} -c '{program}' {line.removeprefix('manage.py ')}"
+    ran = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
+    given = json.loads(ran.stdout)
+    assert given[:4] == ["locks", "release", "--using=default", f"--token={lock.token}"]
+    assert given[-1] == name
+
+
+def test_its_command_does_the_same(sqlite, backend_settings, settings, look, taken):
+    settings.DISTLOCK = backend_settings("sqlite")
+    taken("a b")
+    line = look("a b").context["subject"].release_line
+    call_command(*shlex.split(line)[1:], "--yes")
+    assert locks["default"].inspect("a b").state is State.FREE
+
+
+# Others who wait
+
+
+def test_waiters_in_zookeeper_stand_in_line(zookeeper, backend_settings, settings, look, child):
+    settings.DISTLOCK = backend_settings("zookeeper")
+    with Lock("feed"):
+        pids = []
+        for place in range(3):
+            pids.append(int(child(holders.wait_for, "default", "feed").line()))
+            while len(locks["default"].inspect("feed").waiters) <= place:
+                pass
+        page = look("feed")
+        assert [waiter.pid for waiter in page.context["info"].waiters] == pids
+    locks.close_all()
