@@ -124,9 +124,13 @@ class Keeper:
         """Sleep until something is due; return the holds to look at."""
         with self._mutex:
             while not (due := self._due()):
-                sleep = min(self._looks[0][0] - clock(), _LONGEST_SLEEP) if self._looks else None
-                self._sleeps_until = self._looks[0][0] if self._looks else float("inf")
-                self._changed.wait(sleep)
+                now, first = clock(), self._looks[0][0] if self._looks else float("inf")
+                # What it was to wake up for may have gone; it wakes up all the same, so that the
+                # next hold, which is looked at later than that, need not wake it.
+                planned = self._sleeps_until if self._sleeps_until > now else first
+                self._sleeps_until = min(planned, first)
+                asleep = min(self._sleeps_until - now, _LONGEST_SLEEP)
+                self._changed.wait(None if self._sleeps_until == float("inf") else asleep)
             self._sleeps_until = 0.0
             return due
 
@@ -157,6 +161,7 @@ class Keeper:
             self._looks = [look for look in self._looks if self._counts(look[0], look[2])]
             heapq.heapify(self._looks)
         if when < self._sleeps_until:
+            self._sleeps_until = when
             self._changed.notify()
 
     # Renewing
