@@ -30,6 +30,13 @@ class Owner:
         return f"{self.host}:{self.pid}:{self.thread}"
 
 
+@dataclass(frozen=True, slots=True)
+class Waiting(Owner):
+    """One who waits, as the backend tells of it, and for how many seconds, where that is known."""
+
+    waited: float | None = field(default=None, compare=False)
+
+
 def _nonce() -> str:
     return os.urandom(16).hex()
 
@@ -106,8 +113,9 @@ class LockInfo:
     ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
     for a free lock, and where a backend has no such notion (a ZooKeeper session has no end that is
     known in advance). ``waiters`` is None where the backend does not know who waits, else the
-    waiters in the order in which they will be served. ``token`` of a free lock is the last one
-    handed out, where it is known.
+    waiters in the order in which they will be served: of each process the one that waits there for
+    all its threads and tasks; a :class:`Waiting` where the time is known, too. ``token`` of a free
+    lock is the last one handed out, where it is known.
     """
 
     name: str

@@ -56,7 +56,7 @@ class BaseBackend(ABC):
     #: whether a named owner may carry a hold over from one process to another
     supports_owner: ClassVar[bool] = False
     #: whether ``info()`` knows who waits
-    supports_waiters: ClassVar[bool] = False
+    supports_waiters: bool = False
     #: whether waiters of several processes are served first come, first served
     supports_fairness: bool = False
     #: whether a transaction can be made to commit only while a lock is held

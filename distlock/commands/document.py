@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any
 
-from distlock.lease import LockInfo, Owner
+from distlock.lease import LockInfo, Owner, Waiting
 from distlock.owners import NAMED, is_named
 
 
@@ -43,7 +43,7 @@ def entry(info: LockInfo) -> dict[str, Any]:
         "held_for": info.held_for,
         "remaining": info.remaining,
         "description": info.description,
-        "waiters": None if info.waiters is None else [_owner(waiter) for waiter in info.waiters],
+        "waiters": None if info.waiters is None else [_waiter(waiter) for waiter in info.waiters],
     }
 
 
@@ -52,6 +52,11 @@ def _owner(owner: Owner | None) -> dict[str, Any] | None:
         return None
     name = owner.key.removeprefix(NAMED) if is_named(owner) else None
     return {"host": owner.host, "pid": owner.pid, "thread": owner.thread, "name": name}
+
+
+def _waiter(waiter: Owner) -> dict[str, Any]:
+    waited = waiter.waited if isinstance(waiter, Waiting) else None
+    return {**(_owner(waiter) or {}), "waited": waited}
 
 
 def _time(when: datetime | None) -> str | None:

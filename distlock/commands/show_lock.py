@@ -11,7 +11,7 @@ from distlock.commands.arguments import add_json, add_name, add_using
 from distlock.commands.backends import Backends
 from distlock.commands.exits import NOT_HELD, leave
 from distlock.commands.lines import release_line
-from distlock.lease import LockInfo, State
+from distlock.lease import LockInfo, State, Waiting
 from distlock.owners import NAMED, is_named
 
 HELP = "Show who holds a lock, since when, for how long still, and who waits for it."
@@ -66,6 +66,8 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
     else:
         yield "waiters", str(len(info.waiters))
         for place, waiter in enumerate(info.waiters, 1):
-            yield f"  {place}.", text.owner(waiter)
+            waited = waiter.waited if isinstance(waiter, Waiting) else None
+            since = "" if waited is None else f" (for {text.duration(waited)})"
+            yield f"  {place}.", f"{text.owner(waiter)}{since}"
     if info.state is not State.FREE and info.token is not None:
         yield "to break it", release_line(info)

@@ -22,11 +22,11 @@ from distlock.backends.database.dialects.base import Ask, Dialect, holder
 from distlock.backends.database.direct import Direct
 from distlock.backends.database.first_deploy import make_table
 from distlock.backends.database.lining import Line
-from distlock.backends.database.looking import info, row_of, rows_in_use
-from distlock.backends.database.paging import page
+from distlock.backends.database.looking import row_of
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Runner
 from distlock.backends.database.sweeping import sweep
+from distlock.backends.database.viewing import View
 from distlock.backends.database.waiting.engines import native_for, vendor_of
 from distlock.backends.database.waiting.room import Room
 from distlock.backends.insisting import insist
@@ -97,7 +97,8 @@ class DatabaseBackend(BaseBackend):
         self._line: Line | None = None
         if vendor == "sqlite":  # whose processes are all on one machine
             self._line = Line(self.database, self.try_acquire, self.atry_acquire)
-        self.supports_fairness = self._room is not None
+        self._view = View(self._access, self._room, alias)
+        self.supports_fairness = self.supports_waiters = self._room is not None
 
     # Taking and leaving
 
@@ -287,16 +288,15 @@ class DatabaseBackend(BaseBackend):
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
-        row = row_of(self._access, name, deadline)
-        return info(row, self.alias) if row else LockInfo(name, self.alias)
+        return self._view.inspect(name, deadline)
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
-        """See BaseBackend.list(); rows are read in batches, as they are asked for."""
-        return (info(row, self.alias) for row in rows_in_use(self._access, prefix, deadline))
+        """See BaseBackend.list()."""
+        return self._view.list(prefix, deadline)
 
     def page(self, selection: Selection, deadline: float | None = None) -> Page:
         """See BaseBackend.page()."""
-        found = page(self._access, self.alias, selection, self.soon, deadline)
+        found = self._view.page(selection, self.soon, deadline)
         return found or super().page(selection, deadline)
 
     # Clearing

@@ -41,7 +41,7 @@ class ZooKeeperBackend(BaseBackend):
     default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
     uses_location: ClassVar[bool] = True
     supports_lease: ClassVar[bool] = False
-    supports_waiters: ClassVar[bool] = True
+    supports_waiters: bool = True
     supports_fairness: bool = True
     keeps_beyond_process: ClassVar[bool] = False
     unvouched: ClassVar[str] = SESSION_OVER

@@ -65,6 +65,21 @@ class Native(ABC):
     def sessions(self, idents: Collection[int]) -> Statement:
         """Return those sessions that are there, and whether each is in someone's way (0 or 1)."""
 
+    @abstractmethod
+    def signed(self, mark: str, first: str) -> Statement:
+        """Ask for the statements of those who wait, which begin with ``mark``, oldest first.
+
+        Of those who have come to the end of the queue it begins with ``first``. Returns the texts,
+        and how many seconds ago they came. What the server shows to others only is an empty text.
+        """
+
+    def sleep(self, seconds: float) -> str | None:
+        """Return what waits for so long in the server, None if it shows a statement after its end.
+
+        See signed(); who stands first has no statement running.
+        """
+        return None
+
     def then(self, *statements: str | Statement) -> Statement:
         """Return one packet that runs the statements one after the other."""
         sqls, params = [], None

@@ -42,17 +42,30 @@ class Place:
         self._settle()
         return self.session.run(statement, self.limit)
 
-    def queue(self, name: str, take: Statement, waiter: object) -> Answer:
+    def queue(self, name: str, take: Statement, waiter: object, sign: str = "") -> Answer:
         """Wait for the native lock of ``name``, then run ``take``, which goes by ``entered``.
 
-        find_out() tells whether the native lock was got. A ``waiter`` that was called out is
-        answered without it, or raises Cancelled.
+        ``sign`` is a comment that others can read meanwhile. find_out() tells whether the native
+        lock was got. A ``waiter`` that was called out is answered without it, or raises Cancelled.
         """
         self._settle()
         self.last_key = self.key_of(name)
-        packet = self.native.then(self.native.enter(self.last_key), take)
+        packet = self.native.then(f"{sign}{self.native.enter(self.last_key)}", take)
         with self._wait_of(waiter):
             return self.session.run_all(packet, None)[-1]
+
+    def sleep(self, seconds: float, waiter: object, sign: str) -> bool:
+        """Wait for so long, where others can read the ``sign``; False if the engine needs it not.
+
+        A ``waiter`` that was called out raises Cancelled.
+        """
+        sleep = self.native.sleep(seconds)
+        if sleep is None:
+            return False
+        self._settle()
+        with self._wait_of(waiter):
+            self.session.run(Statement(f"{sign}{sleep}"), seconds + self.limit)
+        return True
 
     def entered(self) -> None:
         """Note that the native lock that was waited for is ours."""

@@ -72,6 +72,19 @@ class PostgreSQL(Native):
             (list(names),),
         )
 
+    def signed(self, mark: str, first: str) -> Statement:
+        # What is idle shows its last statement. One that had waited and got in is idle, too.
+        return Statement(
+            "SELECT CASE WHEN starts_with(query, %(mark)s) THEN query ELSE '' END,"
+            " EXTRACT(EPOCH FROM clock_timestamp() - query_start)::double precision"
+            " FROM pg_locks JOIN pg_stat_activity USING (pid)"
+            " WHERE locktype = 'advisory' AND datname = current_database() AND CASE"
+            " WHEN granted THEN starts_with(query, %(first)s)"
+            " ELSE starts_with(query, %(mark)s) OR query = '<insufficient privilege>' END"
+            " ORDER BY query_start",
+            {"mark": mark, "first": first},
+        )
+
     def sessions(self, idents: Collection[int]) -> Statement:
         # Whoever runs a statement has a virtual transaction; another waits for it to end.
         return Statement(

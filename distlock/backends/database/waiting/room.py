@@ -20,10 +20,11 @@ from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.waiting.places import Places
 from distlock.backends.database.waiting.rows import Rows
+from distlock.backends.database.waiting.sign import FIRST, MARK, read
 from distlock.backends.database.waiting.waiter import Waiter
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
-from distlock.lease import Claim, Lease
+from distlock.lease import Claim, Lease, Waiting
 from distlock.owners import is_named
 from distlock.threads import in_thread_or_undone
 
@@ -106,6 +107,24 @@ class Room:
     def close(self) -> None:
         """Close the sessions in which nobody waits."""
         self._places.close()
+
+    def key(self, name: str) -> str:
+        """Return the native lock of the lock ``name``, as waiting() calls it."""
+        return self.rows.key(name)
+
+    def waiting(self) -> dict[str, tuple[Waiting, ...]] | None:
+        """Return who waits for which native lock, in order, in all processes; None if unknown."""
+        try:
+            answer = self.pool.run(self.native.signed(MARK, FIRST))
+        except errors.StatementFailed:  # what is shown to whom is the administrator's business
+            return None
+        found: dict[str, tuple[Waiting, ...]] = {}
+        for text, age, *_ in answer.rows:
+            if (seen := read(str(text), float(age))) is None:
+                return None
+            line = found.get(seen.key, ())
+            found[seen.key] = (seen.who, *line) if seen.first else (*line, seen.who)
+        return found
 
     # The way in
 

@@ -63,15 +63,16 @@ class Rows:
         database = connections[self.pool.database].settings_dict.get("NAME")
         return self.native.key(str(database or ""), name)
 
-    def queue(self, place: Place, claim: Claim, waiter: object) -> int | None:
+    def queue(self, place: Place, claim: Claim, waiter: object, sign: str = "") -> int | None:
         """Wait for the native lock, then take the row; the token, or None.
 
-        The place knows afterwards whether it has the native lock, also if this raises.
+        ``sign`` tells others who waits. The place knows afterwards whether it has the native lock,
+        also if this raises.
         """
         dialect = _dialect(place.session)
         taking = dialect.taking(claim, self.native.entered)
         try:
-            token = dialect.granted(claim, place.queue(claim.name, taking, waiter))
+            token = dialect.granted(claim, place.queue(claim.name, taking, waiter, sign))
         except errors.StatementFailed:
             if place.session.usable:
                 place.find_out()
@@ -108,9 +109,10 @@ class Rows:
         answer = self.pool.run(self.native.look(TABLE, list(names)))
         return {glance.name: glance for glance in map(Glance.of, answer.rows)}
 
-    def look_from(self, place: Place, name: str) -> Glance | None:
+    def look_from(self, place: Place, name: str, sign: str = "") -> Glance | None:
         """Look at the row of a lock, from the session of one who waits; None if there is none."""
-        for row in place.run(self.native.look(TABLE, [name])).rows:
+        look = self.native.look(TABLE, [name])
+        for row in place.run(look._replace(sql=sign + look.sql)).rows:
             return Glance.of(row)
         return None
 

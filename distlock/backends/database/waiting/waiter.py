@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from distlock.backends.database import errors
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.waiting.promise import Promise
+from distlock.backends.database.waiting.sign import sign
 from distlock.clock import clock
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.lease import Claim, Lease
@@ -24,6 +25,8 @@ logger = logging.getLogger("distlock")
 #: The head of the queue looks at the row so often that it adds no more than this part to its wait.
 _EAGERNESS = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+#: Shorter pauses are not worth being seen in.
+_VISIBLE = 0.02
 #: Seconds between two attempts to get to the server.
 _RETRY_PAUSE = 0.1
 
@@ -47,7 +50,8 @@ class Waiter(Promise):
         self.room = room
         self.claim = claim
         self.place = place
-        self.since = clock()  # it stands in the queue
+        self._began = clock()
+        self.since = self._began  # it stands in the queue
         self.why: Why | None = None  # it was called out
         self.missed = 0  # how often the server did not know its session
         self._sent_at = self.since  # not before this moment can it have been granted
@@ -127,7 +131,7 @@ class Waiter(Promise):
             return
         if place.key is None:
             self.since = self._sent_at = clock()
-            token = self.room.rows.queue(place, self.claim, self)
+            token = self.room.rows.queue(place, self.claim, self, self._sign())
             if token is not None:
                 return self._deliver(token, self._sent_at)
         if place.key is not None:
@@ -150,7 +154,7 @@ class Waiter(Promise):
         """Wait for a holder who has no native lock to wake us with: look at the row."""
         began = clock()
         while not self.over:
-            row = self.room.rows.look_from(place, self.claim.name)
+            row = self.room.rows.look_from(place, self.claim.name, self._sign(first=True))
             self._trouble_since = None
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.open_to(self.claim):
@@ -158,7 +162,10 @@ class Waiter(Promise):
                     return
                 rest = _SHORTEST_PAUSE
             pause = min(max((clock() - began) * _EAGERNESS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-            self._pause(max(min(pause, rest), _SHORTEST_PAUSE))
+            pause = max(min(pause, rest), _SHORTEST_PAUSE)
+            # Where nothing is seen of sessions at rest, it has to do something in order to be seen.
+            if pause < _VISIBLE or not place.sleep(pause, self, self._sign(first=True)):
+                self._pause(pause)
 
     def _wait_outside(self, failed: errors.StatementFailed) -> None:
         """Without a session to wait in: look now and then, through those there are."""
@@ -180,6 +187,10 @@ class Waiter(Promise):
             self.room.undo(lease)
         elif self.for_loop:
             watchdog.add(lease.duration, self.abandon)
+
+    def _sign(self, *, first: bool = False) -> str:
+        key = self.room.rows.key(self.claim.name)
+        return sign(key, self.claim, clock() - self._began, first=first)
 
     def _pause(self, seconds: float) -> None:
         """Sleep, but not for longer than anybody wants the answer."""
