@@ -76,7 +76,7 @@ clean:
 	rm -rf .envs build dist .mypy_cache .pytest_cache .ruff_cache
 
 .envs/demo/.ready: requirements.txt pyproject.toml tools/environment
-	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e .[zookeeper] dj-database-url
+	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e .[celery,zookeeper] dj-database-url
 
 .envs/build/.ready: requirements.txt tools/environment
 	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt Django packaging

@@ -128,7 +128,7 @@ class ByThrowing(Terminator):
         self._greenlet = self._gevent.getcurrent()
 
     def _raise(self, loss: LockLost) -> None:
-        self._gevent.kill(self._greenlet, loss, block=False)
+        self._gevent.kill(self._greenlet, loss)  # soon, without waiting for it
 
     def _await(self) -> None:
         with suppress(LockLost):

@@ -3,6 +3,8 @@
 - ``DATABASE_URL``: ``sqlite:///…``, ``mysql://…`` or ``postgres://…`` (a file in this folder)
 - ``LOCKS``: which entry of ``LOCK_BACKENDS`` below keeps the locks (``database``)
 - ``ZOOKEEPER``: the servers of ``LOCKS=zookeeper``, as ``host:port,host:port`` (``127.0.0.1:2181``)
+- ``CELERY_BROKER_URL``, ``CELERY_RESULT_BACKEND``: as of Celery (files in ``CELERY_FOLDER``)
+- ``CELERY_FOLDER``: where Celery's messages and results are while they are files (``build/celery``)
 - ``DEBUG``: 1 or 0 (1)
 - ``SECRET_KEY``, ``ALLOWED_HOSTS``: needed for anything else than a look at the demo
 """
@@ -10,8 +12,10 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 
+from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
 from locksite.databases import database
@@ -32,6 +36,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "distlock",
     "locksite.shop",
+    "locksite.reports",
     "locksite.demo",
 ]
 
@@ -96,6 +101,29 @@ LOCKS = os.environ.get("LOCKS", "database")
 if LOCKS not in LOCK_BACKENDS:
     raise ImproperlyConfigured(f"LOCKS is {LOCKS!r}; it must be one of {', '.join(LOCK_BACKENDS)}.")
 DISTLOCK = {"default": LOCK_BACKENDS[LOCKS]}
+
+# Celery needs no server here: messages and results are files. That is enough for one machine and a
+# demo, and for nothing else.
+CELERY_FOLDER = Path(os.environ.get("CELERY_FOLDER") or BASE_DIR / "build" / "celery")
+CELERY_BROKER_URL = os.environ.get("CELERY_BROKER_URL", "files://")
+CELERY_RESULT_BACKEND = os.environ.get("CELERY_RESULT_BACKEND", f"file://{CELERY_FOLDER}/done")
+if CELERY_BROKER_URL == "files://":
+    CELERY_BROKER_TRANSPORT_OPTIONS = {
+        "data_folder_in": CELERY_FOLDER / "messages",
+        "data_folder_out": CELERY_FOLDER / "messages",
+        "control_folder": CELERY_FOLDER / "control",
+        "processed_folder": CELERY_FOLDER / "done",
+        "store_processed": True,  # in the same folder, so that a message is moved in one step
+        "polling_interval": 0.1,
+    }
+CELERY_TIMEZONE = "UTC"
+CELERY_BEAT_SCHEDULE = {
+    "nightly report": {
+        "task": "locksite.reports.tasks.nightly_report",
+        "schedule": crontab(hour=0, minute=5),
+    },
+    "sweep": {"task": "distlock.sweep", "schedule": timedelta(minutes=5)},
+}
 
 USE_TZ = True
 TIME_ZONE = "UTC"

@@ -23,6 +23,7 @@ INSTALLED_APPS = [
     "django.contrib.staticfiles",
     "distlock",
     "locksite.shop",
+    "locksite.reports",
     "locksite.demo",
     "tests",
 ]

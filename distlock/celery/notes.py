@@ -51,15 +51,16 @@ class Ticket:
 class Note:
     """What is noted on the message of the task ``task_id``.
 
-    ``claim`` and ``events`` are added by the worker that received the message: the nonce of the
-    claims that are made for this very delivery, so that whoever sees its process die can take them
-    back; and whether the worker sends events.
+    What follows ``ticket`` is added by the worker that received the message: the nonces of the
+    claims that are made for this very delivery, on the running lock and on the queueing lock, so
+    that whoever sees its process die can take them back; and whether the worker sends events.
     """
 
     task_id: str
     busy: int = 0
     ticket: Ticket | None = None
     claim: str | None = None
+    queueing_claim: str | None = None
     events: bool = False
 
     @classmethod
@@ -81,4 +82,4 @@ class Note:
 
     def republished(self, ticket: Ticket | None) -> Self:
         """Return what is noted on the next message of the same task."""
-        return replace(self, ticket=ticket, claim=None, events=False)
+        return replace(self, ticket=ticket, claim=None, queueing_claim=None, events=False)

@@ -112,6 +112,13 @@ class Options:
 #: The names of all options.
 NAMES = tuple(field.name for field in fields(Options))
 
+#: The options that say more of a lock, by the option that gives its name.
+OF_LOCK = {
+    "lock": ("on_busy", "busy_result", "busy_timeout", "busy_delay", "busy_delay_max")
+    + ("busy_limit", "lease", "at_least", "on_lost"),
+    "queueing_lock": ("until", "on_queued", "queueing_ttl", "queueing_using"),
+}
+
 
 def _checked_template(option: str, value: object) -> None:
     if value is None or (isinstance(value, str) and value):

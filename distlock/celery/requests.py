@@ -11,6 +11,7 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -41,16 +42,14 @@ class LockedRequest(Request):  # type: ignore[misc]
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         headers = self._request_dict
-        note = Note.read(_custom(headers), self.id) or Note(self.id)
-        eventer = self.eventer
-        self._claim = uuid.uuid4().hex
-        self._note = note
+        self._note = replace(
+            Note.read(_custom(headers), self.id) or Note(self.id),
+            claim=uuid.uuid4().hex,
+            queueing_claim=uuid.uuid4().hex,
+            events=bool(self.eventer and self.eventer.enabled),
+        )
         self._comes_again = False
-        headers[HEADER] = {
-            **note.header(),
-            "claim": self._claim,
-            "events": bool(eventer and eventer.enabled),
-        }
+        headers[HEADER] = self._note.header()
 
     def reject(self, requeue: bool = False) -> None:
         """See Request.reject()."""
@@ -84,23 +83,28 @@ class LockedRequest(Request):  # type: ignore[misc]
         if self.worker_pid is not None and not _await_end(self.worker_pid):
             return  # its leases end by themselves
         try:
-            for backend, name in self._claimed():
-                claim = Claim(name, Owner("", "", 0, ""), _PATIENCE, nonce=self._claim)
+            for backend, claim in self._claimed():
                 queueing.withdraw_soon(backend, claim)
             if self._note.ticket is not None and not self._comes_again:
                 queueing.free_soon(self._note.ticket)
         except Exception:
             logger.exception("could not free the locks of task %s[%s]", self.name, self.id)
 
-    def _claimed(self) -> list[tuple[BaseBackend, str]]:
+    def _claimed(self) -> list[tuple[BaseBackend, Claim]]:
         """Return what its process may have been granted under the claim of this delivery."""
-        claimed: list[tuple[BaseBackend, str]] = []
+        claimed: list[tuple[BaseBackend, Claim]] = []
         if self.task.lock_name is not None:
             name = self.task.lock_name(self._args, self._kwargs)
-            claimed.append((locks[self.task.locking.using], name))
-        if self._note.ticket is not None and not self._comes_again:
-            claimed.append((self._note.ticket.backend, self._note.ticket.name))
+            claimed.append((locks[self.task.locking.using], _claim(name, self._note.claim)))
+        ticket = self._note.ticket
+        if ticket is not None and not self._comes_again:
+            claimed.append((ticket.backend, _claim(ticket.name, self._note.queueing_claim)))
         return claimed
+
+
+def _claim(name: str, nonce: str | None) -> Claim:
+    """Return what is enough of a claim to take it back."""
+    return Claim(name, Owner("", "", 0, ""), _PATIENCE, nonce=nonce or "")
 
 
 class _Watching:

@@ -195,7 +195,7 @@ class Run:
         if self._note is None or self._note.ticket is None:
             return
         if self.task.locking.until == "finished":
-            self._kept = queueing.keep(self._note.ticket, self._note.claim)
+            self._kept = queueing.keep(self._note.ticket, self._note.queueing_claim)
         else:
             self._queue_left = True
             queueing.free(self._note.ticket)

@@ -15,7 +15,7 @@ from celery.contrib.django.task import DjangoTask
 
 from distlock.celery.current import innermost
 from distlock.celery.naming import CallName
-from distlock.celery.options import NAMES, Options
+from distlock.celery.options import NAMES, OF_LOCK, Options
 from distlock.celery.publishing import publish
 from distlock.celery.results import LockedResult, SkippedBackend
 from distlock.celery.running import Run
@@ -133,6 +133,10 @@ def locked_task(*args: Any, **options: Any) -> Any:
         locking = checked(task, base.locking, given)
         if locking.lock is None and locking.queueing_lock is None:
             raise TypeError(f"task {task}: give it lock=, queueing_lock=, or both")
+        for lock, others in OF_LOCK.items():
+            for option in others:
+                if option in given and getattr(locking, lock) is None:
+                    raise TypeError(f"task {task}: {option} has no meaning without {lock}")
         body = MethodType(function, object()) if options.get("bind") else function
         for option in ("lock", "queueing_lock"):
             _named(task, option, locking, body)

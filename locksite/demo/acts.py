@@ -11,7 +11,7 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from distlock import locks
-from locksite.demo import verdicts
+from locksite.demo import reporting, verdicts
 from locksite.demo.models import Counter, Entry
 from locksite.demo.processes import Crew
 from locksite.shop import sales
@@ -21,6 +21,7 @@ WORKERS = 5
 ADDITIONS = 20
 SEATS = 20
 EXPIRED = 3  # orders that nobody has paid for in time
+REBUILDS = 2
 LEASE = 2.0  # seconds, where a lock may have a lease of its own length
 
 
@@ -100,6 +101,21 @@ def expired_orders(crew: Crew) -> Iterator[Finding]:
     what = f"{crew.size} × release_expired_orders"
     yield Finding(f"{what}, at once", "1 runs", f"{ran} ran", ran == 1)
     yield Finding("Seats on sale again", str(SEATS), str(left), left == SEATS)
+
+
+def nightly_report(crew: Crew) -> Iterator[Finding]:
+    """All workers queue the nightly report at once, then ask for it again and again."""
+    rebuilds = crew.size * REBUILDS
+    with reporting.some_day() as day:
+        queued = len(set(crew.together("queue_report", day=day.isoformat())))
+        what = f"{crew.size} schedulers, one nightly report"
+        yield Finding(what, "1 queued", f"{queued} queued", queued == 1)
+        crew.together("queue_rebuilds", day=day.isoformat(), times=REBUILDS)
+        expected = queued + rebuilds
+        with reporting.celery_worker() as worker:
+            built = reporting.times_built(day, expected, worker)
+    what = f"{expected} times written by Celery, in turn"
+    yield Finding(what, str(expected), str(built), built == expected)
 
 
 def three_clients(crew: Crew) -> Iterator[Finding]:

@@ -15,6 +15,7 @@ from distlock.commands.exits import BUSY
 from locksite.demo import background
 from locksite.demo.models import Counter, Entry
 from locksite.demo.worker import Boss
+from locksite.reports.tasks import nightly_report, rebuild_report
 from locksite.shop import sales
 from locksite.shop.models import Event, Order
 
@@ -63,6 +64,17 @@ def buy_all(boss: Boss, event: int, locked: bool) -> int:
     return bought
 
 
+def queue_report(boss: Boss, day: str) -> str:
+    """Queue the report of a day; returns the id of the Celery task that is to write it."""
+    return str(nightly_report.delay(day).id)
+
+
+def queue_rebuilds(boss: Boss, day: str, times: int) -> None:
+    """Queue the report of a day to be written again, so many times."""
+    for _ in range(times):
+        rebuild_report.delay(day)
+
+
 def _buy_in_turn(event: int) -> None:
     sales.buy(event, "Demo", 1, pay=think, timeout=60)
 
@@ -94,6 +106,8 @@ TASKS: Mapping[str, Callable[..., Any]] = {
     "hold": hold,
     "buy_all": buy_all,
     "release_expired_orders": release_expired_orders,
+    "queue_report": queue_report,
+    "queue_rebuilds": queue_rebuilds,
     "keep_adding": background.keep_adding,
     "keep_buying": background.keep_buying,
 }

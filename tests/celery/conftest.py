@@ -74,12 +74,28 @@ def prefork(start_worker: Callable[..., Worker]) -> Worker:
     return start_worker("prefork", "prefork", 4, "--task-events").ready()
 
 
+@pytest.fixture(scope="package")
+def threads(start_worker: Callable[..., Worker]) -> Worker:
+    return start_worker("threads", "threads", 4).ready()
+
+
+@pytest.fixture(scope="package")
+def gevent(start_worker: Callable[..., Worker]) -> Worker:
+    return start_worker("gevent", "gevent", 4).ready()
+
+
+@pytest.fixture(scope="package")
+def solo(start_worker: Callable[..., Worker]) -> Worker:
+    return start_worker("solo", "solo", 1).ready()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     """Show with a failure what the workers have logged lately."""
     report: Any = yield
-    if report.failed and "prefork" in getattr(item, "funcargs", {}):
-        report.sections.append(("worker", item.funcargs["prefork"].log[-8000:]))
+    if report.failed and hasattr(item, "funcargs"):
+        workers = [value for value in item.funcargs.values() if isinstance(value, Worker)]
+        report.sections.extend((worker.queue, worker.log[-8000:]) for worker in workers)
     return report
 
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from celery.exceptions import Ignore, Reject
 
 from distlock.celery import LockedTask, locked_task
+from locksite.demo.models import Entry
 from tests.celery.app import app
 from tests.celery.stage import say, wait_for_cue
 
@@ -58,16 +59,42 @@ def tasks_of(using):
     def wait_briefly(self, key):
         return act(self, key)
 
-    @task("late", lock="{key}", on_busy="wait", acks_late=True, reject_on_worker_lost=True)
+    @task(
+        "late",
+        lock="{key}",
+        queueing_lock="{key}",
+        until="finished",
+        on_busy="wait",
+        acks_late=True,
+        reject_on_worker_lost=True,
+    )
     def late(self, key):
         return act(self, key)
 
+    # Where a lease has a length of its own, its end must not be what frees the lock.
+    @task("log_retrying", lock="{key}", busy_delay=0.02, busy_delay_max=0.2, busy_limit=None)
+    def log_retrying(self, key, trace):
+        log(self, key, trace)
+
+    @task("log_waiting", lock="{key}", on_busy="wait")
+    def log_waiting(self, key, trace):
+        log(self, key, trace)
+
+    @task("minute", lock="{key}", on_busy="skip", at_least=1.5)
+    def minute(self, key):
+        return "done"
+
+    @task("doomed", lock="{key}", queueing_lock="{key}", until="finished", on_busy="wait",
+          **({"lease": 600} if using == "mariadb" else {}))  # fmt: skip
+    def doomed(self, key):
+        return act(self, key)
+
     @task("watchful", lock="{key}", on_lost="terminate")
-    def watchful(self, key):
+    def watchful(self, key, nap):
         say(f"{key}:started", token=self.lock.token)
         try:
-            while True:  # never calls the lock, and is deep in a system call most of the time
-                time.sleep(10)
+            while True:  # it never asks the lock
+                time.sleep(nap)
         finally:
             say(f"{key}:ended")
 
@@ -97,6 +124,14 @@ def tasks_of(using):
         return act(self, key)
 
     return SimpleNamespace(**{name: made for name, made in locals().items() if name != "task"})
+
+
+def log(task, key, trace):
+    """Write into a log that has the times of the database's clock."""
+    entries = Entry.objects.using("mariadb")
+    entries.create(trace=trace, client=key, what=Entry.What.ENTER, token=task.lock.token)
+    time.sleep(0.02)
+    entries.create(trace=trace, client=key, what=Entry.What.LEAVE, token=task.lock.token)
 
 
 def end(key, what):

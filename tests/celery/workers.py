@@ -21,7 +21,7 @@ LIMIT = 30.0
 
 
 class Worker:
-    """``celery worker`` that takes tasks from the queue of its name."""
+    """``celery worker`` that takes tasks from the queue of its name, and from that of many."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class Worker:
         self._log = tempfile.NamedTemporaryFile(prefix="worker-")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "celery", "-A", "tests.celery.app:app", "worker",
-             f"--pool={pool}", f"--concurrency={concurrency}", f"--queues={queue}",
+             f"--pool={pool}", f"--concurrency={concurrency}", f"--queues={queue},many",
              f"--hostname={queue}@tests", "--loglevel=INFO", "--without-gossip",
              "--without-mingle", *arguments],
             stdin=subprocess.DEVNULL,

@@ -12,13 +12,14 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from distlock import LockError, locks
-from locksite.demo import acts, live
+from locksite.demo import acts, live, reporting
 from locksite.demo.processes import Crew, WorkerFailed
 
 ACTS: dict[str, Callable[[Crew], Iterator[acts.Finding]]] = {
     "Shared counter": acts.shared_counter,
     "Ticket shop": acts.ticket_rush,
     "Expired orders": acts.expired_orders,
+    "Nightly report": acts.nightly_report,
     "Three clients": acts.three_clients,  # the last: one of the crew dies in it
 }
 LINE = "  {what:<46}{expected:<12}{seen:<15}{ok}"
@@ -60,7 +61,7 @@ class Command(BaseCommand):
         self.stdout.write(f"\n  {acts.WORKERS} processes, {connection.display_name}, {backend}\n\n")
         self._write("", "expected", "seen", "ok")
         problems = []
-        with Crew(acts.WORKERS) as crew:
+        with reporting.folder_of_messages(), Crew(acts.WORKERS) as crew:
             for title, act in ACTS.items():
                 for finding in self._findings(title, act, crew):
                     ok = "yes" if finding.ok else self.style.ERROR("NO")

@@ -1,0 +1,80 @@
+"""The shop's nightly report in the demo: schedulers queue it, a Celery worker writes it."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date, timedelta
+
+from locksite.demo.processes import GRACE, PATIENCE, PROJECT, WorkerFailed
+from locksite.reports.models import Report
+
+
+@contextmanager
+def folder_of_messages() -> Iterator[None]:
+    """Give the demo's processes a folder of their own for Celery's messages."""
+    with tempfile.TemporaryDirectory(prefix="distlock-demo-") as folder:
+        os.environ["CELERY_FOLDER"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["CELERY_FOLDER"]
+
+
+@contextmanager
+def some_day() -> Iterator[date]:
+    """Choose a day of which there is no report, nor will be when the demo is over.
+
+    A demo that was killed may have left a queueing lock, whose message is lost, for a day.
+    """
+    day = date(1, 1, 1) + timedelta(days=random.randrange(1800 * 365))
+    try:
+        yield day
+    finally:
+        Report.objects.filter(day=day).delete()
+
+
+def times_built(day: date, expected: int, worker: subprocess.Popen[bytes]) -> int:
+    """Return how often the report was written, once that is as often as expected or too late.
+
+    Raises WorkerFailed if the Celery worker ends before.
+    """
+    ends = time.monotonic() + PATIENCE / 3
+    while (built := _built(day)) != expected and time.monotonic() < ends:
+        if worker.poll() is not None:
+            raise WorkerFailed(f"the Celery worker ended with exit code {worker.returncode}")
+        time.sleep(0.1)
+    return built
+
+
+def _built(day: date) -> int:
+    return Report.objects.filter(day=day).values_list("built", flat=True).first() or 0
+
+
+@contextmanager
+def celery_worker() -> Iterator[subprocess.Popen[bytes]]:
+    """Run a Celery worker; it ends with this block, or with the demo."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "locksite.demo.celery_worker"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        process_group=0,  # Ctrl-C is for the demo alone
+        cwd=PROJECT,
+        env={**os.environ, "DEBUG": "0"},
+    )
+    assert process.stdin is not None
+    try:
+        yield process
+    finally:
+        process.stdin.close()
+        try:
+            process.wait(2 * GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

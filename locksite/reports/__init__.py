@@ -1,0 +1,1 @@
+"""The shop's nightly report: what was sold for each evening, by a Celery task."""

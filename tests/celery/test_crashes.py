@@ -1,0 +1,153 @@
+"""No hold outlives its worker, and none is freed while its worker works on."""
+
+import os
+import signal
+import time
+
+import pytest
+from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
+
+from distlock import locks
+from distlock.lease import State
+from tests.celery.app import app
+from tests.celery.stage import cue, heard, silence
+from tests.celery.tasks import OF
+
+LIMIT = 15
+
+
+@pytest.fixture
+def states(using, key):
+    """The states of the task's two locks."""
+    return lambda: (
+        locks[using].inspect(key).state,
+        locks[using].lasting.inspect(f"queueing:{key}").state,
+    )
+
+
+HELD = (State.HELD, State.HELD)
+
+
+def until(condition, limit=LIMIT):
+    """Wait until it is so."""
+    ends = time.monotonic() + limit
+    while not condition():
+        assert time.monotonic() < ends
+        time.sleep(0.02)
+
+
+def until_free(states):
+    """Wait until both locks may be taken."""
+    ends = time.monotonic() + LIMIT
+    while State.HELD in (found := states()):
+        assert time.monotonic() < ends, found
+        time.sleep(0.02)
+
+
+def test_a_pool_process_is_killed(tasks, key, states):
+    result = tasks.doomed.delay(key)
+    pid = heard(f"{key}:started")["pid"]
+    assert states() == HELD
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerLostError):
+        result.get(timeout=LIMIT)
+    until_free(states)
+
+
+def test_the_one_who_waits_for_a_killed_process_comes_next(tasks, key):
+    tasks.doomed.delay(key)
+    first = heard(f"{key}:started")
+    second = tasks.wait.delay(key)
+    os.kill(first["pid"], signal.SIGKILL)
+    assert heard(f"{key}:started")["token"] > first["token"]
+    cue(f"{key}:end")
+    assert second.get(timeout=LIMIT) == key
+
+
+def test_the_hard_time_limit_is_over(tasks, key, states):
+    result = tasks.doomed.apply_async((key,), time_limit=1)
+    heard(f"{key}:started")
+    with pytest.raises(TimeLimitExceeded):
+        result.get(timeout=LIMIT)
+    until_free(states)
+
+
+def test_the_soft_time_limit_is_over(tasks, key, states):
+    result = tasks.doomed.apply_async((key,), soft_time_limit=1)
+    heard(f"{key}:started")
+    until(result.failed)
+    until_free(states)
+
+
+@pytest.mark.parametrize("signame", ["SIGTERM", "SIGKILL"])
+def test_the_task_is_terminated(tasks, key, states, signame):
+    result = tasks.doomed.delay(key)
+    heard(f"{key}:started")
+    app.control.revoke(result.id, terminate=True, signal=signame)
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=LIMIT)
+    until_free(states)
+
+
+def test_a_message_comes_again_after_its_process_was_killed(tasks, key, states):
+    result = tasks.late.delay(key)
+    first = heard(f"{key}:started")
+    os.kill(first["pid"], signal.SIGKILL)
+    second = heard(f"{key}:started")
+    assert (second["id"], second["token"] > first["token"]) == (result.id, True)
+    assert states() == HELD
+    assert tasks.late.delay(key).id == result.id
+    cue(f"{key}:end")
+    assert result.get(timeout=LIMIT) == key
+    until_free(states)
+
+
+def test_two_copies_of_one_message_exclude_each_other(tasks, key, states, prefork):
+    """As when Redis delivers a task again because it has not been acknowledged in time."""
+    result = tasks.late.apply_async((key,), queue="twice")
+    with app.connection_for_write() as connection:
+        twice = connection.SimpleQueue("twice")
+        message = twice.get(timeout=5)
+        message.ack()
+        body, headers = message.body, dict(message.headers)
+        properties = {"correlation_id": result.id, "content_type": message.content_type,
+                      "content_encoding": message.content_encoding}  # fmt: skip
+        for _ in range(2):
+            connection.Producer().publish(
+                body, headers=headers, routing_key="prefork", exchange="", **properties
+            )
+        twice.close()
+    heard(f"{key}:started")
+    until(lambda: prefork.log.count(f"[{result.id}] received") == 2)
+    assert silence(f"{key}:started")
+    cue(f"{key}:end")
+    heard(f"{key}:started")
+    cue(f"{key}:end")
+    until_free(states)
+
+
+@pytest.mark.parametrize("using", ["mariadb", "zookeeper"])
+def test_the_whole_worker_is_killed(start_worker, key, using, states):
+    worker = start_worker("killed", "prefork", 1).ready()
+    OF[using].retry.apply_async((key,), queue="killed")
+    heard(f"{key}:started")
+    worker.kill()
+    until_free(states)
+
+
+@pytest.mark.parametrize("using", ["mariadb", "zookeeper"])
+@pytest.mark.parametrize(
+    ("how", "signum"), [("warm", signal.SIGTERM), ("cold", signal.SIGQUIT)]
+)  # fmt: skip
+def test_the_worker_is_shut_down(start_worker, key, using, states, how, signum):
+    worker = start_worker(how, "prefork", 1).ready()
+    result = OF[using].doomed.apply_async((key,), queue=how)
+    heard(f"{key}:started")
+    worker.signal(signum)
+    if how == "warm":
+        worker.await_log("Warm shutdown")
+        assert states() == HELD
+        cue(f"{key}:end")
+        assert result.get(timeout=LIMIT) == key
+    worker.wait()
+    until_free(states)

@@ -1,0 +1,200 @@
+"""Tasks that are called as functions, or run in place of being queued."""
+
+import threading
+
+import pytest
+from celery import Celery, chain, group
+from django.db import transaction
+
+from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
+from distlock.backends.local import LocalBackend
+from distlock.celery import SKIPPED, AlreadyQueued, LockedTask
+from distlock.lease import State
+
+
+@pytest.fixture(autouse=True)
+def local(backend_settings, settings):
+    """Locks of this process."""
+    settings.DISTLOCK = backend_settings("local")
+    yield
+    locks.close_all()
+
+
+@pytest.fixture
+def app():
+    """An app that runs tasks in place."""
+    app = Celery("in_place", set_as_current=False, broker="memory://", backend="cache+memory://")
+    app.conf.task_always_eager = True
+    app.conf.task_store_eager_result = True
+    yield app
+    app.close()
+
+
+@pytest.fixture
+def elsewhere():
+    """``elsewhere(name)``: have another thread hold a lock until the test ends."""
+    done = threading.Event()
+    threads = []
+
+    def hold(name):
+        held = threading.Event()
+
+        def run():
+            with Lock(name):
+                held.set()
+                done.wait()
+
+        threads.append(threading.Thread(target=run))
+        threads[-1].start()
+        held.wait()
+
+    yield hold
+    done.set()
+    for thread in threads:
+        thread.join()
+
+
+class Silent(LocalBackend):
+    """One that cannot be asked."""
+
+    def try_acquire(self, claim, deadline=None):
+        raise LockUnavailable("silence")
+
+
+def task_of(app, function, **options):
+    function.__name__ = "body"  # a lambda's name is not one for Celery
+    return app.task(base=LockedTask, **{"name": "in.place", "shared": False, **options})(function)
+
+
+def test_a_function_call_takes_the_lock(app):
+    task = task_of(app, lambda self, x: (self.lock.name, self.lock.token), lock="a:{x}", bind=True)
+    name, token = task(7)
+    assert name == "a:7"
+    assert locks["default"].inspect("a:7").token in (None, token)
+    with pytest.raises(LockNotHeld, match="task in.place holds no lock here"):
+        _ = task.lock
+
+
+def test_a_queued_task_runs_in_place_with_its_own_request(app):
+    task = task_of(app, lambda self, x: self.request.id, lock="a:{x}", bind=True)
+    result = task.delay(7)
+    assert result.get() == result.id
+    assert locks["default"].inspect("a:7").state is State.FREE
+
+
+def test_the_same_owner_enters_again(app):
+    def body(self):
+        with Lock("a", timeout=0):
+            return self.lock.held
+
+    assert task_of(app, body, lock="a", bind=True)() is True
+
+
+def test_both_locks_are_left_by_a_task_that_fails(app):
+    def body():
+        raise ValueError("x")
+
+    task = task_of(app, body, lock="a", queueing_lock="a", until="finished")
+    assert task.delay().state == "FAILURE"
+    for name in ("a", "queueing:a"):
+        assert locks["default"].inspect(name).state is State.FREE
+
+
+def test_a_busy_one_is_skipped(app, elsewhere):
+    elsewhere("a")
+    result = task_of(app, lambda: 1, lock="a", on_busy="skip", busy_result=0).delay()
+    assert (result.get(), result.state) == (0, "SUCCESS")
+    assert app.tasks["in.place"].AsyncResult(result.id).state == SKIPPED
+
+
+@pytest.mark.parametrize("call", ["function", "delay"])
+def test_a_busy_one_that_cannot_be_queued_again_waits_as_long(app, elsewhere, call):
+    elsewhere("a")
+    task = task_of(app, lambda: 1, lock="a", busy_delay=0.05, busy_limit=2)
+    with pytest.raises(LockTimeout, match=r"lock 'a'.*for 0\.15 s"):
+        task() if call == "function" else task.delay().get()
+
+
+def test_retries_in_place_keep_the_queueing_lock(app):
+    seen = []
+
+    def body(self):
+        seen.append(locks["default"].inspect("queueing:a").state)
+        if self.request.retries < 2:
+            raise self.retry(countdown=0)
+        return "done"
+
+    task = task_of(app, body, queueing_lock="a", until="finished", bind=True)
+    assert task.delay().get() == "done"
+    assert seen == [State.HELD] * 3
+    assert locks["default"].inspect("queueing:a").state is State.FREE
+
+
+def test_a_task_that_queues_itself_again_is_queued_already(app):
+    found = []
+
+    def body(self, again=True):
+        if again:
+            found.append((self.request.id, self.delay(again=False).id))
+
+    task = task_of(app, body, queueing_lock="a", until="finished", bind=True)
+    task.delay().get()
+    assert found[0][0] == found[0][1]
+
+
+def test_groups_and_chains_run(app):
+    task = task_of(app, lambda x: x + 1, lock="a:{x}", queueing_lock="a:{x}")
+    assert group(task.s(n) for n in range(3)).apply_async().get() == [1, 2, 3]
+    assert chain(task.s(1), task.s(), task.s())().get() == 4
+
+
+def test_delay_on_commit_takes_the_lock_at_the_commit(app):
+    seen = []
+    task = task_of(app, lambda: seen.append(locks["default"].inspect("queueing:a").state),
+                   queueing_lock="a", until="finished")  # fmt: skip
+    with transaction.atomic():
+        task.delay_on_commit()
+        task.apply_async_on_commit()
+        assert locks["default"].inspect("queueing:a").state is State.FREE
+        assert not seen
+    assert seen == [State.HELD, State.HELD]  # the first has ended before the second
+
+
+def test_nothing_is_queued_if_the_transaction_is_rolled_back(app):
+    seen = []
+    task = task_of(app, lambda: seen.append(1), queueing_lock="a")
+    with pytest.raises(ZeroDivisionError), transaction.atomic():
+        task.delay_on_commit()
+        raise ZeroDivisionError
+    assert not seen
+    assert locks["default"].inspect("queueing:a").state is State.FREE
+
+
+def test_a_lock_that_someone_took_by_hand_is_named(app, elsewhere):
+    elsewhere("queueing:a")
+    task = task_of(app, lambda: 1, queueing_lock="a")
+    with pytest.raises(AlreadyQueued, match="lock 'queueing:a'") as caught:
+        task.delay()
+    assert caught.value.task_id is None
+
+
+def test_a_lost_lock_fails_the_task(app):
+    def body(self):
+        locks["default"].force_release("a", self.lock.token)
+        with pytest.raises(LockLost):
+            self.lock.check()
+
+    result = task_of(app, body, lock="a", bind=True).delay()
+    with pytest.raises(LockLost):
+        result.get()
+
+
+def test_a_backend_that_cannot_be_asked_runs_nothing(app, settings):
+    settings.DISTLOCK = {"default": {"BACKEND": Silent}}
+    seen = []
+    task = task_of(app, lambda: seen.append(1), lock="a")
+    with pytest.raises(LockUnavailable):
+        task.delay().get()
+    with pytest.raises(LockUnavailable):
+        task_of(app, lambda: seen.append(1), name="other", queueing_lock="a").delay()
+    assert not seen

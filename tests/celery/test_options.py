@@ -1,0 +1,149 @@
+"""What cannot be right about a locked task is refused when it is made, by name."""
+
+import pytest
+from celery import Celery
+
+from distlock.celery import LockedTask, locked_task
+
+WRONG = [
+    (TypeError, {}, "give it lock=, queueing_lock=, or both"),
+    (ValueError, {"lock": "a:{acount}"}, r"lock='a:{acount}'.*'acount'.* are: account"),
+    (ValueError, {"queueing_lock": "a:{x}"}, r"queueing_lock='a:{x}'.*'x'"),
+    (TypeError, {"lock": 7}, "lock must be a name or a function that returns one, not 7"),
+    (ValueError, {"lock": " a"}, r"lock=' a': name must not begin or end with space, got ' a'"),
+    (ValueError, {"queueing_lock": "a" * 560}, "queueing_lock='a+': name must have at most 564"),
+    (ValueError, {"lock": "a", "on_busy": "later"}, "on_busy must be one of .*, not 'later'"),
+    (ValueError, {"lock": "a", "busy_timeout": 0}, "busy_timeout must be .* greater than 0, got 0"),
+    (TypeError, {"lock": "a", "busy_delay": "1"}, "busy_delay must be a number .*, not '1'"),
+    (ValueError, {"lock": "a", "busy_delay": 90}, "busy_delay must not be longer .* 90"),
+    (ValueError, {"lock": "a", "busy_limit": 0}, "busy_limit must be at least 1, got 0"),
+    (TypeError, {"lock": "a", "busy_limit": 1.5}, "busy_limit must be a whole number.*1.5"),
+    (ValueError, {"lock": "a", "lease": -1}, "lease must be .* greater than 0, got -1"),
+    (ValueError, {"lock": "a", "at_least": 0}, "at_least must be .* greater than 0, got 0"),
+    (ValueError, {"lock": "a", "on_lost": "shout"}, "on_lost must be one of .*, not 'shout'"),
+    (TypeError, {"lock": "a", "on_lost": 1}, "on_lost must be callable, not 1"),
+    (TypeError, {"lock": "a", "using": None}, "using must be an alias .*, not None"),
+    (ValueError, {"queueing_lock": "a", "until": "later"}, "until must be one of .*, not 'later'"),
+    (ValueError, {"queueing_lock": "a", "on_queued": "x"}, "on_queued must be one of .*, not 'x'"),
+    (ValueError, {"queueing_lock": "a", "queueing_ttl": 0}, "queueing_ttl must be .*, got 0"),
+    (TypeError, {"lock": "a", "base": dict}, "base must be a subclass of LockedTask, not .*dict"),
+    (TypeError, {"lock": "a", "until": "finished"}, "until has no meaning without queueing_lock"),
+    (TypeError, {"queueing_lock": "a", "on_busy": "skip"}, "on_busy has no meaning without lock"),
+]  # fmt: skip
+
+
+def report(account):
+    """The body of the task."""
+
+
+def weekly_report(account, kind="weekly"):
+    """One with a default."""
+
+
+def bound_report(self, account, kind="weekly"):
+    """The same, bound."""
+
+
+def made(app, body, **options):
+    """Make a task of an app."""
+    return app.task(**{"name": "shop.report", "shared": False, "base": LockedTask, **options})(body)
+
+
+@pytest.mark.parametrize(("error", "options", "says"), WRONG)
+def test_at_decoration(error, options, says):
+    with pytest.raises(error, match=rf"task shop\.report: {says}"):
+        locked_task(name="shop.report", **options)(report)
+
+
+@pytest.fixture
+def app():
+    """An app of its own, which runs tasks in place."""
+    app = Celery("options", set_as_current=False, broker="memory://", backend="cache+memory://")
+    yield app
+    app.close()
+
+
+@pytest.mark.parametrize(("error", "options", "says"), WRONG[1:-3])
+def test_of_a_task_with_the_base_class(app, error, options, says):
+    with pytest.raises(error, match=rf"task shop\.report: {says}"):
+        made(app, report, lazy=False, **options)
+
+
+def test_of_a_subclass():
+    with pytest.raises(ValueError, match="task .*Careless: on_busy must be one of"):
+
+        class Careless(LockedTask):
+            on_busy = "whatever"
+
+    with pytest.raises(ValueError, match="task .*Mistaken: lock='{b}'.*its parameters are: a"):
+
+        class Mistaken(LockedTask):
+            lock = "{b}"
+
+            def run(self, a):
+                pass
+
+
+def test_options_have_to_be_named():
+    with pytest.raises(TypeError, match="options by name"):
+        locked_task(report)
+
+
+def test_subclasses_inherit(app):
+    class Patient(LockedTask):
+        on_busy = "wait"
+        busy_timeout = 7
+        lock = staticmethod(lambda account: f"patient:{account}")
+
+    task = made(app, report, base=Patient, busy_timeout=8)
+    assert (task.locking.on_busy, task.locking.busy_timeout) == ("wait", 8)
+    assert task.lock_name((7,), {}) == "patient:7"
+    assert Patient.locking.busy_timeout == 7
+    assert LockedTask.locking.lock is None
+
+
+def test_annotations_of_the_app_are_options_too(app):
+    app.conf.task_annotations = {"shop.report": {"on_busy": "skip"}}
+    task = made(app, report, lock="a:{account}")
+    assert task.locking.on_busy == "skip"
+    assert task.lock_name((7,), {}) == "a:7"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "name"),
+    [((7,), {}, "a:7:weekly"), ((), {"account": 7}, "a:7:weekly"), ((7, "daily"), {}, "a:7:daily")],
+)
+@pytest.mark.parametrize("bind", [False, True])
+@pytest.mark.parametrize(
+    "template", ["a:{account}:{kind}", lambda account, kind: f"a:{account}:{kind}"]
+)
+def test_names_are_made_from_the_arguments(app, args, kwargs, name, bind, template):
+    body = bound_report if bind else weekly_report
+    task = app.task(name="shop.report", shared=False, base=LockedTask, lock=template, bind=bind)(
+        body
+    )
+    assert task.lock_name(args, kwargs) == name
+
+
+@pytest.mark.parametrize(
+    ("template", "args", "error", "says"),
+    [
+        ("a:{account}", (), TypeError, "lock='a:{account}'.*missing a required argument"),
+        ("a:{account.pk}", (7,), ValueError, "lock='a:{account.pk}'.*account=7.*'pk'"),
+        ("a:{account}", ("\n",), ValueError, r"lock=.*control characters, got 'a:\\n'"),
+        (lambda account: None, (7,), TypeError, "lock=.*name must be a str, not None"),
+        (lambda account: {}[account], (7,), ValueError, "lock=.*account=7"),
+    ],
+)  # fmt: skip
+def test_at_call_time(app, template, args, error, says):
+    task = made(app, report, lock=template)
+    with pytest.raises(error, match=rf"task shop\.report: {says}"):
+        task.lock_name(args, {})
+
+
+def test_two_locks_of_one_name_are_two(app):
+    task = app.task(name="shop.report", shared=False, base=LockedTask, lock="a", queueing_lock="a")(
+        report
+    )
+    assert task.lock_name((1,), {}) == "a"
+    assert task.queueing_name((1,), {}) == "queueing:a"

@@ -1,0 +1,90 @@
+"""A task is ended by the loss of its lock, wherever that finds it, and never after its end."""
+
+import random
+import threading
+import time
+
+import pytest
+
+from distlock import LockLost
+from distlock.lease import Claim, Lease, Owner
+from distlock.terminating import ByAnAsynchronousException, ByTheSignal, terminator
+
+LOST = Lease(Claim("a", Owner("o", "h", 1, "t"), 1.0), 7, 0.0)
+ROUNDS = 400
+
+
+def test_the_main_thread_is_woken_from_a_system_call():
+    with pytest.raises(LockLost, match=r"lock 'a' \(token 7\)"), terminator() as ending:
+        assert isinstance(ending, ByTheSignal)
+        threading.Timer(0.05, ending.on_lost, [LOST]).start()
+        time.sleep(30)
+
+
+def test_another_thread_is_ended():
+    def run():
+        try:
+            with terminator() as ending:
+                assert isinstance(ending, ByAnAsynchronousException)
+                threading.Timer(0.05, ending.on_lost, [LOST]).start()
+                while True:
+                    time.sleep(0.001)
+        except LockLost as error:
+            ended.append(str(error))
+
+    ended = []
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    assert ended == ["lock 'a' (token 7) was lost while what it protects was running"]
+
+
+def race():
+    """Lose the lock at the moment at which the body ends; return how often which came first."""
+    lost = kept = 0
+    for _ in range(ROUNDS):
+        teller = None
+        try:
+            with terminator() as ending:
+                teller = threading.Thread(target=ending.on_lost, args=[LOST])
+                teller.start()
+                for _ in range(random.randrange(300)):
+                    pass
+            kept += 1
+        except LockLost as error:
+            assert str(error)
+            lost += 1
+        teller.join()
+        for _ in range(100):
+            pass  # what came now would come outside of any task
+    return lost, kept
+
+
+def test_nothing_comes_after_the_end_in_the_main_thread():
+    assert sum(race()) == ROUNDS
+
+
+def test_nothing_comes_after_the_end_in_another_thread():
+    found = []
+    thread = threading.Thread(target=lambda: found.append(race()))
+    thread.start()
+    thread.join(60)
+    assert sum(found[0]) == ROUNDS
+
+
+def test_a_task_within_a_task_is_ended_by_its_own_loss():
+    with terminator() as outer:
+        with pytest.raises(LockLost), terminator() as inner:
+            threading.Timer(0.05, inner.on_lost, [LOST]).start()
+            time.sleep(30)
+        time.sleep(0.01)
+    assert outer.loss is None
+
+
+def test_an_error_of_the_body_stays():
+    with pytest.raises(ZeroDivisionError), terminator() as ending:
+        try:
+            ending.on_lost(LOST)
+            time.sleep(30)
+        except LockLost:
+            raise ZeroDivisionError from None
