@@ -15,7 +15,7 @@ BETWEEN := 3.12
 env = .envs/$(1)/.ready
 bin = .envs/$(1)/bin
 
-.PHONY: help test test-all test-slow lint demo show build clean packages
+.PHONY: help test test-all test-slow lint demo show screenshots build clean packages
 
 help:
 	@echo "make test       lint, types, migrations, and the tests on Python $(BASE) and $(NEWEST)"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint       lint, format, types, migrations"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port"
+	@echo "make screenshots  take the pictures of the admin in docs/"
 	@echo "make build      build the wheel and check what is in it"
 	@echo "make clean      remove what these have made"
 	@echo "ARGS=\"...\"      arguments for pytest"
@@ -66,6 +67,9 @@ show: .envs/demo/.ready
 ifndef ONCE
 	.envs/demo/bin/python manage.py demo --serve
 endif
+
+screenshots: packages $(call env,$(BASE))
+	$(call bin,$(BASE))/python -m tools.screenshots
 
 build: .envs/build/.ready
 	rm -rf build dist

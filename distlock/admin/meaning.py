@@ -66,7 +66,7 @@ def _held(listed: Listed) -> Iterator[str]:
         yield _(
             "It is held for as long as the session of its process lives. If the process ends, or"
             " cannot reach the servers for longer than a session lasts, they free the lock by"
-            " themselves; there is no need to break it."
+            " themselves."
         )
         return
     yield _("The lease ends in %(time)s, unless it is renewed.") % {"time": span(info.remaining)}
@@ -74,8 +74,9 @@ def _held(listed: Listed) -> Iterator[str]:
         yield _("It is longer than usual here.")
     elif info.remaining > listed.lease - 1.5 * listed.renew:
         yield _(
-            "It was taken or renewed a moment ago: its process is alive. Should that end, the lock"
-            " is free when the lease ends; there is no need to break it."
+            "It was taken or renewed a moment ago: its process is alive, though nobody can tell"
+            " from here whether its work goes on. Should the process end, the lock is free when the"
+            " lease ends, without being broken."
         )
     else:
         yield _(

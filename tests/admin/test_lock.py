@@ -68,8 +68,8 @@ def test_what_no_code_can_call_a_lock_may_still_be_looked_at(backend, look, name
 
 
 def test_a_named_owner_is_called_by_the_name(local, look):
-    with Lock("order:42", owner="checkout-42"):
-        assert "checkout-42" in look("order:42").text
+    with Lock("order:77", owner="checkout-77"):
+        assert "checkout-77" in look("order:77").text
 
 
 # What it means
