@@ -24,8 +24,8 @@ def test_leaving_early_frees_the_lock_for_nobody(anna, ben, carl, name):
     assert not carl.tries(name)
 
 
-def test_who_left_early_no_longer_holds_the_lock(anna, name):
-    lock = anna.take(name, at_least=LONG)
+def test_who_left_early_no_longer_holds_the_lock(dora, name):
+    lock = dora.take(name, at_least=LONG)
     lock.release()
     with pytest.raises(LockNotHeld):
         lock.release()
@@ -52,15 +52,15 @@ def test_who_waits_meanwhile_gets_it_then(anna, carl, name):
     assert clock() >= after + REST - 0.1
 
 
-def test_leaving_after_that_time_frees_it_at_once(anna, carl, name):
-    lock = anna.take(name, at_least=0.05)
+def test_leaving_after_that_time_frees_it_at_once(dora, carl, name):
+    lock = dora.take(name, at_least=0.05)
     passed(0.06)
     lock.release()
     assert carl.tries(name)
 
 
-def test_people_still_see_who_it_was(anna, carl, name):
-    lock = anna.take(name, at_least=LONG, description="the nightly report")
+def test_people_still_see_who_it_was(dora, carl, name):
+    lock = dora.take(name, at_least=LONG, description="the nightly report")
     before = lock.info()
     lock.release()
     after = carl.lock(name).info()
@@ -73,72 +73,72 @@ def test_people_still_see_who_it_was(anna, carl, name):
     )
 
 
-def test_people_see_that_nobody_holds_it(anna, backend, name):
+def test_people_see_that_nobody_holds_it(dora, backend, name):
     if not backend.keeps_beyond_process:
         return
-    lock = anna.take(name, at_least=LONG)
+    lock = dora.take(name, at_least=LONG)
     assert not is_kept(lock.info().owner)
     lock.release()
     assert is_kept(lock.info().owner)
 
 
-def test_when_its_time_is_over_it_is_plainly_free(anna, backend, name):
-    anna.take(name, at_least=0.1).release()
+def test_when_its_time_is_over_it_is_plainly_free(dora, backend, name):
+    dora.take(name, at_least=0.1).release()
     eventually(lambda: backend.inspect(name).state is State.FREE)
     assert name not in [info.name for info in backend.list()]
     assert name not in [info.name for info in backend.page(Selection(search=name)).locks]
 
 
-def test_the_next_hold_has_a_greater_token(anna, carl, name):
-    lock = anna.take(name, at_least=0.1)
+def test_the_next_hold_has_a_greater_token(dora, carl, name):
+    lock = dora.take(name, at_least=0.1)
     first = lock.token
     lock.release()
     assert carl.take(name).token > first
 
 
-def test_only_the_last_level_counts(anna, name):
-    outer = anna.take(name, at_least=LONG)
-    inner = anna.take(name)
+def test_only_the_last_level_counts(dora, name):
+    outer = dora.take(name, at_least=LONG)
+    inner = dora.take(name)
     inner.release()
     outer.verify()
     outer.release()
     assert outer.locked()
 
 
-def test_the_longest_time_that_anyone_entered_with_holds(anna, carl, name):
-    outer = anna.take(name)
-    inner = anna.take(name, at_least=LONG)
+def test_the_longest_time_that_anyone_entered_with_holds(dora, carl, name):
+    outer = dora.take(name)
+    inner = dora.take(name, at_least=LONG)
     inner.release()
     outer.release()
     assert not carl.tries(name)
 
 
-def test_a_lost_hold_is_not_kept(anna, carl, name):
-    lock = anna.take(name, at_least=LONG)
+def test_a_lost_hold_is_not_kept(dora, carl, name):
+    lock = dora.take(name, at_least=LONG)
     assert carl.lock(name).force_release(lock.token)
     with pytest.raises(LockLost):
         lock.release()
     assert carl.tries(name)
 
 
-def test_a_lock_that_was_left_early_can_be_broken(anna, carl, name):
-    lock = anna.take(name, at_least=LONG)
+def test_a_lock_that_was_left_early_can_be_broken(dora, carl, name):
+    lock = dora.take(name, at_least=LONG)
     token = lock.token
     lock.release()
     assert carl.lock(name).force_release(token)
     assert carl.tries(name)
 
 
-def test_the_signal_tells_that_it_was_left(anna, told, name):
-    anna.take(name, at_least=LONG).release()
+def test_the_signal_tells_that_it_was_left(dora, told, name):
+    dora.take(name, at_least=LONG).release()
     assert told.words(name) == ["acquired", "released"]
 
 
-def test_a_named_owner_cannot_enter_again_either(anna, backend, name):
+def test_a_named_owner_cannot_enter_again_either(dora, backend, name):
     if not backend.supports_owner:
         return
-    anna.take(name, at_least=LONG, owner="me").release()
-    assert not anna.tries(name, owner="me")
+    dora.take(name, at_least=LONG, owner="me").release()
+    assert not dora.tries(name, owner="me")
 
 
 @pytest.mark.shared

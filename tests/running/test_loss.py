@@ -5,6 +5,7 @@ import pytest
 from distlock.commands.exits import LOST
 from tests.contract.watch import eventually
 from tests.running.conftest import gone, now
+from tests.servers.zookeeper import ZooKeeper
 
 EXPIRES = {
     "mariadb": "SELECT UNIX_TIMESTAMP(CONVERT_TZ(expires_at, '+00:00', @@session.time_zone))"
@@ -14,7 +15,13 @@ EXPIRES = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "how"), [("mariadb", "stop"), ("postgresql", "stop"), ("postgresql", "pause")]
+    ("kind", "how"),
+    [
+        ("mariadb", "stop"),
+        ("postgresql", "stop"),
+        pytest.param("mariadb", "pause", marks=pytest.mark.slow),
+        pytest.param("postgresql", "pause", marks=pytest.mark.slow),
+    ],
 )
 def test_child_and_grandchildren_are_gone_before_the_deadline(
     start, backend, beats, kind, server, how
@@ -44,12 +51,22 @@ def test_a_blip_does_not_end_the_program(start, backend_settings, settings, prox
     assert run.wait() == 0
 
 
-def test_it_is_so_in_zookeeper_too(start, beats, server, backend_settings, settings):
-    settings.DISTLOCK = backend_settings("zookeeper")
-    run = start("stock", "--", *beats.command, "stubborn")
-    born = beats.begin()
-    server("zookeeper").pause()
-    began = now()
-    assert run.wait() == LOST
+def test_it_is_so_in_zookeeper_too(start, beats, backend_settings, settings):
+    with ZooKeeper() as server:
+        settings.DISTLOCK = backend_settings("zookeeper", LOCATION=server.hosts)
+        run = start("stock", "--", *beats.command, "stubborn")
+        born = beats.begin()
+        server.pause()
+        began = now()
+        assert run.wait() == LOST
     assert gone(born)
     assert beats.last < began + 3  # the session's time-out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["zookeeper"])
+def test_where_sessions_hold_locks_a_program_may_run_for_long(start, backend):
+    run = start("stock", "--", "sh", "-c", "read word")
+    eventually(lambda: (backend.inspect("stock").held_for or 0) > 5)  # the session's time-out is 3
+    run.tell()
+    assert run.wait() == 0

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pty
 import re
 import select
 import signal
 import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 
@@ -16,7 +19,7 @@ import pytest
 from distlock.lease import State
 from tests.children import _environment
 from tests.contract.watch import eventually
-from tests.settings import INHERITED  # noqa: F401 (the child reads it)
+from tests.servers.guard import descendants, is_at_rest
 
 LIMIT = 30.0
 
@@ -37,7 +40,7 @@ class Shell:
             stdout=slave,
             stderr=slave,
             start_new_session=True,
-            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # make it the session's
             env={
                 **os.environ,
                 **_environment(),
@@ -71,8 +74,6 @@ class Shell:
 
 @pytest.fixture
 def shell(backend, tmp_path):
-    import sys
-
     shell = Shell(tmp_path, sys.executable)
     shell.see(r"\$ ")
     yield shell
@@ -115,9 +116,11 @@ def test_ctrl_z_stops_it_and_fg_goes_on(shell, backend):
 def test_in_the_background_it_runs_without_the_keyboard(shell):
     shell.type("manage locks run stock -- sh -c 'echo re''ady; read word; echo got-$word' &\n")
     shell.see("ready")
-    shell.see("")
-    shell.type("\n\n")
-    shell.see("Stopped")  # as anything that reads from the terminal in the background
+    # As anything that reads from the terminal in the background.
+    run = descendants(shell.process.pid)[1]
+    eventually(lambda: is_at_rest(run))
+    shell.type("jobs\n")
+    shell.see("Stopped")
     shell.type("fg\n")
     shell.see("manage locks run")
     shell.type("this\n")
