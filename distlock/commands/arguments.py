@@ -8,7 +8,7 @@ import threading
 
 from django.core.management.base import CommandParser
 
-from distlock.names import checked_name
+from distlock.names import checked_description, checked_name
 
 
 def add_using(parser: CommandParser) -> None:
@@ -67,6 +67,14 @@ def prefix(value: str) -> str:
     except (TypeError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"no name can begin with {value!r}") from error
     return value
+
+
+def description(value: str) -> str:
+    """Return ``value`` if a lock may be described so."""
+    try:
+        return checked_description(value)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def seconds(value: str) -> float:

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-from distlock.running.signals import Interrupted
+from distlock.running.interrupted import Interrupted
 
 #: SIGINT raises KeyboardInterrupt already.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_ENDING = (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from distlock.commands.ending import ended_by_signals
 from distlock.commands.exits import BUSY, LOST, UNAVAILABLE, USAGE, epilog, leave
 from distlock.commands.lock_names import check_template, filled_in, own_name
 from distlock.commands.taking import take
-from distlock.exceptions import LockError, LockLost
+from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.lock import Lock
 from distlock.terminating import terminator
@@ -111,28 +111,29 @@ class LockedCommand(BaseCommand):
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
         timeout = options.get("lock_timeout", self.lock_timeout)
-        try:
-            take(lock, timeout)
-        except (TypeError, ValueError, OverflowError) as error:
-            leave(USAGE, f"--lock-timeout: {error}")
-        granted_at = clock()
-        with self._left(lock, granted_at), ending:
+        with self._taken(lock, timeout), ending:
+            lock.check()  # from here on a loss ends what runs
             return super().execute(*args, **options)
 
     @contextmanager
-    def _left(self, lock: Lock, granted_at: float) -> Iterator[None]:
-        """Leave the lock in the end, and tell if it was lost."""
+    def _taken(self, lock: Lock, timeout: float | None) -> Iterator[None]:
+        """Hold the lock; whatever comes, it is left in the end, and a loss is told."""
+        outer, granted_at = lock.held, clock()
         try:
+            try:
+                take(lock, timeout)
+            except (TypeError, ValueError, OverflowError) as error:
+                leave(USAGE, f"--lock-timeout: {error}")
+            outer, granted_at = False, clock()
             yield
-        except Exception as error:
+        except BaseException as error:
             lost = _loss(lock)
-            self._stay(lock, granted_at)
-            lock.__exit__(type(error), error, error.__traceback__)
+            if isinstance(error, Exception):  # who interrupts it does not want to wait
+                self._stay(lock, granted_at)
+            if not outer:
+                _leave_after(error, lock)
             if lost and isinstance(error, LockLost):
                 leave(LOST, f"ended: {text.escaped(lost)}")
-            raise
-        except BaseException as error:  # interrupted: nobody wants to wait
-            lock.__exit__(type(error), error, error.__traceback__)
             raise
         self._stay(lock, granted_at)
         try:
@@ -176,4 +177,16 @@ def _loss(lock: Lock) -> str:
         lock.check()
     except LockLost as error:
         return str(error)
+    except LockNotHeld:
+        pass
     return ""
+
+
+def _leave_after(error: BaseException, lock: Lock) -> None:
+    """Leave the lock, if it was had, after an error that the caller must see."""
+    try:
+        lock.release()
+    except LockNotHeld:
+        pass
+    except LockError as problem:
+        error.add_note(f"besides, leaving the lock failed: {problem}")

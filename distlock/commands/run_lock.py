@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import select
-import shlex
 import sys
 import threading
 from typing import Any
@@ -16,7 +15,7 @@ from distlock.clock import clock, left
 from distlock.commands import arguments, text
 from distlock.commands.exits import BUSY, LOST, USAGE, leave
 from distlock.commands.taking import take
-from distlock.exceptions import LockError, LockLost
+from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.lock import Lock
 from distlock.names import MAX_DESCRIPTION
@@ -70,6 +69,13 @@ def add_arguments(parser: CommandParser) -> None:
         f" {Times.MOST:g} of the lease.",
     )
     parser.add_argument(
+        "--description",
+        type=arguments.description,
+        default="",
+        metavar="TEXT",
+        help="Shown to those who look at the lock; by default the name of the program.",
+    )
+    parser.add_argument(
         "--busy-code",
         type=arguments.exit_code,
         default=BUSY,
@@ -88,6 +94,7 @@ def run(
     at_least: float | None,
     lease: float | None,
     grace: float | None,
+    description: str,
     busy_code: int,
     **others: Any,
 ) -> None:
@@ -101,29 +108,34 @@ def run(
                 using=using,
                 at_least=at_least,
                 lease=lease,
-                description=shlex.join(program)[:MAX_DESCRIPTION],
+                # Its arguments may be secret.
+                description=description or text.escaped(program[0])[:MAX_DESCRIPTION],
                 on_lost=lambda lost: signals.ring(),
             )
             backend = locks[using]
             _times(backend.settings.lease if lease is None else lease, grace)
         except (ValueError, TypeError, ImproperlyConfigured) as error:
             leave(USAGE, text.escaped(str(error)))
-        take(lock, timeout, prepare=True, busy=busy_code)
-        granted_at = clock()
-        times = Times.of(backend.settings.lease if lease is None else lease, None)
+        duration = backend.settings.lease if lease is None else lease
+        outcome, lost = Outcome(), ""
         try:
-            # ZooKeeper's servers have had a say in how long that is.
-            times = _times(times.lease, grace)
+            take(lock, timeout, prepare=True, busy=busy_code)
+            granted_at = clock()
+            if lease is None:
+                duration = backend.settings.lease  # ZooKeeper's servers had a say in that
             environment = {
                 **os.environ,
                 "DISTLOCK_NAME": name,
                 "DISTLOCK_TOKEN": str(lock.token),
             }
-            outcome = Run(lock, times, signals, alone=alone)(program, environment)
+            run = Run(lock, _times(duration, grace), signals, alone=alone)
+            outcome = run(program, environment)
             if not backend.keeps_beyond_process and at_least and not outcome.lost:
                 _stay(signals, granted_at + at_least)
+        except LockLost as error:
+            leave(LOST, f"{program[0]!r} was not started: {text.escaped(str(error))}")
         finally:
-            lost = _leave(command, lock, times.margin)
+            lost = _leave(command, lock, duration)
     if lost and not outcome.lost:
         leave(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {text.escaped(lost)}")
     _end(outcome, program, alone=alone)
@@ -142,11 +154,14 @@ def _stay(signals: Signals, until: float) -> None:
         select.select([signals], [], [], rest)
 
 
-def _leave(command: BaseCommand, lock: Lock, moment: float) -> str:
-    """Leave the lock; return why it was lost, if it was."""
+def _leave(command: BaseCommand, lock: Lock, duration: float) -> str:
+    """Leave the lock, if it was had; return why it was lost, if it was."""
     try:
-        if lock.remaining > moment:  # else it frees itself sooner than a silent server answers
+        # At its very end a lease frees the lock sooner than a silent server answers.
+        if lock.remaining > Times.of(duration, None).margin:
             lock.release()
+    except LockNotHeld:
+        return ""
     except LockLost as error:
         return str(error)
     except LockError as error:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import NoReturn
 
 from distlock.commands import text
-from distlock.commands.exits import BUSY, FAILED, UNAVAILABLE, leave
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.commands.exits import BUSY, FAILED, UNAVAILABLE, USAGE, leave
+from distlock.exceptions import LockError, LockUnavailable, NotSupported
 from distlock.handler import locks
 from distlock.lease import State
 from distlock.lock import Lock
@@ -23,6 +23,8 @@ def take(lock: Lock, timeout: float | None, *, prepare: bool = False, busy: int 
         taken = _acquire(lock, timeout, prepare=prepare)
     except LockUnavailable as error:
         leave(UNAVAILABLE, text.escaped(str(error)))
+    except NotSupported as error:
+        leave(USAGE, text.escaped(str(error)))
     except LockError as error:
         leave(FAILED, text.escaped(str(error)))
     if not taken:

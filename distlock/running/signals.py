@@ -9,6 +9,8 @@ from contextlib import suppress
 from types import FrameType
 from typing import Any, Self
 
+from distlock.running.interrupted import Interrupted
+
 #: What is passed on to a program.
 PASSED = (
     signal.SIGHUP,
@@ -19,13 +21,6 @@ PASSED = (
     signal.SIGUSR2,
     signal.SIGALRM,
 )
-
-
-class Interrupted(SystemExit):
-    """A signal ended the process while it could still be ended; it exits as a shell would say."""
-
-    def __init__(self, signum: int) -> None:
-        super().__init__(128 + signum)
 
 
 class Signals:

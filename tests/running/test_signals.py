@@ -87,6 +87,18 @@ def test_who_kills_the_guard_ends_the_program_and_all_it_started(start, backend,
     assert backend.inspect("stock").state is State.FREE
 
 
+def test_who_kills_both_kills_the_program(start, backend):
+    run = start("stock", "--", "sh", "-c", "echo $$; read word")
+    program = int(run.line())
+    born = {program: started_at(program)}
+    guard = guard_of(run)
+    for pid in (run.pid, guard):
+        os.kill(pid, signal.SIGSTOP)
+    for pid in (run.pid, guard):
+        os.kill(pid, signal.SIGKILL)
+    eventually(lambda: gone(born))
+
+
 def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, backend, beats):
     run = start("stock", "--lease=1.5", "--", *beats.command)
     born = beats.begin()

@@ -9,7 +9,6 @@ gets the lock then. Migrations that run at once without any lock would fail: eac
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import time
@@ -33,12 +32,14 @@ def make_table(database: str, deadline: float | None) -> bool:
     """Migrate this app, and nothing else, if that has not been done; return whether it had not.
 
     Raises LockUnavailable if the database cannot be asked, or if others were at it until
-    ``deadline``. False for engines that have no lock of their own to guard this.
+    ``deadline``. False for engines that have no lock of their own to guard this, and
+    inside a transaction.
     """
     connection: Any = connections[database]
     guard = _GUARDS.get(connection.vendor)
-    if guard is None:
+    if guard is None or connection.in_atomic_block:
         return False
+    was_open = connection.connection is not None
     try:
         if not _missing(connection):
             return False
@@ -50,7 +51,8 @@ def make_table(database: str, deadline: float | None) -> bool:
             f"the table of the locks could not be made in the database {database!r}: {error}"
         ) from error
     finally:
-        connection.close()
+        if not was_open:
+            connection.close()
     return True
 
 
@@ -92,6 +94,8 @@ def _sqlite(connection: Any, deadline: float | None) -> Iterator[None]:
     if connection.is_in_memory_db():
         yield  # no other process sees it
         return
+    import fcntl  # not everywhere where SQLite is
+
     # Its own lock would keep out the migration, too. Not the file itself: to close it would end
     # the locks that this process has on it, see https://www.sqlite.org/howtocorrupt.html
     folder = os.path.dirname(os.path.abspath(str(connection.settings_dict["NAME"])))

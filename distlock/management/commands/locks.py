@@ -9,17 +9,20 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import list_locks, release_lock, run_lock, show_lock, sweep_locks
+from distlock.commands import list_locks, release_lock, show_lock, sweep_locks
 from distlock.commands.arguments import add_common
 from distlock.commands.exits import EPILOG
 
-SUBCOMMANDS = {
+SUBCOMMANDS: dict[str, Any] = {
     "list": list_locks,
     "show": show_lock,
     "release": release_lock,
     "sweep": sweep_locks,
-    "run": run_lock,
 }
+if os.name == "posix":  # process groups and signals
+    from distlock.commands import run_lock
+
+    SUBCOMMANDS["run"] = run_lock
 
 
 class Command(BaseCommand):
