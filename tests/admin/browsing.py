@@ -10,7 +10,7 @@ from pathlib import Path
 
 from axe_playwright_python.sync_playwright import Axe
 from django.test import Client
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from locksite.demo.server import HOST, site_server
 from tests.servers.debian import program
@@ -37,6 +37,14 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:;"
     " connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
+
+
+#: Refreshes pages more often than people need it; this runs before the page's own script.
+_IMPATIENT = """
+document.addEventListener("readystatechange", () => {
+  document.getElementById("dl-live")?.setAttribute("data-seconds", "0.3");
+});
+"""
 
 
 def policy_middleware(get_response):
@@ -82,6 +90,7 @@ class Visitor:
         options = {"viewport": DESKTOP, "color_scheme": "light", **options}
         self.context = browser.new_context(base_url=address, **options)
         self.context.set_default_timeout(15_000)
+        self.context.add_init_script(_IMPATIENT)
         self.context.route("**/favicon.ico", lambda route: route.fulfill(status=204))
         client = Client()
         client.force_login(user)
@@ -110,6 +119,10 @@ class Visitor:
         """Return the locks on the page, in order."""
         return self.page.locator(".dl-table tbody .dl-name > :first-child").all_inner_texts()
 
+    def sees(self, *names: str) -> None:
+        """Wait until exactly these locks are on the page."""
+        expect(self.page.locator(".dl-table tbody .dl-name > :first-child")).to_have_text(names)
+
     def shoot(self, name: str) -> None:
         """Keep a picture of the whole page."""
         SHOTS.mkdir(parents=True, exist_ok=True)
@@ -128,6 +141,11 @@ class Visitor:
         assert not found, "\n".join(found)
         wide = self.page.evaluate("document.documentElement.scrollWidth - window.innerWidth")
         assert wide <= 0, f"{wide} pixels too wide"
+
+    def leave(self) -> None:
+        """Forget what the browser keeps for the site, but stay signed in."""
+        if self.page.url.startswith("http"):
+            self.page.evaluate("localStorage.clear()")
 
     def close(self) -> None:
         self.context.close()

@@ -99,19 +99,41 @@ def _until(condition):
         time.sleep(0.02)
 
 
+@pytest.fixture(scope="module")
+def regulars(browser, address, users):
+    """Visitors who come again and again, by user and look."""
+    known = {}
+
+    def find(user, look):
+        if (user, look) not in known:
+            known[user, look] = Visitor(browser, address, users[user], **LOOKS[look])
+        return known[user, look]
+
+    yield find
+    for visitor in known.values():
+        visitor.close()
+
+
 @pytest.fixture
-def visit(browser, address, scene, users):
+def visit(regulars, browser, address, scene, users):
     """``visit("operator")``: someone in front of a browser; nothing may be complained about."""
-    visitors = []
+    visitors, strangers = [], []
 
     def come(user="operator", look="light", **options):
-        visitors.append(Visitor(browser, address, users[user], **{**LOOKS[look], **options}))
+        if options:
+            strangers.append(Visitor(browser, address, users[user], **{**LOOKS[look], **options}))
+            visitors.append(strangers[-1])
+        else:
+            visitors.append(regulars(user, look))
         return visitors[-1]
 
     yield come
     complaints = [complaint for visitor in visitors for complaint in visitor.complaints]
     for visitor in visitors:
-        visitor.close()
+        visitor.complaints.clear()
+        visitor.leave()
+    for stranger in strangers:
+        stranger.close()
     assert complaints == []
 
 
@@ -127,6 +149,7 @@ def test_the_list_shows_the_locks_of_both_backends(visit, scene, look):
     page = visitor.list()
     names = visitor.names()
     assert {"stock:7", "stock:8", "feed", "report:7"} <= set(names)
+    assert {HOSTILE, LONG, "order:\\u202e24:redro\\u2066"} <= set(names)
     row = page.locator("tr", has=page.get_by_role("link", name="feed", exact=True))
     expect(row).to_contain_text("Held")
     expect(row).to_contain_text(str(scene["children"][1].pid))
@@ -187,7 +210,7 @@ def test_filters(visit):
     page = visitor.list()
     page.get_by_label("Name").fill("STOCK")
     page.get_by_role("button", name="Filter").click()
-    assert visitor.names() == ["stock:7", "stock:8"]
+    visitor.sees("stock:7", "stock:8")
     page.get_by_label("Backend", exact=True).select_option("zookeeper")
     page.get_by_role("button", name="Filter").click()
     expect(page.get_by_text("No such lock")).to_be_visible()
@@ -295,13 +318,11 @@ def test_a_backend_that_is_down(visit, backends, settings, look):
         visitor.check(f"lock-down-{look}")
 
 
-def test_names_from_anywhere_do_no_harm(visit):
+@pytest.mark.slow
+def test_pages_about_names_from_anywhere(visit):
     visitor = visit()
     visitor.list()
     names = visitor.names()
-    assert HOSTILE in names
-    assert "order:\\u202e24:redro\\u2066" in names
-    assert LONG in names
     for name in (HOSTILE, BIDI, LONG):
         visitor.list()
         number = [
@@ -393,7 +414,7 @@ def test_what_is_typed_is_not_lost_to_a_refresh(visit):
 
 
 def test_signed_out_meanwhile_it_says_so(visit):
-    visitor = visit()
+    visitor = visit(color_scheme="light")  # nobody who is to stay signed in
     page = visitor.list()
     visitor.context.clear_cookies()
     page.get_by_role("button", name="Live").click()
@@ -412,7 +433,7 @@ def test_all_of_it_works_without_javascript(visit, child):
     expect(page.get_by_role("button", name="Live")).to_have_count(0)
     page.get_by_label("Name").fill("plain")
     page.get_by_role("button", name="Filter").click()
-    assert visitor.names() == ["plain"]
+    visitor.sees("plain")
     page.get_by_role("checkbox", name="Choose plain").check()
     page.get_by_role("button", name="Force release").click()
     released_by(visitor)

@@ -222,6 +222,7 @@ def test_silence_costs_two_seconds_and_hides_nothing_else(
     ]
     assert page.overview.cards[0].counts is None
     assert "No answer within 2 seconds." in page.text or "answer" in page.overview.cards[0].problem
+    network.refuse()  # which is answered at once
     assert [name for _, name in show(state="suspended").locks] == ["mine"]
     assert show(state="expired").locks == []
     network.heal()

@@ -2,7 +2,6 @@
 "use strict";
 
 (() => {
-  const PAUSE = 3000; // milliseconds between two looks
   const KEY = "distlock.live";
   const button = document.getElementById("dl-live");
   const note = document.getElementById("dl-live-note");
@@ -41,6 +40,7 @@
 
   // Refreshing
 
+  const pause = () => 1000 * Number(button.dataset.seconds); // between two looks
   let on = false;
   let trouble = "";
   let timer = 0;
@@ -110,7 +110,7 @@
       try { await refresh(); } catch { trouble = button.dataset.failed; }
       if (on) showLive();
     }
-    timer = on ? setTimeout(tick, PAUSE) : 0;
+    timer = on ? setTimeout(tick, pause()) : 0;
   };
 
   if (button) {
@@ -126,6 +126,6 @@
     });
     document.addEventListener("visibilitychange", showLive);
     showLive();
-    if (on) timer = setTimeout(tick, PAUSE);
+    if (on) timer = setTimeout(tick, pause());
   }
 })();
