@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from kazoo.exceptions import NoNodeError
 from distlock.backends.base import BaseBackend
 from distlock.backends.zookeeper.breaking import YOUNG, break_hold
 from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.evidence import REPORTED_AFTER
 from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Grants
 from distlock.backends.zookeeper.instances import register
 from distlock.backends.zookeeper.lasting import LastingBackend
@@ -21,7 +23,7 @@ from distlock.backends.zookeeper.patience import Patience
 from distlock.backends.zookeeper.place import Place
 from distlock.backends.zookeeper.requests import Delete, GetData, SetData, Sync
 from distlock.backends.zookeeper.survey import Survey, mark_of
-from distlock.clock import clock
+from distlock.clock import clock, left
 from distlock.lease import Claim, Lease, LockInfo, Swept
 from distlock.watchdog import watchdog
 
@@ -119,7 +121,9 @@ class ZooKeeperBackend(BaseBackend):
         duration = self.options.lease_of(node.session.timeout)
         if duration < claim.duration:
             claim = replace(claim, duration=duration)
-        lease = claim.granted(node.czxid, place.asked_at)
+        unproven = node.session.timeout - self.options.lease_of(node.session.timeout)
+        counted_from = place.client.counted_from(place.asked_at)
+        lease = claim.granted(node.czxid, min(place.asked_at, counted_from + unproven))
         self._grants.add(Grant(lease, place.client, node, place.has_waited))
         if place.has_waited and clock() - node.created_after > _LONG_WAIT:
             place.client.send(SetData(place.parent, mark_of(node.czxid), -1))
@@ -137,14 +141,33 @@ class ZooKeeperBackend(BaseBackend):
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         if leases and self._client is not None:
-            # A sync goes to the leader, who alone decides when a session is over.
-            (synced,) = self._client.ask([Sync(self.options.root)], deadline)
-            self._client.checked(synced)
+            self._prove_alive(self._client, deadline)
         found = {lease.nonce: self._grants.find(lease.name, lease.nonce) for lease in leases}
         for grant in found.values():
             if grant is not None:
                 self._grants.watch(grant)
         return {nonce: grant is not None for nonce, grant in found.items()}
+
+    def _prove_alive(self, client: Client, deadline: float | None) -> None:
+        """Make sure that the session lasts for a lease from now on, by the leader's count.
+
+        A sync goes to the leader, who alone decides when a session is over. That it is not over yet
+        is enough if the leader has heard of it not long before; after a pause, it is asked again
+        when it must have heard of the first time.
+        """
+        begun_at = clock()
+        while True:
+            sent_at = clock()
+            (synced,) = client.ask([Sync(self.options.root)], deadline)
+            client.checked(synced)
+            timeout = client.session.timeout if client.session else 0.0
+            unproven = timeout - self.options.lease_of(timeout)
+            if client.counted_from(sent_at) + unproven >= begun_at:
+                return
+            pause = timeout * REPORTED_AFTER
+            if left(deadline, pause) < pause:
+                raise client.unavailable("does not prove in time that the session lasts")
+            time.sleep(pause)
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         grant = self._grants.take(lease.name, lease.nonce)
@@ -269,4 +292,5 @@ class ZooKeeperBackend(BaseBackend):
 
     def _set_lease(self, session_timeout: float) -> None:
         self.settings.lease = self.options.lease_of(session_timeout)
-        self.settings.renew = self.settings.lease / 3
+        # Often enough for each renewal to be the proof of the next one; see _prove_alive().
+        self.settings.renew = self.settings.lease / 4

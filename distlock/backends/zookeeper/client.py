@@ -144,6 +144,10 @@ class Client:
                 return
         callback()
 
+    def counted_from(self, at: float) -> float:
+        """Return from when on the servers count this session's time-out; see Evidence."""
+        return float(self._handler.wire.evidence.counted_from(at))
+
     def unavailable(self, problem: str = "", cause: Exception | None = None) -> LockUnavailable:
         """Return the error that says why the servers cannot be asked."""
         if not problem:
@@ -186,6 +190,7 @@ class Client:
         if wire := self._wire:
             self._wire = None
             self._kazoo.last_zxid = max(self._kazoo.last_zxid, wire.last_zxid)
+            self._handler.hurry()
         if state == KazooState.LOST:
             self._end_session()
         self.watches.lose()
@@ -193,10 +198,12 @@ class Client:
             self._on_end(AuthFailedError())
 
     def _begin_session(self) -> None:
-        number = self._kazoo.client_id[0]
+        number, timeout = self._kazoo.client_id[0], self._handler.wire.session_timeout
+        self._handler.wire.evidence.session_timeout = timeout
+        self._handler.attend(timeout, self.options.server_count)
         if self.session is None or self.session.id != number or self.session.over:
             self._end_session()
-            self.session = Session(number, self._handler.wire.session_timeout)
+            self.session = Session(number, timeout)
             self._on_begin(self.session)
 
     def _end_session(self) -> None:

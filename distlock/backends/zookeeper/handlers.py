@@ -12,9 +12,16 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 
 from distlock.backends.zookeeper.connecting import connect
 from distlock.backends.zookeeper.wire import OnEvent, Wire
+from distlock.clock import clock
 from distlock.owners import gevent_patched
 
 _READABLE = ~select.POLLOUT
+
+#: Parts of a session's time-out: how long a server may owe an answer before another one is asked;
+#: how often that is looked at; and what all servers together have to take up a session again.
+_MOST_SILENCE = 1 / 5
+_LOOK = 1 / 12
+_REUNION = 1 / 3
 
 
 class Handler:
@@ -38,6 +45,20 @@ class Handler:
         self._polling = select.poll()
         self._polled: tuple[Wire, int] | None = None  # what that is for
         self._closes_at: float | None = None  # of time.monotonic()
+        self._session_timeout = 0.0  # seconds; none yet
+        self._servers = 1
+        self._hurries_until = 0.0
+        self._shunned: tuple[Any, float] | None = None  # an address, and until when
+
+    def attend(self, session_timeout: float, servers: int) -> None:
+        """See to it that the session outlasts the silence of one of so many servers."""
+        self._session_timeout, self._servers = session_timeout, servers
+        self._hurries_until = 0.0
+
+    def hurry(self) -> None:
+        """Give no server much time, until the session can be saved no more."""
+        if not self._hurries_until:
+            self._hurries_until = clock() + self._session_timeout
 
     def close_within(self, seconds: float) -> None:
         """Break the connection if the session has not been ended by then."""
@@ -76,14 +97,18 @@ class Handler:
     def create_connection(
         self, address: tuple[str, int], hostname: str, timeout: float, **kwargs: Any
     ) -> Wire:
+        limit = min(timeout, self.connect_limit, self._reunion_limit)
         try:
-            connection = connect(address, hostname, min(timeout, self.connect_limit), **kwargs)
+            if self._shunned and self._shunned[0] == address and clock() < self._shunned[1]:
+                raise ConnectionRefusedError("it has not answered, and others may")
+            connection = connect(address, hostname, limit, **kwargs)
         except OSError as error:
             self.last_error = type(error)(
                 *error.args
             )  # without the frames that it has gone through
             raise
         self.wire = Wire(connection, self._wake, lambda type, path: self.on_event(type, path))
+        self.wire.address = address
         return self.wire
 
     def select(
@@ -96,14 +121,18 @@ class Handler:
         """Wait as ``select.select`` does for what is kazoo's, and meanwhile handle what is ours."""
         if writing:
             return [], writing, []  # a wire takes everything
-        ends = float("inf") if timeout is None else time.monotonic() + timeout
         wire = self.wire
         assert wire is not None
+        if timeout is not None and not wire.is_open and len(reading) == 1:  # kazoo is greeted
+            timeout = min(timeout, self._reunion_limit)
+        ends = float("inf") if timeout is None else time.monotonic() + timeout
         if not wire.is_open and len(reading) > 1:  # kazoo has authenticated, and waits for requests
             wire.open()
             self.on_open()
         while not (wire.pending() and wire in reading):
             ready = self._poll(wire, reading, self._rest(ends))
+            if not ready:
+                self._shun_the_silent(wire)
             if wire.is_open and wire in ready:
                 wire.read()
                 ready.remove(wire)
@@ -128,12 +157,30 @@ class Handler:
         numbers = [number for number, event in events if event & _READABLE]
         return [each for each in reading if each.fileno() in numbers]
 
+    @property
+    def _reunion_limit(self) -> float:
+        """Seconds that one server has to take up the session again; a dead one must not use all."""
+        if clock() >= self._hurries_until:
+            return float("inf")
+        return self._session_timeout * _REUNION / self._servers
+
+    def _shun_the_silent(self, wire: Wire) -> None:
+        """Leave a server that owes an answer for too long, if there are others."""
+        since = wire.silent_since
+        if since is None or self._servers < 2 or not wire.is_open:
+            return
+        if clock() - since > self._session_timeout * _MOST_SILENCE:
+            self._shunned = wire.address, clock() + self._session_timeout
+            raise self.timeout_exception("a request is not answered")  # type: ignore[attr-defined]
+
     def _rest(self, ends: float) -> float | None:
         """Return the seconds until ``ends``, or until the end of a farewell if that is sooner."""
         if self._closes_at is not None:
             if time.monotonic() >= self._closes_at:
                 raise TimeoutError("the server does not answer the farewell")
             ends = min(ends, self._closes_at)
+        if self._session_timeout and self._servers > 1:
+            ends = min(ends, time.monotonic() + self._session_timeout * _LOOK)
         return None if ends == float("inf") else max(ends - time.monotonic(), 0.0)
 
     def _wake(self) -> None:

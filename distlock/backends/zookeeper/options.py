@@ -109,7 +109,12 @@ class Options:
 
         One that is cut off must not take the time in which another would have kept the session.
         """
-        return min(self.timeout, self.session_timeout / (self.hosts.count(",") + 1))
+        return min(self.timeout, self.session_timeout / self.server_count)
+
+    @property
+    def server_count(self) -> int:
+        """How many servers there are to choose from."""
+        return self.hosts.count(",") + 1
 
     def arguments(self, handler: Any) -> dict[str, Any]:
         """Return the arguments of a ``KazooClient`` that runs on ``handler``."""

@@ -12,7 +12,9 @@ from typing import Any
 from kazoo.exceptions import ConnectionLoss
 from kazoo.protocol.serialization import Watch
 
+from distlock.backends.zookeeper.evidence import Evidence
 from distlock.backends.zookeeper.requests import Reply, error_of
+from distlock.clock import clock
 
 _LENGTH = struct.Struct("!i")
 _REQUEST = struct.Struct("!iii")  # length, number, type
@@ -22,7 +24,7 @@ _REPLY = struct.Struct("!iiqi")  # length, number, zxid, error
 _GREETING = struct.Struct("!iii")
 _PIECE = 16384
 
-_EVENT = -1
+_EVENT, _PING = -1, -2
 #: Our requests are numbered from here on; kazoo's, which are few, from 1.
 _FIRST, _LAST = 2**30, 2**31 - 1
 
@@ -40,6 +42,7 @@ class Wire:
     """
 
     def __init__(self, socket: Any, wake: Callable[[], None], on_event: OnEvent) -> None:
+        self.address: Any = None
         self.last_zxid = 0
         self.is_open = False
         self._is_over = False
@@ -55,12 +58,22 @@ class Wire:
         self._greeting = b""
         self._has_ended = False  # the server has closed its end
         self._number = _FIRST
-        self._pending: deque[tuple[int, Any, Reply]] = deque()
+        self._pending: deque[tuple[int, Any, Reply, float]] = deque()
+        self._heard_at = self._pinged_at = clock()
+        self.evidence = Evidence(self._heard_at)
 
     @property
     def session_timeout(self) -> float:
         """Seconds after which the server ends a session that it does not hear from."""
         return float(_GREETING.unpack(self._greeting)[2]) / 1000
+
+    @property
+    def silent_since(self) -> float | None:
+        """Since when the server owes an answer and has sent nothing; None if it owes none."""
+        try:
+            return max(self._pending[0][3], self._heard_at)
+        except IndexError:
+            return None
 
     # Our requests, from any thread
 
@@ -70,10 +83,10 @@ class Wire:
         bodies = [bytes(request.serialize()) for request in requests]
         with self._mutex:
             if usable := self.is_open and not self._is_over:
-                frames = bytearray()
+                frames, sent_at = bytearray(), clock()
                 for request, body, reply in zip(requests, bodies, replies, strict=True):
                     self._number = _FIRST if self._number == _LAST else self._number + 1
-                    self._pending.append((self._number, request, reply))
+                    self._pending.append((self._number, request, reply, sent_at))
                     frames += _REQUEST.pack(len(body) + 8, self._number, request.type) + body
                 self._write(frames)
         if not usable:
@@ -125,6 +138,7 @@ class Wire:
             while True:
                 data = self._socket.recv(_PIECE)
                 self._has_ended = not data
+                self._heard_at = clock()
                 buffer += data
                 # What an encrypted socket has decrypted already is not seen by poll().
                 if len(data) < _PIECE and not (self._is_encrypted and self._socket.pending()):
@@ -150,9 +164,12 @@ class Wire:
             event, _ = Watch.deserialize(frame, _REPLY.size)
             self._on_event(event.type, event.path)
         elif answered < _FIRST:
+            if answered == _PING:
+                self.evidence.add(self._pinged_at)
             self._for_kazoo += frame
         else:
-            number, request, reply = self._pending.popleft()
+            number, request, reply, sent_at = self._pending.popleft()
+            self.evidence.add(sent_at)
             if number != answered:
                 raise OSError(f"the server answered {answered} instead of {number}")
             if error:
@@ -168,6 +185,7 @@ class Wire:
 
     def send(self, data: Any) -> int:
         with self._mutex:
+            self._pinged_at = clock()  # of all that kazoo sends, pings alone come after the opening
             self._write(bytes(data))
         return len(data)
 
@@ -200,5 +218,5 @@ class Wire:
             self._is_over = True
             self._socket.close()
             unanswered, self._pending = self._pending, deque()
-        for _, _, reply in unanswered:
+        for _, _, reply, _ in unanswered:
             reply.set_exception(ConnectionLoss())
