@@ -4,10 +4,11 @@ from dataclasses import replace
 
 import pytest
 
-from distlock import locks
+from distlock import Lock, locks
 from distlock.lease import Claim, Lease, Swept
 from distlock.owners import current_owner
-from tests.contract.watch import passed
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed, waits
 
 SHORT = 0.05
 
@@ -38,3 +39,32 @@ def test_it_is_not_taken_over(renewed, name):
 def test_it_is_not_swept(renewed):
     assert locks["other"].lasting.sweep() == Swept()
     assert renewed()
+
+
+def test_it_is_not_had_while_a_session_holds_the_lock_nor_the_other_way_round(using, tree, name):
+    lasting, claim = locks["other"].lasting, Claim(name, current_owner("other"), 60.0)
+    with Lock(name, using=using):
+        assert lasting.try_acquire(claim) is None
+        assert len(tree.line(name)) == 1
+    lease = lasting.try_acquire(claim)
+    assert Lock(name, using=using).acquire(blocking=False) is False
+    assert lasting.verify(lease)
+    assert lasting.release(lease)
+    with Lock(name, using=using) as lock:
+        assert lock.token > lease.token
+
+
+@pytest.mark.parametrize("seconds", [SHORT, 60.0])
+def test_nobody_passes_those_who_are_in_line_for_it(using, actor, tree, name, seconds):
+    """Neither its owner nor, when its time is over, another: tokens would not grow any more."""
+    lasting = locks["other"].lasting
+    lease = lasting.try_acquire(Claim(name, current_owner("other"), seconds))
+    waiting = actor("thread", using).lock(name).start("acquire")
+    eventually(lambda: len(tree.line(name)) == 2)
+    passed(SHORT)
+    assert lasting.try_acquire(replace(lease.claim, nonce="f" * 32)) is None
+    if seconds > SHORT:
+        assert waits(waiting)
+        assert lasting.release(lease)
+    assert waiting.result(PATIENCE) is True
+    assert tree.token(name) > lease.token

@@ -87,7 +87,7 @@ class LastingBackend(BaseBackend):
         for _ in range(_TRIES):
             made, read = client.ask([Transaction(create), GetData(node, None)], deadline)
             if read.error is None:  # ours, even if the answer to a first request was lost
-                return claim.granted(read.value[1].czxid, sent_at)
+                return self._unless_behind(claim.granted(read.value[1].czxid, sent_at), deadline)
             error = _error(made)
             if isinstance(error, NoNodeError):
                 self._make(client, parent, deadline)
@@ -99,10 +99,14 @@ class LastingBackend(BaseBackend):
                 continue
             if not held.ended and held.record.owner != claim.owner:
                 return None
+            if self._first_in_line(client, claim, deadline) is not None:
+                if held.ended:
+                    client.ask([Transaction(_removal(held))], deadline)
+                return None
             over = Transaction([*_removal(held), *create])
             _, read = client.ask([over, GetData(node, None)], deadline)
             if read.error is None:
-                return claim.granted(read.value[1].czxid, sent_at)
+                return self._unless_behind(claim.granted(read.value[1].czxid, sent_at), deadline)
         raise LockUnavailable(f"lock {claim.name!r} changes hands too fast to be taken")
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -188,6 +192,30 @@ class LastingBackend(BaseBackend):
         return Swept(expired=expired)
 
     # Inside
+
+    def _unless_behind(self, lease: Lease, deadline: float | None) -> Lease | None:
+        """Return the lease, or free it again: a session may have had the lock, or a claim to it."""
+        first = self._first_in_line(self._connected(), lease.claim, deadline)
+        if first is None or first > lease.token:
+            return lease
+        self._free(lease.claim, deadline)
+        return None
+
+    def _first_in_line(self, client: Client, claim: Claim, deadline: float | None) -> int | None:
+        """Return the token of the session's node that is first in line; None if there is none."""
+        parent = _path(client, claim.name)
+        _, listed, taken = client.ask(
+            [Sync(parent), GetChildren(parent, None), GetData(f"{parent}/{_TAKEN}", None)], deadline
+        )
+        if isinstance(listed.error, NoNodeError):
+            return None
+        lasting = taken.value[0].decode().rpartition("/")[2] if taken.error is None else ""
+        for node in paths.in_order(client.checked(listed)):
+            if node not in (lasting, f"{claim.nonce}-0"):
+                (read,) = client.ask([GetData(f"{parent}/{node}", None)], deadline)
+                if not isinstance(read.error, NoNodeError):
+                    return int(client.checked(read)[1].czxid)
+        return None
 
     def _held(self, client: Client, parent: str, deadline: float | None) -> _Held | None:
         """Return who holds the lock now; None if nobody does by the time that this is read."""
