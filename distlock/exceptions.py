@@ -31,7 +31,7 @@ class LockUnavailable(LockError):
 
 
 class LockDeadlock(LockError):
-    """Waiting would never end: the owners wait for one another in a circle."""
+    """Waiting would never end: the owners wait for one another in a circle, all without a limit."""
 
 
 class NotSupported(LockError):

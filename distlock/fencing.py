@@ -8,7 +8,7 @@ up; only the place that is written to can. See Martin Kleppmann, "How to do dist
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import NotSupportedError, connections, models, transaction
@@ -107,6 +107,17 @@ class FencedManager(models.Manager[M]):
     """The manager that gives fenced querysets."""
 
     _queryset_class = FencedQuerySet
+
+    if TYPE_CHECKING:  # Django makes these ask the queryset, without a word about its class
+        # fmt: off
+        def all(self) -> FencedQuerySet[M]: ...
+        def none(self) -> FencedQuerySet[M]: ...
+        def using(self, alias: str | None) -> FencedQuerySet[M]: ...
+        def filter(self, *args: Any, **kwargs: Any) -> FencedQuerySet[M]: ...
+        def exclude(self, *args: Any, **kwargs: Any) -> FencedQuerySet[M]: ...
+        def order_by(self, *field_names: Any) -> FencedQuerySet[M]: ...
+        def select_for_update(self, *args: Any, **kwargs: Any) -> FencedQuerySet[M]: ...
+        # fmt: on
 
     def get_queryset(self) -> FencedQuerySet[M]:
         return cast("FencedQuerySet[M]", super().get_queryset())

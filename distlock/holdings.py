@@ -42,7 +42,7 @@ class Holdings:
         """Enter the lock; False if someone else has it (until ``deadline``, if ``wait``)."""
         while not self._reenter(wish):
             with self._entry(wish) as entry:
-                if not self._turns.take(entry.turn, wait=wait):
+                if not self._turns.take(entry.turn, wait=wait, limited=deadline is not None):
                     return False
                 if not entry.turn.wait(deadline):
                     return False
@@ -61,7 +61,7 @@ class Holdings:
         """See acquire()."""
         while not self._reenter(wish):
             with self._entry(wish) as entry:
-                if not self._turns.take(entry.turn, wait=wait):
+                if not self._turns.take(entry.turn, wait=wait, limited=deadline is not None):
                     return False
                 if not await entry.turn.await_(deadline):
                     return False

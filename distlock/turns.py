@@ -23,11 +23,12 @@ _LONGEST_WAIT = threading.TIMEOUT_MAX
 class Turn:
     """A place in the queue for one lock."""
 
-    __slots__ = ("_here", "called", "joined", "key", "owner", "wake")
+    __slots__ = ("_here", "called", "joined", "key", "limited", "owner", "wake")
 
     def __init__(self, key: Key, owner: Owner) -> None:
         self.key = key
         self.owner = owner
+        self.limited = False  # it waits for a limited time
         self.joined = False  # someone else with the same owner's name has got the lock meanwhile
         self._here = False
         self.called = False  # whether it was told that it is its turn
@@ -72,12 +73,14 @@ class Turns:
         self._queues: dict[Key, deque[Turn]] = {}
         self._waiting: dict[str, Turn] = {}  # by owner; a thread or task waits for one turn only
 
-    def take(self, turn: Turn, *, wait: bool) -> bool:
+    def take(self, turn: Turn, *, wait: bool, limited: bool = False) -> bool:
         """Take the next place; False if it is someone else's turn and the caller will not wait.
 
-        Raises LockDeadlock if the one whose turn it is waits, perhaps through others, for the
-        caller: neither would ever go on.
+        ``limited`` says that the caller waits for a limited time. Raises LockDeadlock if the one
+        whose turn it is waits, perhaps through others, for the caller, and all of them without a
+        limit: none would ever go on.
         """
+        turn.limited = limited
         with self._mutex:
             queue = self._queues.setdefault(turn.key, deque())
             if queue:
@@ -133,6 +136,8 @@ class Turns:
             del self._waiting[turn.owner.key]
 
     def _refuse_circle(self, turn: Turn) -> None:
+        if turn.limited:
+            return  # it gives up when its time is over, and can then let others go on
         names = [turn.key[1]]
         ahead = self._queues[turn.key][0]
         # A named owner may be in other threads too, which can free what it holds.
@@ -143,7 +148,7 @@ class Turns:
                     f" next, {' -> '.join(map(repr, names))}"
                 )
             blocked = self._waiting.get(ahead.owner.key)
-            if blocked is None:
+            if blocked is None or blocked.limited:
                 return
             names.append(blocked.key[1])
             ahead = self._queues[blocked.key][0]

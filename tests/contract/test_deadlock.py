@@ -38,6 +38,19 @@ def test_a_circle_of_three_is_found(actor, name):
     assert first.result(PATIENCE)
 
 
+@pytest.mark.parametrize("limits", [(0.3, None), (None, 0.3)], ids=["first", "last"])
+def test_a_circle_in_which_one_waits_for_a_limited_time_is_none(carl, dora, name, limits):
+    """It ends by itself: who has waited in vain can let the other one go on."""
+    one, two = carl.take(f"{name}:1"), dora.take(f"{name}:2")
+    first = carl.lock(f"{name}:2").start("acquire", timeout=limits[0])
+    assert waits(first)
+    last = dora.lock(f"{name}:1").start("acquire", timeout=limits[1])
+    brief, held, patient = (first, one, last) if limits[0] else (last, two, first)
+    assert brief.result(PATIENCE) is False
+    held.release()
+    assert patient.result(PATIENCE) is True
+
+
 def test_a_single_try_is_no_wait_and_no_deadlock(carl, dora, name):
     carl.take(f"{name}:1")
     held = dora.take(f"{name}:2")

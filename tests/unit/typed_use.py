@@ -3,8 +3,10 @@
 from typing import Any, assert_type
 
 from distlock import Lock, LockLost, LockTimeout, locks
+from distlock.fencing import FencedQuerySet
 from distlock.lease import Lease, LockInfo, State, Swept
 from distlock.signals import lock_lost
+from locksite.shop.models import Event
 
 
 def tell(lease: Lease) -> None:
@@ -78,6 +80,13 @@ def backends() -> None:
     assert_type(backend.force_release("a", 7), Lease | None)
     for info in backend.list("invoice:"):
         assert_type(info, LockInfo)
+
+
+def fenced(token: int) -> None:
+    events = Event.objects.filter(title="x")
+    assert_type(events, FencedQuerySet[Event])
+    assert_type(events.exclude(pk=1).fenced_update(token, title="y"), int)
+    assert_type(Event.objects.fenced_update(token), int)
 
 
 def receiver(sender: Any, lease: Lease, using: str, **kwargs: Any) -> None: ...

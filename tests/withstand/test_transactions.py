@@ -118,6 +118,28 @@ def test_nested_transactions_of_the_caller_do_not_disturb_the_lock(using, databa
     assert other.lock(name).acquire(timeout=PATIENCE)
 
 
+def test_leaving_a_lock_before_a_commit_by_hand_is_warned_of(using, kind, database, other, name):
+    """With autocommit off every statement begins a transaction, if none is open."""
+    connection = connections[database]
+    connection.set_autocommit(False)
+    try:
+        if kind != "mariadb":  # whose driver does not tell whether one was begun
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")
+                with Lock(name, using=using):
+                    pass
+        with (
+            pytest.warns(ReleasedInTransaction, match=name),
+            Lock(name, using=using),
+            connection.cursor() as cursor,
+        ):
+            cursor.execute("SELECT 1" if kind != "sqlite" else "BEGIN")
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
+    assert other.lock(name).acquire(timeout=PATIENCE / 2)  # though its release may be rolled back
+
+
 def test_leaving_a_lock_inside_a_transaction_is_warned_of(using, database, name):
     """The next one in would not see what was written under the lock."""
     with (

@@ -97,6 +97,10 @@ class Direct:
 
         if connection.in_atomic_block:
             connection.on_commit(Fate(lambda: None, rollback))
+        elif connection.connection.in_transaction:
+            # It was begun by hand, and nobody will tell us how it ends. After that the lock must
+            # be free, which costs nothing where it is.
+            rollback()
 
     def forget(self, nonce: str) -> None:
         """Keep nothing for a hold that is over."""
