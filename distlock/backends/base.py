@@ -232,7 +232,7 @@ class BaseBackend(ABC):
         )
 
     def prepare(self, deadline: float | None = None) -> bool:
-        """Make what locks need and is missing; return whether something was, and is there now.
+        """Make what locks need, if it is missing; return whether it is certainly there now.
 
         For those who must take a lock before the project has been set up, and nobody else. Several
         may do so at once: they do it one after the other. LockUnavailable if it cannot be done.

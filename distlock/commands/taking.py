@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
+from distlock.clock import clock, left
 from distlock.commands import text
 from distlock.commands.exits import BUSY, FAILED, UNAVAILABLE, USAGE, leave
 from distlock.exceptions import LockError, LockUnavailable, NotSupported
@@ -32,12 +33,13 @@ def take(lock: Lock, timeout: float | None, *, prepare: bool = False, busy: int 
 
 
 def _acquire(lock: Lock, timeout: float | None, *, prepare: bool) -> bool:
+    until = None if timeout is None else clock() + timeout
     try:
         return lock.acquire(timeout=-1 if timeout is None else timeout)
     except LockUnavailable:
-        if not (prepare and locks[lock.using].prepare()):
+        if not (prepare and locks[lock.using].prepare(until)):
             raise
-    return lock.acquire(timeout=-1 if timeout is None else timeout)
+    return lock.acquire(timeout=-1 if timeout is None else left(until, timeout))
 
 
 def _tell_who(lock: Lock, code: int) -> NoReturn:

@@ -60,6 +60,7 @@ def test_nothing_but_locks_run_makes_the_table(empty_database, backend_settings,
         call_command("locks", "run", "stock", "--", "true")
         tables = connections["default"].introspection.table_names()
         assert sorted(tables) == ["database_lock", "django_migrations"]
+        assert locks["default"].prepare()  # who comes a moment later finds it made
     finally:
         locks.close_all()
         publish("default", {"NAME": before["NAME"]})

@@ -29,7 +29,7 @@ _PAUSE = 0.25
 
 
 def make_table(database: str, deadline: float | None) -> bool:
-    """Migrate this app, and nothing else, if that has not been done; return whether it had not.
+    """Migrate this app, and nothing else, if that has not been done; True if it is done now.
 
     Raises LockUnavailable if the database cannot be asked, or if others were at it until
     ``deadline``. False for engines that have no lock of their own to guard this, and
@@ -42,7 +42,7 @@ def make_table(database: str, deadline: float | None) -> bool:
     was_open = connection.connection is not None
     try:
         if not _missing(connection):
-            return False
+            return True  # others have been faster
         with guard(connection, deadline):
             executor = MigrationExecutor(connection)
             executor.migrate(executor.loader.graph.leaf_nodes(_APP))
