@@ -13,5 +13,7 @@ from distlock.admin.held import HeldLockAdmin
 from distlock.admin.table import DatabaseLockAdmin
 from distlock.models import DatabaseLock, HeldLock
 
+__all__ = ["DatabaseLockAdmin", "HeldLockAdmin"]
+
 admin.site.register(HeldLock, HeldLockAdmin)
 admin.site.register(DatabaseLock, DatabaseLockAdmin)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -51,6 +52,10 @@ class _Asking:
     """How many threads wait for each backend."""
 
     def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Wait for nobody: in the child of a fork, those threads are the parent's."""
         self._mutex = threading.Lock()
         self._waiting: Counter[str] = Counter()
 
@@ -67,6 +72,9 @@ class _Asking:
 
 
 _asking = _Asking()
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_asking.reset)
 
 
 def ask_all(aliases: Iterable[str], call: Call[T], limit: float = LIMIT) -> dict[str, Answer[T]]:

@@ -31,8 +31,8 @@ def hold_until_lost(using, name, options):
 
 
 def wait_for(using, name):
-    """Wait in line for a lock until killed; tell that one is about to."""
-    say(os.getpid())
+    """Wait in line for a lock; tell that one is about to."""
+    say("about to")
     Lock(name, using=using).acquire()
     say("got it")
     hear()

@@ -165,9 +165,26 @@ def test_waiters_in_zookeeper_stand_in_line(zookeeper, backend_settings, setting
     with Lock("feed"):
         pids = []
         for place in range(3):
-            pids.append(int(child(holders.wait_for, "default", "feed").line()))
+            waiter = child(holders.wait_for, "default", "feed")
+            waiter.line()
+            pids.append(waiter.pid)
             while len(locks["default"].inspect("feed").waiters) <= place:
                 pass
         page = look("feed")
         assert [waiter.pid for waiter in page.context["info"].waiters] == pids
+    locks.close_all()
+
+
+def test_waiters_in_a_database_are_told_with_their_patience(
+    mariadb, backend_settings, settings, look, child
+):
+    settings.DISTLOCK = backend_settings("mariadb")
+    with Lock("feed"):
+        waiter = child(holders.wait_for, "default", "feed")
+        waiter.line()
+        while not locks["default"].inspect("feed").waiters:
+            pass
+        page = look("feed")
+        assert [waiting.pid for waiting in page.context["info"].waiters] == [waiter.pid]
+        assert "for 0 s" in page.text or "for 1 s" in page.text
     locks.close_all()

@@ -17,7 +17,7 @@ from distlock.owners import KEPT
 def page(
     access: Access, using: str, selection: Selection, soon: float, deadline: float | None
 ) -> Page | None:
-    """Return a page in two statements; None where the dialect cannot be added to.
+    """Return a page, in two statements; None where the dialect cannot be added to.
 
     Both read the table once at the most: 100,000 rows take MariaDB a tenth of a second each.
     """

@@ -1,0 +1,49 @@
+"""The panel in an admin site of one's own, at any address."""
+
+import re
+
+import pytest
+from django.test import Client
+
+from distlock.admin.chosen import Chosen
+
+
+@pytest.fixture
+def ops(operator, local, taken, settings):
+    settings.ROOT_URLCONF = "tests.admin.urls"
+    taken("a")
+    return operator
+
+
+def links(page):
+    return re.findall(r'(?:href|action)="(/[^"]*)"', page.content.decode())
+
+
+def test_every_link_stays_in_that_site(ops, local):
+    chosen = str(Chosen.of(local.inspect("a")))
+    pages = [
+        ops.get("/ops/distlock/heldlock/"),
+        ops.get("/ops/distlock/heldlock/lock/", {"backend": "default", "name": "a"}),
+        ops.post("/ops/distlock/heldlock/release/", {"hold": [chosen]}),
+        ops.post("/ops/distlock/heldlock/sweep/"),
+    ]
+    for page in pages:
+        assert page.status_code == 200
+        assert "/ops/distlock/heldlock/" in links(page)
+        elsewhere = [each for each in links(page) if not each.startswith(("/ops/", "/static/"))]
+        assert set(elsewhere) <= {"/"}  # the site's own front page
+
+
+def test_what_was_done_comes_back_to_that_site(ops, local):
+    chosen = str(Chosen.of(local.inspect("a")))
+    form = {"hold": [chosen], "confirmed": "yes", "reason": "a test"}
+    response = ops.post("/ops/distlock/heldlock/release/", form)
+    assert response.headers["Location"].startswith("/ops/distlock/heldlock/")
+    response = ops.post("/ops/distlock/heldlock/sweep/", {"confirmed": "yes"})
+    assert response.headers["Location"] == "/ops/distlock/heldlock/"
+
+
+def test_strangers_sign_in_there(site, settings, local):
+    settings.ROOT_URLCONF = "tests.admin.urls"
+    response = Client().get("/ops/distlock/heldlock/")
+    assert response.headers["Location"] == "/ops/login/?next=/ops/distlock/heldlock/"

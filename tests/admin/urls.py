@@ -1,0 +1,13 @@
+"""A site with an admin of its own beside the usual one, for test_sites.py."""
+
+from django.contrib.admin import AdminSite
+from django.urls import path
+
+from distlock.admin import DatabaseLockAdmin, HeldLockAdmin
+from distlock.models import DatabaseLock, HeldLock
+
+site = AdminSite("ops")
+site.register(HeldLock, HeldLockAdmin)
+site.register(DatabaseLock, DatabaseLockAdmin)
+
+urlpatterns = [path("ops/", site.urls)]
