@@ -10,6 +10,7 @@ from typing import Any
 
 from celery.app.task import Context
 from celery.utils.time import maybe_iso8601, maybe_make_aware
+from django.utils.asyncio import async_unsafe
 from kombu.utils.uuid import uuid
 
 from distlock.celery import queueing
@@ -44,10 +45,13 @@ def publish(
     headers = dict(options.pop("headers", None) or {})
     note = Note.read(headers, task_id)
     headers.pop(HEADER, None)
+    run = current_run(task_id)
+    if note is None and run is not None:
+        note = run.replaced_by(task, args, kwargs)
     if note is not None:
         # The task itself, queued anew; its place is not to be disputed.
         note = note.republished(_again(task, note.ticket, options))
-        if run := current_run(task_id):
+        if run is not None:
             run.republished = True
     elif task.queueing_name is not None:
         try:
@@ -66,6 +70,9 @@ def publish(
         raise
 
 
+@async_unsafe(
+    "A task with a queueing lock would block the event loop; use `await sync_to_async(task.delay)()`."
+)
 def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]) -> Ticket:
     return queueing.take(
         task.queueing_name(args, kwargs),

@@ -114,6 +114,9 @@ class _Watching:
         self.task_id = task_id
         self.republished = False
 
+    def replaced_by(self, task: Any, args: Any, kwargs: Any) -> None:
+        """Nothing takes its place here."""
+
     def __enter__(self) -> _Watching:
         self._outer = innermost.set(self)  # type: ignore[arg-type]
         return self

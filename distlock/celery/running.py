@@ -105,6 +105,17 @@ class Run:
                 self._start()
                 return body()
 
+    def replaced_by(self, task: Any, args: Any, kwargs: Any) -> Note | None:
+        """Return what to note on the message of a task that takes this one's place, and its id.
+
+        That is what ``Task.replace()`` does. None if it is not queued under the same lock, so that
+        this one's may be freed.
+        """
+        ticket = self._note.ticket if self._note else None
+        if ticket is None or task.queueing_name is None:
+            return None
+        return self._note if task.queueing_name(args, kwargs) == ticket.name else None
+
     # The lock
 
     def _taken(self, lock: Lock) -> bool:

@@ -107,6 +107,8 @@ def tasks_of(using):
         act(self, key, retries=self.request.retries)
         if what == "retry" and not self.request.retries:
             raise self.retry()
+        if what == "replace":
+            raise self.replace(self.si(key))
         return end(key, what)
 
     @task("auto", queueing_lock="{key}", until="finished", autoretry_for=(LookupError,),
@@ -114,6 +116,13 @@ def tasks_of(using):
     def auto(self, key):
         act(self, key, retries=self.request.retries)
         raise LookupError(key)
+
+    @task("requeued", queueing_lock="{key}", until="finished", acks_late=True)
+    def requeued(self, key):
+        act(self, key)
+        if not self.request.delivery_info["redelivered"]:
+            raise Reject(key, requeue=True)
+        return key
 
     @task("queued_or_error", queueing_lock="{key}", on_queued="raise")
     def queued_or_error(self, key):

@@ -28,6 +28,10 @@ def states(using, key):
 HELD = (State.HELD, State.HELD)
 
 
+#: Each of these starts a worker of its own, and what they show has little to do with the backend.
+BOTH = ["mariadb", pytest.param("zookeeper", marks=pytest.mark.slow)]
+
+
 def until(condition, limit=LIMIT):
     """Wait until it is so."""
     ends = time.monotonic() + limit
@@ -126,7 +130,7 @@ def test_two_copies_of_one_message_exclude_each_other(tasks, key, states, prefor
     until_free(states)
 
 
-@pytest.mark.parametrize("using", ["mariadb", "zookeeper"])
+@pytest.mark.parametrize("using", BOTH)
 def test_the_whole_worker_is_killed(start_worker, key, using, states):
     worker = start_worker("killed", "prefork", 1).ready()
     OF[using].retry.apply_async((key,), queue="killed")
@@ -135,7 +139,7 @@ def test_the_whole_worker_is_killed(start_worker, key, using, states):
     until_free(states)
 
 
-@pytest.mark.parametrize("using", ["mariadb", "zookeeper"])
+@pytest.mark.parametrize("using", BOTH)
 @pytest.mark.parametrize(
     ("how", "signum"), [("warm", signal.SIGTERM), ("cold", signal.SIGQUIT)]
 )  # fmt: skip

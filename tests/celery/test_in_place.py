@@ -3,7 +3,9 @@
 import threading
 
 import pytest
+from asgiref.sync import sync_to_async
 from celery import Celery, chain, group
+from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
 
 from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
@@ -176,6 +178,13 @@ def test_a_lock_that_someone_took_by_hand_is_named(app, elsewhere):
     with pytest.raises(AlreadyQueued, match="lock 'queueing:a'") as caught:
         task.delay()
     assert caught.value.task_id is None
+
+
+async def test_an_event_loop_is_not_blocked(app):
+    task = task_of(app, lambda: 1, queueing_lock="a")
+    with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
+        task.delay()
+    assert (await sync_to_async(task.delay)()).get() == 1
 
 
 def test_a_lost_lock_fails_the_task(app):

@@ -79,7 +79,9 @@ def test_a_queueing_lock_is_freed(tasks, key, using, worker):
     assert locks[using].lasting.inspect(f"queueing:{key}").state is State.FREE
 
 
-@pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])
+@pytest.mark.parametrize(
+    "pool", ["threads", pytest.param("gevent", marks=pytest.mark.slow), "solo"]
+)
 def test_a_warm_shutdown_lets_tasks_end(start_worker, key, pool):
     worker = start_worker(f"warm-{pool}", pool, 1).ready()
     results = []

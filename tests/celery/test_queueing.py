@@ -89,6 +89,28 @@ def test_it_is_kept_across_the_tasks_own_retries(tasks, key, lock, name):
     until(lambda: lock().state is State.FREE)
 
 
+def test_it_is_kept_for_what_takes_the_tasks_place(tasks, key, lock):
+    first = tasks.queued_whole.delay(key, "replace")
+    heard(f"{key}:started")
+    cue(f"{key}:end")
+    assert heard(f"{key}:started")["id"] == first.id
+    assert tasks.queued_whole.delay(key).id == first.id
+    cue(f"{key}:end")
+    assert first.get(timeout=LIMIT) == key
+    until(lambda: lock().state is State.FREE)
+
+
+def test_it_is_kept_when_the_broker_is_to_deliver_again(tasks, key, lock):
+    first = tasks.requeued.delay(key)
+    heard(f"{key}:started")
+    cue(f"{key}:end")
+    heard(f"{key}:started")
+    assert tasks.requeued.delay(key).id == first.id
+    cue(f"{key}:end")
+    assert first.get(timeout=LIMIT) == key
+    until(lambda: lock().state is State.FREE)
+
+
 def test_it_is_kept_while_a_busy_task_is_queued_again(tasks, key, lock, prefork):
     first = tasks.both.delay(key)
     heard(f"{key}:started")

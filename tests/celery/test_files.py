@@ -1,0 +1,96 @@
+"""The same with messages that are files, as the demo has them, published by other processes."""
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from distlock import locks
+from distlock.lease import State
+from tests.celery.app import HANDED
+from tests.celery.stage import cue, heard, silence
+from tests.celery.tasks import OF
+from tests.children import say
+
+LIMIT = 15
+
+
+def submit(using, name, *keys):
+    """In a publisher's process: call a task for each key, and say what came of them."""
+    task = getattr(OF[using], name)
+    results = [task.apply_async((key,), queue="files") for key in keys]
+    say(json.dumps([result.id for result in results]))
+    say(json.dumps([result.get(timeout=LIMIT, interval=0.05) for result in results]))
+
+
+@pytest.fixture(scope="module")
+def conf(tmp_path_factory):
+    """An app's settings for messages and results in a folder."""
+    folder = tmp_path_factory.mktemp("files")
+    for name in ("messages", "done", "results"):
+        (folder / name).mkdir()
+    return {
+        "broker_url": "files://",
+        "broker_transport_options": {
+            "data_folder_in": f"{folder}/messages",
+            "data_folder_out": f"{folder}/messages",
+            "control_folder": f"{folder}/control",
+            "processed_folder": f"{folder}/done",
+            "store_processed": True,
+            "polling_interval": 0.05,
+        },
+        "result_backend": f"file://{folder}/results",
+    }
+
+
+@pytest.fixture(scope="module")
+def worker(start_worker, conf):
+    """A worker that takes its messages from files."""
+    return start_worker("files", "prefork", 2, **conf).ready()
+
+
+@pytest.fixture
+def publisher(child, worker, conf):
+    """``publisher(using, name, *keys)``: a process that submits tasks."""
+    return lambda *arguments: child(submit, *arguments, env={HANDED: json.dumps(conf)})
+
+
+def ids(publisher):
+    return json.loads(publisher.line(LIMIT))
+
+
+def test_tasks_of_one_key_take_turns(publisher, using, key):
+    one = publisher(using, "retry", key, key, key)
+    token = heard(f"{key}:started")["token"]
+    assert locks[using].inspect(key).token == token
+    assert silence(f"{key}:started")
+    cue(f"{key}:end", 3)
+    assert len(set(ids(one))) == 3
+    assert json.loads(one.line(LIMIT)) == [key] * 3
+
+
+def test_two_processes_queue_a_task_once(publisher, using, key):
+    one, other = (publisher(using, "queued_whole", key, key) for _ in range(2))
+    assert len({*ids(one), *ids(other)}) == 1
+    heard(f"{key}:started")
+    cue(f"{key}:end")
+    assert json.loads(one.line(LIMIT)) == json.loads(other.line(LIMIT)) == [key] * 2
+    assert silence(f"{key}:started")
+    assert locks[using].lasting.inspect(f"queueing:{key}").state is State.FREE
+
+
+# Without an event loop, as with files, billiard waits for ten seconds before it gives up a process;
+# a ZooKeeper session ends before that.
+@pytest.mark.parametrize("using", [pytest.param("mariadb", marks=pytest.mark.slow), "zookeeper"])
+def test_what_a_killed_process_held_is_free(publisher, using, key):
+    publisher(using, "doomed", key)
+    os.kill(heard(f"{key}:started")["pid"], signal.SIGKILL)
+    ends = time.monotonic() + LIMIT
+    while State.HELD in (
+        locks[using].inspect(key).state,
+        locks[using].lasting.inspect(f"queueing:{key}").state,
+    ):
+        assert time.monotonic() < ends
+        time.sleep(0.05)
