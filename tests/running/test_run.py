@@ -1,6 +1,7 @@
 """``manage.py locks run``: a program runs under a lock, and its exit code is passed on."""
 
 import signal
+from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
@@ -16,6 +17,20 @@ from tests.running.conftest import gone
 from tests.servers.guard import descendants, started_at
 
 pytestmark = pytest.mark.usefixtures("backend")
+
+
+@pytest.fixture
+def here():
+    """``here("name", "--", "true")``: ``locks run`` in this process; its code and its error."""
+
+    def run(*arguments):
+        try:
+            call_command("locks", "run", *arguments)
+        except CommandError as error:
+            return SimpleNamespace(code=error.returncode, error=str(error))
+        return SimpleNamespace(code=0, error="")
+
+    return run
 
 
 def test_the_program_runs_under_the_lock_and_is_told_of_it(start, backend):
@@ -43,10 +58,8 @@ def test_the_program_runs_under_the_lock_and_is_told_of_it(start, backend):
     ],
     ids=str,
 )
-def test_the_exit_code_is_what_a_shell_would_say(backend, program, code):
-    with pytest.raises(CommandError) as raised:
-        call_command("locks", "run", "stock", "--", *program)
-    assert raised.value.returncode == code
+def test_the_exit_code_is_what_a_shell_would_say(here, backend, program, code):
+    assert here("stock", "--", *program).code == code
     assert backend.inspect("stock").state is State.FREE
 
 
@@ -55,16 +68,13 @@ def test_scripts_see_the_exit_code_and_no_word_more(start):
     assert (run.wait(), run.errors) == (7, "")
 
 
-def test_what_cannot_be_started_is_told(start):
-    run = start("stock", "--", "no-such-program")
-    run.wait()
-    assert "no-such-program" in run.errors
-    assert "No such file" in run.errors
+def test_what_cannot_be_started_is_told(here):
+    assert "'no-such-program': No such file" in here("stock", "--", "no-such-program").error
 
 
-def test_options_of_the_program_are_its_own(start):
-    run = start("stock", "--timeout", "5", "--", "echo", "--timeout", "-v", "--", "--settings=x")
-    assert run.finish() == ["--timeout -v -- --settings=x"]
+def test_options_of_the_program_are_its_own(here, capfd):
+    here("stock", "--timeout", "5", "--", "echo", "--timeout", "-v", "--", "--settings=x")
+    assert capfd.readouterr().out == "--timeout -v -- --settings=x\n"
 
 
 def test_standard_input_and_output_are_the_programs(start):
@@ -73,32 +83,30 @@ def test_standard_input_and_output_are_the_programs(start):
     assert run.line() == "a line"
 
 
-def test_a_busy_lock_is_told_with_its_holder(start):
-    with Lock("stock") as lock:
-        run = start("stock", "--timeout=0", "--", "echo", "ran")
-        assert run.wait() == BUSY
-        assert f"lock stock is held by {lock.info().owner}" in run.errors
-        assert "since" in run.errors
+def test_a_busy_lock_is_told_with_its_holder(here):
+    with Lock("stock", owner="someone") as lock:
+        ended = here("stock", "--timeout=0", "--", "true")
+        assert ended.code == BUSY
+        assert f"lock stock is held by {lock.info().owner} since" in ended.error
 
 
-def test_a_lock_that_was_left_early_is_told_as_such(start):
-    Lock("stock", at_least=600).acquire()
-    Lock("stock").release()
-    run = start("stock", "--timeout=0", "--", "echo", "ran")
-    assert run.wait() == BUSY
-    assert "was left by" in run.errors
+def test_a_lock_that_was_left_early_is_told_as_such(here):
+    with Lock("stock", at_least=600):
+        pass
+    ended = here("stock", "--timeout=0", "--", "true")
+    assert ended.code == BUSY
+    assert "was left by" in ended.error
 
 
-def test_the_code_for_a_busy_lock_can_be_chosen(start):
-    with Lock("stock"):
-        assert start("stock", "--timeout=0", "--busy-code=0", "--", "echo", "ran").finish() == []
+def test_the_code_for_a_busy_lock_can_be_chosen(here, capfd):
+    with Lock("stock", owner="someone"):
+        assert here("stock", "--timeout=0", "--busy-code=9", "--", "echo", "ran").code == 9
+    assert capfd.readouterr().out == ""
 
 
-def test_what_is_said_of_it_can_be_chosen(start):
-    start("stock", "--at-least=600", "--description=the stock", "--", "true").wait()
-    run = start("stock", "--timeout=0", "--", "true")
-    run.wait()
-    assert "(the stock)" in run.errors
+def test_what_is_said_of_it_can_be_chosen(here):
+    here("stock", "--at-least=600", "--description=the stock", "--", "true")
+    assert "(the stock)" in here("stock", "--timeout=0", "--", "true").error
 
 
 def test_it_waits_for_the_lock(start, backend):
@@ -107,15 +115,15 @@ def test_it_waits_for_the_lock(start, backend):
     assert run.finish() == ["ran"]
 
 
-def test_waiting_ends_when_the_time_is_up(start):
-    with Lock("stock"):
-        assert start("stock", "--timeout=0.2", "--", "echo", "ran").wait() == BUSY
+def test_waiting_ends_when_the_time_is_up(here):
+    with Lock("stock", owner="someone"):
+        assert here("stock", "--timeout=0.2", "--", "true").code == BUSY
 
 
-def test_another_backend_can_be_chosen(start, backend_settings, settings):
+def test_another_backend_can_be_chosen(here, backend_settings, settings):
     settings.DISTLOCK = {**backend_settings("sqlite"), **backend_settings("local", alias="here")}
-    with Lock("stock"):
-        assert start("stock", "--using=here", "--", "true").wait() == 0
+    with Lock("stock", owner="someone"):
+        assert here("stock", "--using=here", "--", "true").code == 0
 
 
 @pytest.mark.parametrize(
@@ -141,13 +149,13 @@ def test_wrong_use_is_refused(arguments):
     assert raised.value.code == USAGE
 
 
-def test_a_grace_that_the_lease_cannot_hold_is_refused_with_what_can_be(start):
-    run = start("stock", "--lease=10", "--grace=5", "--", "true")
-    assert run.wait() == USAGE
-    assert "--grace 5: with a lease of 10 s it may be at most 4 s" in run.errors
+def test_a_grace_that_the_lease_cannot_hold_is_refused_with_what_can_be(here):
+    ended = here("stock", "--lease=10", "--grace=5", "--", "true")
+    assert ended.code == USAGE
+    assert "--grace 5: with a lease of 10 s it may be at most 4 s" in ended.error
 
 
-def test_a_backend_that_cannot_be_asked_has_a_code_of_its_own(start, proxied, settings):
+def test_a_backend_that_cannot_be_asked_has_a_code_of_its_own(here, settings):
     settings.DISTLOCK = {
         "default": {
             "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
@@ -155,7 +163,7 @@ def test_a_backend_that_cannot_be_asked_has_a_code_of_its_own(start, proxied, se
             "OPTIONS": {"timeout": 0.5},
         }
     }
-    assert start("stock", "--timeout=1", "--", "true").wait() == UNAVAILABLE
+    assert here("stock", "--timeout=0.5", "--", "true").code == UNAVAILABLE
 
 
 def test_nothing_that_the_program_leaves_behind_works_on(start, beats, backend):
@@ -185,8 +193,8 @@ def test_no_process_is_left(start):
     assert gone(born)
 
 
-def test_the_lock_stays_taken_for_a_while_at_the_least(start, backend):
-    assert start("stock", "--at-least=600", "--", "true").wait() == 0
+def test_the_lock_stays_taken_for_a_while_at_the_least(here, backend):
+    assert here("stock", "--at-least=600", "--", "true").code == 0
     assert is_kept(backend.inspect("stock").owner)
 
 
@@ -200,9 +208,9 @@ def test_a_broken_lock_ends_the_program(start, beats, backend):
 
 
 def test_leases_longer_than_the_run_are_renewed(start, backend):
-    run = start("stock", "--lease=0.6", "--", "sh", "-c", "read word")
+    run = start("stock", "--lease=1.5", "--", "sh", "-c", "read word")
     first = eventually(lambda: backend.inspect("stock").until)
-    eventually(lambda: backend.inspect("stock").held_for > 1.2)
+    eventually(lambda: backend.inspect("stock").held_for > 1.8)
     assert backend.inspect("stock").until > first
     run.tell()
     assert run.wait() == 0

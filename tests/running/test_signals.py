@@ -114,7 +114,7 @@ def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, bac
 def test_a_run_and_guard_that_were_stopped_end_the_program_as_soon_as_they_go_on(
     start, backend, beats
 ):
-    run = start("stock", "--lease=1", "--", *beats.command)
+    run = start("stock", "--lease=1.5", "--", *beats.command)
     born = beats.begin()
     guard = guard_of(run)
     for pid in (run.pid, guard, *born):
