@@ -71,7 +71,8 @@ def publish(
 
 
 @async_unsafe(
-    "A task with a queueing lock would block the event loop; use `await sync_to_async(task.delay)()`."
+    "A task with a queueing lock would block the event loop here; use"
+    " `await sync_to_async(task.delay)()`."
 )
 def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]) -> Ticket:
     return queueing.take(
