@@ -135,4 +135,5 @@ def _answer(
         return Answer(alias, backend, value, "", seconds_taken)
     if not isinstance(error, (LockError, ImproperlyConfigured, Unanswered)):
         logger.error("backend %r failed when the admin asked it", alias, exc_info=error)
-    return Answer(alias, backend, None, escaped(str(error)) or type(error).__name__, 0.0)
+    problem = escaped(" ".join(str(error).split()))  # drivers like to speak in several lines
+    return Answer(alias, backend, None, problem or type(error).__name__, 0.0)
