@@ -385,7 +385,7 @@ def test_refreshing_pauses_while_locks_are_chosen_or_the_page_is_out_of_sight(vi
 
 def test_refreshing_keeps_focus_and_place(visit):
     visitor = visit(viewport={"width": 1000, "height": 300})
-    page = visitor.list()
+    page = visitor.list("?q=stock")  # locks that stay as they are
     link = page.get_by_role("link", name="stock:8")
     link.focus()
     link.scroll_into_view_if_needed()
