@@ -35,5 +35,5 @@ class Evidence:
         leader; so that knows what the server had heard well before.
         """
         latest = at - self.session_timeout * REPORTED_AFTER
-        known = [time for time in list(self._times) if time <= latest]
-        return known[-1] if known else self._begun_at
+        times = reversed(list(self._times))  # a copy, because answers go on coming
+        return next((time for time in times if time <= latest), self._begun_at)
