@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 
 from distlock.asking import aask, ask
 from distlock.events import atell, tell
-from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
+from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable
 from distlock.hold import BROKEN, Hold
 from distlock.keeper import Keeper
 from distlock.lease import Lease, Owner
@@ -170,6 +170,18 @@ class Holdings:
             self._freed(hold, await in_thread(_free, hold))
         await atell(lock_released, hold.backend, hold.lease)
         return True
+
+    def release_soon(self, key: Key, owner: Owner) -> None:
+        """Leave one level for someone who is gone, without making the caller wait.
+
+        It may be the garbage collector, in a thread that has a mutex of ours.
+        """
+
+        def leave() -> None:
+            with suppress(LockError):
+                self.release(key, owner)
+
+        start(leave, "distlock-undo")
 
     @contextmanager
     def _exit(self, hold: Hold) -> Iterator[None]:

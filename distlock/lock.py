@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from copy import copy
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
+from distlock.bodies import Bodies
 from distlock.decorating import decorate
 from distlock.events import atell, tell
 from distlock.exceptions import (
@@ -97,6 +99,7 @@ class Lock:
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
         self.using = using
+        self._bodies = Bodies()
         self._terms = Terms(blocking, timeout, lease, at_least, renew, description, owner, on_lost)
 
     def __repr__(self) -> str:
@@ -145,6 +148,7 @@ class Lock:
     def __enter__(self) -> Self:
         if not self.acquire():
             raise LockTimeout(self._busy())
+        self._bodies.begin(sys._getframe(1), self._current_owner)
         return self
 
     def __exit__(
@@ -153,27 +157,45 @@ class Lock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        current = self._current_owner
+        owner = self._bodies.end(sys._getframe(1), current)
         try:
-            self.release()
+            if owner == current:
+                self.release()
+            elif exc_type is GeneratorExit:
+                holdings.release_soon(self._key, owner)
+            else:
+                holdings.release(self._key, owner)
         except Exception as error:
             if exc is None:
                 raise
             # The body's own error is what the caller must see; this one goes with it.
             exc.add_note(f"besides, leaving the lock failed: {error}")
 
-    async def __aenter__(self) -> Self:
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._aenter(sys._getframe(1))
+
+    async def _aenter(self, frame: FrameType) -> Self:
         if not await self.aacquire():
             raise LockTimeout(self._busy())
+        self._bodies.begin(frame, self._current_owner)
         return self
 
-    async def __aexit__(
+    def __aexit__(
         self,
         exc_type: type[BaseException] | None,
         exc: BaseException | None,
         traceback: TracebackType | None,
-    ) -> None:
+    ) -> Coroutine[Any, Any, None]:
+        return self._aexit(self._bodies.end(sys._getframe(1), self._current_owner), exc)
+
+    async def _aexit(self, owner: Owner, exc: BaseException | None) -> None:
         try:
-            await self.arelease()
+            if isinstance(exc, GeneratorExit) and owner != self._current_owner:
+                # Its coroutine is being closed from outside, and cannot wait for anything.
+                holdings.release_soon(self._key, owner)
+            else:
+                await holdings.arelease(self._key, owner)
         except Exception as error:
             if exc is None:
                 raise
@@ -319,6 +341,7 @@ class Lock:
     def _named(self, name: str) -> Lock:
         lock = copy(self)
         lock.name = checked_name(name)
+        lock._bodies = Bodies()
         return lock
 
     def _busy(self) -> str:

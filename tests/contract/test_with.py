@@ -1,5 +1,6 @@
 """``with`` and ``async with``: the body runs only under the lock, and its errors are not hidden."""
 
+import asyncio
 import contextlib
 import inspect
 
@@ -144,3 +145,84 @@ def test_the_body_may_release_by_itself_and_is_told(run, lock):
 def test_one_lock_object_can_be_used_again_and_again(run, lock):
     tokens = [run(lock, lambda entered: entered.token) for _ in range(5)]
     assert tokens == sorted(set(tokens))
+
+
+# Bodies that end elsewhere than they began
+
+
+def test_a_generator_that_is_closed_in_another_thread_leaves_the_lock(actor, carl, using, name):
+    lock = Lock(name, using=using)
+
+    def rows():
+        with lock:
+            yield lock.token
+            yield lock.token
+
+    abandoned = rows()
+    token = actor("thread").call(next, abandoned).result(PATIENCE)
+    assert token
+    assert not carl.tries(name)
+    actor("thread").call(abandoned.close).result(PATIENCE)
+    assert carl.lock(name).acquire(timeout=PATIENCE)
+
+
+def test_a_generator_that_goes_on_in_another_thread_leaves_the_lock_at_its_end(
+    actor, carl, using, name
+):
+    lock = Lock(name, using=using)
+
+    def rows():
+        with lock, lock:
+            yield 1
+
+    going_on = rows()
+    actor("thread").call(next, going_on).result(PATIENCE)
+    assert actor("thread").call(list, going_on).result(PATIENCE) == []
+    assert carl.tries(name)
+
+
+def test_a_generator_that_is_closed_by_the_next_holder_leaves_its_own_lock(
+    actor, carl, using, name
+):
+    """Its own is lost by then; the closing thread's is another one."""
+    lock = Lock(name, using=using)
+
+    def rows():
+        with lock:
+            yield lock.token
+
+    abandoned = rows()
+    anna, ben = actor("thread"), actor("thread")
+    token = anna.call(next, abandoned).result(PATIENCE)
+    carl.lock(name).force_release(token)
+
+    def enter_and_close():
+        with lock:
+            abandoned.close()
+            lock.verify()
+
+    ben.call(enter_and_close).result(PATIENCE)
+    assert carl.lock(name).acquire(timeout=PATIENCE)
+
+
+def test_a_coroutine_that_is_closed_from_outside_leaves_the_lock(carl, using, name):
+    """As the garbage collector does with one that nobody will ever go on with."""
+    inside = []
+
+    async def work():
+        async with Lock(name, using=using):
+            inside.append(True)
+            await asyncio.Event().wait()
+
+    async def main():
+        while not inside:
+            await asyncio.sleep(0.005)
+
+    loop = asyncio.new_event_loop()
+    abandoned = work()
+    task = loop.create_task(abandoned)
+    loop.run_until_complete(main())
+    loop.close()
+    task._log_destroy_pending = False
+    abandoned.close()
+    assert carl.lock(name).acquire(timeout=PATIENCE)

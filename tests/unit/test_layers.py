@@ -34,7 +34,7 @@ LAYERS = [
     ["keeper"],
     ["wish"],
     ["holdings"],
-    ["decorating", "transactions", "terms"],
+    ["bodies", "decorating", "transactions", "terms"],
     ["lock"],
     [""],
     ["fencing", "checks", "testing", "commands", "recipes", "management", "running"],

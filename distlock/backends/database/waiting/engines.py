@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import Future
+from contextlib import suppress
+from importlib import import_module
 
 from django.db import connections
 from django.db.utils import load_backend
@@ -28,6 +30,10 @@ def vendor_of(database: str) -> str:
     def load() -> None:
         try:
             engine = load_backend(connections.settings[database]["ENGINE"])
+            if engine.DatabaseWrapper.vendor == "mysql":
+                # It is imported with the first connection only, which may be made by two threads.
+                with suppress(ImportError):
+                    import_module("MySQLdb.connections")
             vendor.set_result(engine.DatabaseWrapper.vendor)
         except BaseException as error:
             vendor.set_exception(error)
