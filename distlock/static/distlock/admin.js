@@ -93,13 +93,11 @@
       return;
     }
     if (!on || pausedBecause()) return; // it came too late
-    const top = window.scrollY;
     for (const part of document.querySelectorAll("[data-dl-live]")) {
       const other = fresh.getElementById(part.id);
       if (!other) part.replaceChildren();
       else if (other.innerHTML !== part.innerHTML) swap(part, other);
     }
-    if (window.scrollY !== top) window.scrollTo({ top, behavior: "instant" });
     showChosen();
     trouble = "";
     document.body.dataset.dlRefreshed = String(Number(document.body.dataset.dlRefreshed || 0) + 1);
