@@ -12,6 +12,9 @@ from tests.contract.watch import eventually
 from tests.running.conftest import gone, guard_of
 from tests.servers.guard import is_at_rest, started_at
 
+#: Who is stopped while he writes to a SQLite file keeps everyone else from it.
+on_a_server = pytest.mark.parametrize("kind", ["postgresql"])
+
 PASSED_ON = ["HUP", "INT", "QUIT", "TERM", "USR1", "USR2"]
 
 
@@ -99,6 +102,7 @@ def test_who_kills_both_kills_the_program(start, backend):
     eventually(lambda: gone(born))
 
 
+@on_a_server
 def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, backend, beats):
     run = start("stock", "--lease=1.5", "--", *beats.command)
     born = beats.begin()
@@ -111,6 +115,7 @@ def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, bac
         assert run.wait() == LOST
 
 
+@on_a_server
 def test_a_run_and_guard_that_were_stopped_end_the_program_as_soon_as_they_go_on(
     start, backend, beats
 ):
