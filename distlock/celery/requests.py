@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
-from celery.signals import task_postrun, task_revoked
 from celery.worker.request import Request
 
 from distlock.backends.base import BaseBackend
@@ -146,24 +145,3 @@ def _await_end(pid: int) -> bool:
 def _custom(headers: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the headers among which the note is: where depends on the message protocol."""
     return headers if HEADER in headers else headers.get("headers") or {}
-
-
-def _on_revoked(*, sender: Any, request: Any, terminated: bool = False, **kwargs: Any) -> None:
-    """Free the queueing lock of a task that will not start."""
-    if not terminated and hasattr(sender, "locking"):
-        note = Note.read(request.headers, request.id)
-        if note is not None and note.ticket is not None:
-            queueing.free_soon(note.ticket)
-
-
-def _on_postrun(*, sender: Any, task: Any, state: str, **kwargs: Any) -> None:
-    """Free the queueing lock of a task that has ended before its body was reached."""
-    if not hasattr(sender, "locking") or hasattr(task.request, "distlock_ran"):
-        return
-    note = Note.read(task.request.headers, task.request.id)
-    if note is not None and note.ticket is not None and state != "RETRY":
-        queueing.free(note.ticket)
-
-
-task_revoked.connect(_on_revoked, dispatch_uid="distlock.celery")
-task_postrun.connect(_on_postrun, dispatch_uid="distlock.celery")

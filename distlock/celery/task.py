@@ -13,6 +13,7 @@ from celery import shared_task
 from celery.app.task import Task
 from celery.contrib.django.task import DjangoTask
 
+from distlock.celery import endings
 from distlock.celery.current import innermost
 from distlock.celery.naming import CallName
 from distlock.celery.options import NAMES, OF_LOCK, Options
@@ -173,3 +174,6 @@ def _body_of(cls: type[Any]) -> Callable[..., Any] | None:
     if isinstance(run, staticmethod):
         return run.__func__
     return MethodType(run, object())
+
+
+endings.watch()

@@ -11,7 +11,7 @@ import redis
 #: The address of the Redis that both use; workers inherit it.
 URL = "DISTLOCK_TEST_STAGE"
 #: Seconds that anything may take here.
-LIMIT = 15
+LIMIT = 30
 
 _clients: dict[int, redis.Redis] = {}
 

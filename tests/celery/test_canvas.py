@@ -10,7 +10,7 @@ from tests.celery.tasks import echo, gather
 
 pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
 
-LIMIT = 15
+LIMIT = 30
 NOWHERE = "nowhere"
 
 

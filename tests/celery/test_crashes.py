@@ -13,7 +13,7 @@ from tests.celery.app import app
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import OF
 
-LIMIT = 15
+LIMIT = 30
 
 
 @pytest.fixture

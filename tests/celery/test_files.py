@@ -14,7 +14,7 @@ from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import OF
 from tests.children import say
 
-LIMIT = 15
+LIMIT = 30
 
 
 def submit(using, name, *keys):

@@ -1,12 +1,14 @@
 """Tasks that are called as functions, or run in place of being queued."""
 
 import threading
+import time
 
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery, chain, group
 from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
+from kombu.exceptions import OperationalError
 
 from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
@@ -63,9 +65,33 @@ class Silent(LocalBackend):
         raise LockUnavailable("silence")
 
 
+class Late(LocalBackend):
+    """One that cannot be told at once that a lock is left."""
+
+    def release(self, lease, deadline=None):
+        raise LockUnavailable("silence")
+
+
+class Forgetful(LocalBackend):
+    """One whose answer to a claim that it has granted is lost."""
+
+    def try_acquire(self, claim, deadline=None):
+        super().try_acquire(claim, deadline)
+        raise LockUnavailable("silence")
+
+
+def await_free(name):
+    """Wait until a lock is free, as it is soon."""
+    ends = time.monotonic() + 30
+    while locks["default"].inspect(name).state is not State.FREE:
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
 def task_of(app, function, **options):
     function.__name__ = "body"  # a lambda's name is not one for Celery
-    return app.task(base=LockedTask, **{"name": "in.place", "shared": False, **options})(function)
+    given = {"name": "in.place", "shared": False, "base": LockedTask, **options}
+    return app.task(**given)(function)
 
 
 def test_a_function_call_takes_the_lock(app):
@@ -185,6 +211,51 @@ async def test_an_event_loop_is_not_blocked(app):
     with pytest.raises(SynchronousOnlyOperation, match="sync_to_async"):
         task.delay()
     assert (await sync_to_async(task.delay)()).get() == 1
+
+
+@pytest.mark.parametrize("until", ["started", "finished"])
+def test_a_backend_that_is_away_at_the_end_spoils_nothing(app, settings, until):
+    settings.DISTLOCK = {"default": {"BACKEND": Late}}
+    task = task_of(app, lambda: "done", lock="a", queueing_lock="a", until=until)
+    assert task.delay().get() == "done"
+    for name in ("a", "queueing:a"):
+        await_free(name)
+
+
+def test_nothing_is_left_of_a_queueing_lock_whose_grant_was_not_heard_of(app, settings):
+    settings.DISTLOCK = {"default": {"BACKEND": Forgetful}}
+    with pytest.raises(LockUnavailable):
+        task_of(app, lambda: "done", queueing_lock="a").delay()
+    await_free("queueing:a")
+
+
+def test_a_broker_that_is_away_leaves_nothing_queued(app):
+    app.conf.update(task_always_eager=False, broker_url="amqp://127.0.0.1:1")
+    app.conf.broker_transport_options = {"max_retries": 1, "interval_start": 0, "interval_step": 0}
+    task = task_of(app, lambda: 1, queueing_lock="a")
+    with pytest.raises(OperationalError):
+        task.apply_async(retry=False)
+    assert locks["default"].inspect("queueing:a").state is State.FREE
+
+
+def test_a_task_that_fails_before_its_body_is_not_queued_any_more(app):
+    class Hasty(LockedTask):
+        def before_start(self, task_id, args, kwargs):
+            raise ZeroDivisionError
+
+    result = task_of(app, lambda: 1, base=Hasty, queueing_lock="a").delay()
+    assert result.state == "FAILURE"
+    assert locks["default"].inspect("queueing:a").state is State.FREE
+
+
+def test_a_note_that_was_handed_on_is_not_for_another_task(app):
+    def body(self):
+        other.apply_async(headers=self.request.headers)
+        return locks["default"].inspect("queueing:a").state
+
+    other = task_of(app, lambda: 1, name="other", queueing_lock="b")
+    task = task_of(app, body, queueing_lock="a", until="finished", bind=True)
+    assert task.delay().get() is State.HELD
 
 
 def test_a_lost_lock_fails_the_task(app):

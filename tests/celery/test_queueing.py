@@ -14,7 +14,7 @@ from tests.celery.app import app
 from tests.celery.conftest import LEASE
 from tests.celery.stage import cue, heard, silence
 
-LIMIT = 10
+LIMIT = 30
 #: A queue that nobody takes tasks from.
 NOWHERE = "nowhere"
 

@@ -8,7 +8,7 @@ from tests.celery.app import app
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import BACKENDS, OF
 
-LIMIT = 15
+LIMIT = 30
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ from distlock.lease import State
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import report
 
-LIMIT = 10
+LIMIT = 30
 
 
 def test_a_task_runs_under_its_lock(tasks, key, holder, prefork):

@@ -11,7 +11,7 @@ from distlock.lease import State
 from tests.celery.app import app
 from tests.celery.stage import cue, heard
 
-LIMIT = 15
+LIMIT = 30
 
 
 @pytest.fixture
