@@ -83,14 +83,15 @@ class ZooKeeper(Server):
         ]
 
     def answers(self) -> bool:
-        return "\nMode: " in self.four_letters("srvr")
+        # A server that is about to start may accept a connection and then forget it.
+        return "\nMode: " in self.four_letters("srvr", timeout=1)
 
-    def four_letters(self, word: str) -> str:
+    def four_letters(self, word: str, timeout: float = 10) -> str:
         """Ask for one of ZooKeeper's reports (``srvr``, ``cons``, ``wchp``, ``dump``, …)."""
         answer = b""
         with (
             contextlib.suppress(OSError),
-            socket.create_connection((self.host, self.port), timeout=10) as connection,
+            socket.create_connection((self.host, self.port), timeout=timeout) as connection,
         ):
             connection.sendall(word.encode())
             while received := connection.recv(65536):

@@ -1,4 +1,6 @@
-"""A lease is counted from what the leader is known to have heard, and a silent server is left."""
+"""Leases are counted from what the leader is known to have heard; silent servers are left."""
+
+import socket
 
 import pytest
 
@@ -9,7 +11,7 @@ from distlock.lease import Claim
 from distlock.owners import current_owner
 from tests.contract.watch import eventually
 from tests.servers.proxy import Proxy
-from tests.zookeeper.conftest import SESSION
+from tests.zookeeper.conftest import CLIENTS, SESSION
 
 LEASE = SESSION * 2 / 3
 REPORT = SESSION * REPORTED_AFTER
@@ -82,4 +84,17 @@ def test_a_hold_moves_to_another_server_when_its_own_says_nothing(patient, confi
         lock.verify()
         assert lock.token == token
         lock.release()
+        locks.close_all()
+
+
+def test_a_server_that_accepts_a_connection_and_says_nothing_is_left_in_time(
+    patient, configure, name
+):
+    """As one may that is being started; each of three clients comes upon it or upon the other."""
+    with socket.create_server(("127.0.0.1", 0)) as mute, Proxy(patient.port) as good:
+        location = f"127.0.0.1:{mute.getsockname()[1]},{good.host}:{good.port}"
+        configure(dict.fromkeys(CLIENTS, location), session_timeout=60, timeout=4)
+        for alias in CLIENTS:
+            with Lock(name, using=alias) as lock:
+                lock.verify()
         locks.close_all()

@@ -67,6 +67,7 @@ class Client:
         self._on_over = on_over
         self._handler = new_handler()
         self._handler.connect_limit = options.connect_limit
+        self._handler.greeting_limit = options.greeting_limit
         self._handler.on_end = self._on_end
         self._handler.on_open = self._on_open
         self._handler.on_tick = on_tick

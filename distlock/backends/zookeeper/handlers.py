@@ -37,6 +37,7 @@ class Handler:
         self.wire: Wire | None = None
         self.last_error: OSError | None = None
         self.connect_limit = float("inf")  # seconds for one server to accept a connection
+        self.greeting_limit = float("inf")  # and to say something then
         self.on_open: Callable[[], None] = lambda: None
         self.on_event: OnEvent = lambda type, path: None
         self.on_tick: Callable[[], None] = lambda: None
@@ -124,7 +125,7 @@ class Handler:
         wire = self.wire
         assert wire is not None
         if timeout is not None and not wire.is_open and len(reading) == 1:  # kazoo is greeted
-            timeout = min(timeout, self._reunion_limit)
+            timeout = min(timeout, self.greeting_limit, self._reunion_limit)
         ends = float("inf") if timeout is None else time.monotonic() + timeout
         if not wire.is_open and len(reading) > 1:  # kazoo has authenticated, and waits for requests
             wire.open()

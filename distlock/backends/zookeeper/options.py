@@ -42,6 +42,9 @@ _ACLS = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
 #: report whom they have heard of twice in a tick.
 _LEASE_OF_SESSION = 2 / 3
 
+#: Seconds. To begin a session takes a write on most of the servers.
+_SHORTEST_GREETING = 1.0
+
 _log = logging.getLogger("distlock.zookeeper")
 # Below DEBUG kazoo writes the passwords of sessions.
 _log.addFilter(lambda record: record.levelno >= logging.DEBUG)
@@ -110,6 +113,15 @@ class Options:
         One that is cut off must not take the time in which another would have kept the session.
         """
         return min(self.timeout, self.session_timeout / self.server_count)
+
+    @property
+    def greeting_limit(self) -> float:
+        """Seconds that one server has to answer for the first time.
+
+        One that is being started may accept a connection and forget it; there is to be time for
+        another try.
+        """
+        return max(self.timeout / 2, _SHORTEST_GREETING)
 
     @property
     def server_count(self) -> int:
