@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
@@ -22,6 +23,8 @@ from distlock.handler import locks
 from distlock.lease import Lease, LockInfo, State
 from distlock.printable import escaped
 from distlock.signals import lock_broken
+
+logger = logging.getLogger("distlock")
 
 
 class Outcome(StrEnum):
@@ -98,9 +101,11 @@ def _release(each: Chosen, user: Any, reason: str) -> Done:
     try:
         backend = locks[each.alias]
         lease = backend.force_release(each.name, each.token, clock() + LIMIT)
-    except (LockError, ImproperlyConfigured) as error:
-        problem = escaped(str(error))
-        if not (isinstance(error, LockUnavailable) and error.sent):
+    except Exception as error:
+        problem = escaped(" ".join(str(error).split())) or type(error).__name__
+        if not isinstance(error, (LockError, ImproperlyConfigured)):
+            logger.exception("backend %r failed when the admin released a lock", each.alias)
+        elif not (isinstance(error, LockUnavailable) and error.sent):
             return Done(each, Outcome.UNTOUCHED, problem)
         message = in_the_logs_language(
             _(
@@ -130,8 +135,3 @@ def _message(lease: Lease, reason: str) -> str:
 
 def _same(info: LockInfo, chosen: Chosen) -> bool:
     return info.state is not State.FREE and info.token == chosen.token
-
-
-def of_outcome(done: Sequence[Done], outcome: Outcome) -> list[Done]:
-    """Return those of one outcome."""
-    return [one for one in done if one.outcome is outcome]

@@ -15,6 +15,15 @@ from distlock.names import MAX_NAME
 MOST = 100
 
 
+def _can_be_a_name(text: str) -> bool:
+    """Return whether a backend can have a lock of this name; JSON can say more than text."""
+    return (
+        0 < len(text) <= MAX_NAME
+        and "\0" not in text
+        and not any("\ud800" <= letter <= "\udfff" for letter in text)
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Chosen:
     """A hold that someone has seen and ticked."""
@@ -36,7 +45,7 @@ class Chosen:
         except RecursionError:
             given = None
         match given:
-            case [str(alias), int(token), str(name)] if 0 < len(name) <= MAX_NAME:
+            case [str(alias), int(token), str(name)] if _can_be_a_name(name):
                 return cls(alias, int(token), name)
         raise ValueError(f"{text!r} names no hold")
 

@@ -31,6 +31,7 @@ from distlock.handler import locks
 from distlock.listing import Order, Standing
 from distlock.models import HeldLock
 from distlock.names import MAX_NAME
+from distlock.printable import escaped
 
 if TYPE_CHECKING:
     _Base = admin.ModelAdmin[HeldLock]
@@ -93,7 +94,7 @@ class HeldLockAdmin(_Base):
 
     def list_view(self, request: HttpRequest) -> HttpResponse:
         """Show all backends and one page of the locks in them."""
-        query = Query.read(request.GET, _aliases())
+        query = Query.read(request.GET, _aliases(request))
         return self._render(
             request,
             "list",
@@ -178,9 +179,11 @@ class HeldLockAdmin(_Base):
         )
 
 
-def _aliases() -> list[str]:
-    """Return the aliases of all backends; none if the setting itself is wrong."""
+def _aliases(request: HttpRequest | None = None) -> list[str]:
+    """Return the aliases of all backends; none if the setting itself is wrong, which is told."""
     try:
         return list(locks)
-    except ImproperlyConfigured:
+    except ImproperlyConfigured as error:
+        if request is not None:
+            messages.error(request, escaped(str(error)))
         return []

@@ -175,6 +175,8 @@ def test_one_is_never_sent_elsewhere(ask, confirm, local, taken, url, back):
         ['["default", 1, ' + '"' + "x" * 565 + '"]'],
         [f'["default", {number}, "x"]' for number in range(MOST + 1)],
         ["[" * 5000],
+        ['["default", 1, "\\ud800"]'],
+        ['["default", 1, "a\\u0000b"]'],
     ],
 )
 def test_what_names_no_holds_is_refused(operator, url, local, taken, holds):
@@ -270,3 +272,18 @@ def test_a_request_in_a_transaction_releases_all_the_same(
         assert locks["default"].inspect("one").state is State.FREE
     finally:
         publish("default", {"ATOMIC_REQUESTS": False})
+
+
+def test_a_backend_that_fails_as_nobody_thought_of(ask, confirm, local, taken, monkeypatch, caplog):
+    """Nobody knows then whether the hold was broken: it is told, and written down."""
+
+    def fail(*args):
+        raise ZeroDivisionError("a mistake")
+
+    taken("one")
+    page = ask("one")
+    monkeypatch.setattr(local, "force_release", fail)
+    (said,) = confirm(page).said
+    assert said.startswith("1 lock may have been released or not")
+    assert "a mistake" in LogEntry.objects.first().change_message
+    assert "failed when the admin released a lock" in caplog.text

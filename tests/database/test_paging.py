@@ -1,0 +1,55 @@
+"""Pages of a table: from a few statements where the dialect is known, from all rows where not."""
+
+import pytest
+
+from distlock.backends.database.session import Session
+from distlock.lease import State
+from distlock.listing import Order, Selection, Standing, page_of
+from tests.database.speaking import claim, eventually
+
+SELECTIONS = [
+    Selection(),
+    Selection(size=3),
+    Selection(size=3, backwards=True),
+    Selection(order=Order.AGE, size=4),
+    Selection(search="LOCK:1"),
+    Selection(standings=frozenset({Standing.HELD, Standing.EXPIRED})),
+    Selection(host="host", held_for=0.001),
+    Selection(host="elsewhere"),
+]
+
+
+@pytest.mark.parametrize("dialect", [None, "generic"])
+@pytest.mark.parametrize("selection", SELECTIONS, ids=range(len(SELECTIONS)))
+def test_it_is_as_if_all_rows_had_been_read(backend, selection):
+    for number in range(11):
+        assert backend.try_acquire(claim(f"lock:{number}"))
+    assert backend.try_acquire(claim("short", duration=0.01))
+    eventually(lambda: backend.inspect("short").state is State.EXPIRED)
+    page, measure = backend.page(selection), page_of(backend.list(), selection, backend.soon)
+    assert [info.name for info in page.locks] == [info.name for info in measure.locks]
+    assert (page.more, page.found, page.hosts) == (measure.more, measure.found, measure.hosts)
+
+
+@pytest.fixture
+def statements(monkeypatch):
+    """What the sessions of the locks are asked."""
+    asked = []
+    run_all = Session.run_all
+
+    def listening(session, statement, limit):
+        asked.append(statement.sql)
+        return run_all(session, statement, limit)
+
+    monkeypatch.setattr(Session, "run_all", listening)
+    return asked
+
+
+@pytest.mark.parametrize("selection", SELECTIONS, ids=range(len(SELECTIONS)))
+def test_it_takes_two_statements_however_many_rows_there_are(make, statements, selection):
+    backend = make()
+    for number in range(30):
+        backend.try_acquire(claim(f"lock:{number}"))
+    statements.clear()
+    backend.page(selection)
+    assert len(statements) <= 2
