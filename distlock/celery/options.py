@@ -7,7 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any
 
-from distlock.handler import DEFAULT_ALIAS
+from django.core.exceptions import ImproperlyConfigured
+
+from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.hold import OnLost
 from distlock.waits import checked_callback, checked_seconds
 
@@ -118,6 +120,16 @@ OF_LOCK = {
     + ("busy_limit", "lease", "at_least", "on_lost"),
     "queueing_lock": ("until", "on_queued", "queueing_ttl", "queueing_using"),
 }
+
+
+def configured(task: str, option: str, alias: str) -> str:
+    """Return the alias of a backend; ImproperlyConfigured, naming the task, if there is none."""
+    if alias not in locks:
+        known = ", ".join(map(repr, locks))
+        raise ImproperlyConfigured(
+            f"task {task}: {option}={alias!r} is not in DISTLOCK, whose aliases are: {known}."
+        )
+    return alias
 
 
 def _checked_template(option: str, value: object) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -17,7 +16,9 @@ from distlock.celery import queueing
 from distlock.celery.current import current_run
 from distlock.celery.errors import AlreadyQueued
 from distlock.celery.notes import HEADER, Note, Ticket
+from distlock.celery.options import configured
 from distlock.exceptions import LockError
+from distlock.lease import LONGEST_LEASE
 
 logger = logging.getLogger("distlock.celery")
 
@@ -75,9 +76,11 @@ def publish(
     " `await sync_to_async(task.delay)()`."
 )
 def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]) -> Ticket:
+    locking = task.locking
+    option = "using" if locking.queueing_using is None else "queueing_using"
     return queueing.take(
         task.queueing_name(args, kwargs),
-        task.locking.queueing_alias,
+        configured(task.name, option, locking.queueing_alias),
         lifetime(task, options),
         task.name,
         task_id,
@@ -126,7 +129,8 @@ def _queued_already(
             parent_id=options.get("parent_id"),
             delivery_info={},
         )
-        task.backend.mark_as_failure(known_id, error, request=request)
+        ignored = options.get("ignore_result", task.ignore_result)
+        task.backend.mark_as_failure(known_id, error, request=request, store_result=not ignored)
     if in_canvas and known_id is not None:
         return task.AsyncResult(known_id)
     if task.locking.on_queued == "raise" or error.task_id is None or in_canvas:
@@ -150,7 +154,7 @@ def lifetime(task: Any, options: Mapping[str, Any]) -> float:
     if expires is not None:
         ends = float(expires) if isinstance(expires, (int, float)) else _seconds_until(app, expires)
         seconds = min(seconds, ends)
-    return max(seconds, _SHORTEST) if math.isfinite(seconds) else seconds
+    return min(max(seconds, _SHORTEST), LONGEST_LEASE)
 
 
 def _seconds_until(app: Any, moment: datetime | str) -> float:

@@ -41,10 +41,11 @@ class LockedRequest(Request):  # type: ignore[misc]
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
         headers = self._request_dict
+        self._claim, self._queueing_claim = uuid.uuid4().hex, uuid.uuid4().hex
         self._note = replace(
             Note.read(_custom(headers), self.id) or Note(self.id),
-            claim=uuid.uuid4().hex,
-            queueing_claim=uuid.uuid4().hex,
+            claim=self._claim,
+            queueing_claim=self._queueing_claim,
             events=bool(self.eventer and self.eventer.enabled),
         )
         self._comes_again = False
@@ -94,16 +95,16 @@ class LockedRequest(Request):  # type: ignore[misc]
         claimed: list[tuple[BaseBackend, Claim]] = []
         if self.task.lock_name is not None:
             name = self.task.lock_name(self._args, self._kwargs)
-            claimed.append((locks[self.task.locking.using], _claim(name, self._note.claim)))
+            claimed.append((locks[self.task.locking.using], _claim(name, self._claim)))
         ticket = self._note.ticket
         if ticket is not None and not self._comes_again:
-            claimed.append((ticket.backend, _claim(ticket.name, self._note.queueing_claim)))
+            claimed.append((ticket.backend, _claim(ticket.name, self._queueing_claim)))
         return claimed
 
 
-def _claim(name: str, nonce: str | None) -> Claim:
+def _claim(name: str, nonce: str) -> Claim:
     """Return what is enough of a claim to take it back."""
-    return Claim(name, Owner("", "", 0, ""), _PATIENCE, nonce=nonce or "")
+    return Claim(name, Owner("", "", 0, ""), _PATIENCE, nonce=nonce)
 
 
 class _Watching:

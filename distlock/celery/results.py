@@ -23,23 +23,25 @@ class LockedResult(AsyncResult):  # type: ignore[misc]
     @property
     def skipped(self) -> bool:
         """Whether the task was not run, because its lock was busy."""
-        meta = self._get_task_meta()
-        return meta["status"] == states.SUCCESS and str(meta.get("traceback")).startswith(_MARK)
+        return self.state == SKIPPED
 
     @property
     def state(self) -> str:
         """See AsyncResult.state."""
-        return SKIPPED if self.skipped else str(super().state)
+        meta = self._get_task_meta()
+        if meta["status"] == states.SUCCESS and str(meta.get("traceback")).startswith(_MARK):
+            return SKIPPED
+        return str(meta["status"])
 
     status = state
 
     def ready(self) -> bool:
         """See AsyncResult.ready()."""
-        return super().state in self.backend.READY_STATES
+        return self._get_task_meta()["status"] in self.backend.READY_STATES
 
     def successful(self) -> bool:
         """See AsyncResult.successful(); nothing is wrong with a task that was skipped."""
-        return bool(super().state == states.SUCCESS)
+        return bool(self._get_task_meta()["status"] == states.SUCCESS)
 
 
 class SkippedBackend:

@@ -15,7 +15,7 @@ from distlock.activity import activity
 from distlock.celery import queueing
 from distlock.celery.current import innermost
 from distlock.celery.notes import HEADER, Note
-from distlock.celery.options import TERMINATE
+from distlock.celery.options import TERMINATE, configured
 from distlock.exceptions import LockError, LockTimeout, LockUnavailable
 from distlock.lock import Lock
 from distlock.terminating import terminator
@@ -92,7 +92,8 @@ class Run:
             if on_lost == TERMINATE:
                 ending = around.enter_context(terminator())
                 on_lost = ending.on_lost
-            terms = {"using": options.using, "lease": options.lease, "on_lost": on_lost}
+            using = configured(self.task.name, "using", options.using)
+            terms = {"using": using, "lease": options.lease, "on_lost": on_lost}
             if options.at_least is not None:
                 terms["at_least"] = options.at_least
             claim = self._note.claim if self._note else None

@@ -6,7 +6,7 @@ import time
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery, chain, group
-from django.core.exceptions import SynchronousOnlyOperation
+from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db import transaction
 from kombu.exceptions import OperationalError
 
@@ -204,6 +204,13 @@ def test_a_lock_that_someone_took_by_hand_is_named(app, elsewhere):
     with pytest.raises(AlreadyQueued, match="lock 'queueing:a'") as caught:
         task.delay()
     assert caught.value.task_id is None
+
+
+@pytest.mark.parametrize("option", ["lock", "queueing_lock"])
+def test_a_backend_that_is_not_configured_is_named(app, option):
+    task = task_of(app, lambda: 1, using="nowhere", **{option: "a"})
+    with pytest.raises(ImproperlyConfigured, match=r"task in\.place: using='nowhere' .*'default'"):
+        task.delay().get()
 
 
 async def test_an_event_loop_is_not_blocked(app):
