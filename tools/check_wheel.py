@@ -40,6 +40,39 @@ with distlock.Lock("wheel", timeout=10) as lock:
 call_command("locks", "list")
 """
 
+ADMIN = """
+import django
+from django.conf import settings
+
+settings.configure(
+    INSTALLED_APPS=[
+        "django.contrib.admin",
+        "django.contrib.auth",
+        "django.contrib.contenttypes",
+        "django.contrib.messages",
+        "django.contrib.sessions",
+        "django.contrib.staticfiles",
+        "distlock",
+    ],
+    TEMPLATES=[{"BACKEND": "django.template.backends.django.DjangoTemplates", "APP_DIRS": True}],
+    STATIC_URL="static/",
+)
+django.setup()
+
+from django.contrib import admin
+from django.contrib.staticfiles import finders
+from django.template.loader import get_template
+from django.utils import translation
+from distlock.models import HeldLock
+
+assert HeldLock in admin.site._registry
+get_template("admin/distlock/heldlock/list.html")
+assert finders.find("distlock/admin.css") and finders.find("distlock/admin.js")
+for language in ("de", "zh-hans"):
+    with translation.override(language):
+        assert str(HeldLock._meta.verbose_name) != "held lock"
+"""
+
 
 def source_files() -> set[str]:
     return {
@@ -74,8 +107,9 @@ def run_installed(wheel: Path) -> None:
         subprocess.run(
             [*pip, "install", "-q", "-c", ROOT / "requirements.txt", wheel.resolve()], check=True
         )
-        if subprocess.run([python, "-W", "error", "-c", SMOKE], cwd=folder).returncode:
-            sys.exit(f"{wheel.name} does not work where it is installed.")
+        for program in (SMOKE, ADMIN):
+            if subprocess.run([python, "-W", "error", "-c", program], cwd=folder).returncode:
+                sys.exit(f"{wheel.name} does not work where it is installed.")
 
 
 def main() -> None:

@@ -31,7 +31,11 @@ def address(users):
     with (
         override_settings(
             ALLOWED_HOSTS=["127.0.0.1"],
-            MIDDLEWARE=[*_middleware(), "tests.admin.browsing.policy_middleware"],
+            MIDDLEWARE=[
+                *_middleware(),
+                "django.middleware.locale.LocaleMiddleware",
+                "tests.admin.browsing.policy_middleware",
+            ],
         ),
         served() as address,
     ):
@@ -483,3 +487,16 @@ def test_the_table_beside_it(visit):
     visitor.page.get_by_role("link", name="stock:7").click()
     expect(visitor.page.get_by_text("shop.restock")).to_be_visible()
     visitor.shoot("table-row")
+
+
+@pytest.mark.parametrize(
+    ("locale", "title"), [("de-DE", "Gehaltene Sperren"), ("zh-CN", "持有中的锁")]
+)
+@pytest.mark.parametrize("look", ["light", "phone"])
+def test_other_languages_fit_as_well(visit, locale, title, look):
+    visitor = visit(look=look, locale=locale)
+    page = visitor.list()
+    expect(page.get_by_role("heading", level=1)).to_have_text(title)
+    visitor.check(f"list-{locale}-{look}")
+    page.get_by_role("link", name="stock:7").click()
+    visitor.check(f"lock-{locale}-{look}")
