@@ -89,7 +89,7 @@ def backend(using):
 @pytest.fixture
 def tree(hosts, root):
     """The nodes as they are, read on a session of its own."""
-    kazoo = KazooClient(hosts=hosts, timeout=10)
+    kazoo = KazooClient(hosts=hosts, timeout=10, command_retry={"max_tries": -1, "max_delay": 1})
     kazoo.start()
     yield Tree(kazoo, root)
     kazoo.stop()

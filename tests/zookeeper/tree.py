@@ -11,7 +11,7 @@ from distlock.backends.zookeeper.paths import escaped, in_order
 
 
 class Tree:
-    """The nodes below a root, by the names of locks."""
+    """The nodes below a root, by the names of locks; answers come even after servers were away."""
 
     def __init__(self, kazoo, root):
         self.kazoo = kazoo
@@ -22,18 +22,19 @@ class Tree:
 
     def parents(self):
         """Return the nodes of locks that there are, empty or not."""
-        self.kazoo.sync(self.root)
+        self.kazoo.retry(self.kazoo.sync, self.root)
         try:
-            return self.kazoo.get_children(self.root)
+            return self.kazoo.retry(self.kazoo.get_children, self.root)
         except NoNodeError:
             return []
 
     def line(self, name):
         """Return the paths of the nodes in line for a lock, the holder first."""
         path = self.path(name)
-        self.kazoo.sync(path)
+        self.kazoo.retry(self.kazoo.sync, path)
         try:
-            return [f"{path}/{node}" for node in in_order(self.kazoo.get_children(path))]
+            children = self.kazoo.retry(self.kazoo.get_children, path)
+            return [f"{path}/{node}" for node in in_order(children)]
         except NoNodeError:
             return []
 
