@@ -9,10 +9,12 @@ import pytest
 
 from distlock import Lock, locks
 from distlock.backends.database.waiting.lookout import Lookout
+from distlock.holdings import holdings
 from distlock.lease import State
 from tests.children import say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, waits
+from tests.databases import ALIASES
 
 
 @pytest.fixture
@@ -190,3 +192,20 @@ def test_interrupts_at_any_moment(held, child, engine, name):
     assert process.line() == "got it"
     process.finish()
     engine.reaches_line(0)
+
+
+def test_a_session_that_was_given_up_takes_no_lock_for_nobody(actor, engine, kind, using, name):
+    """It stands in the server's queue until that notices, and may come to its end before."""
+    waiter = actor("task")
+    with Lock(name, using=using):
+        pass
+    with engine.taken_by_hand(ALIASES[kind], name):
+        waiting = waiter.lock(name, lease=3600).start("acquire")
+        engine.reaches_waiting(1)
+        (wait,) = locks[using]._room.waiters
+        wait.place.hang_up()
+        waiter.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            waiting.result(PATIENCE)
+        eventually(lambda: not holdings._withdrawals._pending)
+    assert actor("thread").lock(name).acquire(timeout=PATIENCE / 2)

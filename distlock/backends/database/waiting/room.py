@@ -191,6 +191,10 @@ class Room:
         """Free a lock that nobody asks for any more, without making the caller wait for it."""
         self.crew.run(lambda: self.undo(lease))
 
+    def withdraw_soon(self, claim: Claim) -> None:
+        """Free a lock if this claim, which nobody waits for any more, has got it after all."""
+        self.crew.run(lambda: self.rows.undo(claim))
+
     def undo(self, lease: Lease) -> None:
         """Free a lock, and its native one; try for as long as the lease could last."""
         with suppress(errors.StatementFailed):

@@ -6,6 +6,7 @@ import logging
 import threading
 from contextlib import suppress
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING
 
 from distlock.backends.database import errors
@@ -29,6 +30,10 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
 _VISIBLE = 0.02
 #: Seconds between two attempts to get to the server.
 _RETRY_PAUSE = 0.1
+
+#: Seconds after which a server has noticed that a client is gone: one that said so, and one that
+#: did not, see the settings of the sessions. Until then it may grant what nobody waits for.
+_NOTICED = (2.5, 30.0)
 
 #: A server that restarts, a network that breaks, an operator who cancels what takes long.
 _MAY_PASS = (errors.Gone, errors.NoSession, errors.Overran, errors.Cancelled)
@@ -57,6 +62,7 @@ class Waiter(Promise):
         self._sent_at = self.since  # not before this moment can it have been granted
         self._trouble_since: float | None = None
         self._begun = False
+        self._adrift = False  # a session that was given up may still stand in the queue
         self._bell = threading.Lock()
         self._bell.acquire()
 
@@ -180,6 +186,7 @@ class Waiter(Promise):
         self._pause(_LONGEST_PAUSE)
 
     def _deliver(self, token: int, sent_at: float) -> None:
+        self._adrift = False
         lease = self.claim.granted(token, sent_at)
         place, self.place = self.place, None
         self.room.keep(lease, place)
@@ -206,12 +213,16 @@ class Waiter(Promise):
             with suppress(errors.StatementFailed):
                 place.leave()
         self.room.left(self, place)
+        if self._adrift:
+            for seconds in _NOTICED:
+                watchdog.add(seconds, partial(self.room.withdraw_soon, self.claim))
 
     def _bear(self, failed: errors.StatementFailed) -> None:
         """Go on after a failure, unless it has lasted for too long or would last for ever."""
         place = self.place
         if place is not None and not place.usable:
             self.place = None
+            self._adrift = self._adrift or failed.sent
             place.close()
         if isinstance(failed, errors.Cancelled) and self.why is not None:
             return
