@@ -53,7 +53,8 @@ lint: packages $(call env,$(BASE))
 packages:
 	@tools/packages $(BASE) $(NEWEST)
 
-# The demo runs on SQLite: Django and this package are all it needs, unless it is to start a ZooKeeper.
+# The demo runs on SQLite: Django, Celery and this package are all it needs, unless it is to start a
+# ZooKeeper.
 ifeq ($(LOCKS)/$(ZOOKEEPER),zookeeper/)
 demo: .envs/demo/.ready
 	@.envs/demo/bin/python -m tools.with_zookeeper $(MAKE) --no-print-directory show

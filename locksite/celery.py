@@ -8,10 +8,12 @@ Without further settings its messages are files in a folder, which is enough for
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from celery import Celery
+from celery.schedules import crontab
 from django.conf import settings
 
 from locksite import files
@@ -21,6 +23,13 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "locksite.settings")
 app = Celery("locksite")
 app.set_default()  # in the threads of a server, too
 app.config_from_object("django.conf:settings", namespace="CELERY")
+app.conf.beat_schedule = {
+    "nightly report": {
+        "task": "locksite.reports.tasks.nightly_report",
+        "schedule": crontab(hour=0, minute=5),
+    },
+    "sweep": {"task": "distlock.sweep", "schedule": timedelta(minutes=5)},
+}
 app.autodiscover_tasks()
 
 

@@ -12,10 +12,8 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
 from pathlib import Path
 
-from celery.schedules import crontab
 from django.core.exceptions import ImproperlyConfigured
 
 from locksite.databases import database
@@ -117,13 +115,6 @@ if CELERY_BROKER_URL == "files://":
         "polling_interval": 0.1,
     }
 CELERY_TIMEZONE = "UTC"
-CELERY_BEAT_SCHEDULE = {
-    "nightly report": {
-        "task": "locksite.reports.tasks.nightly_report",
-        "schedule": crontab(hour=0, minute=5),
-    },
-    "sweep": {"task": "distlock.sweep", "schedule": timedelta(minutes=5)},
-}
 
 USE_TZ = True
 TIME_ZONE = "UTC"

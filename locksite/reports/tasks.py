@@ -10,6 +10,7 @@ from django.db.models import Count, Sum
 from django.utils import timezone
 
 from distlock.celery import locked_task
+from locksite import celery  # noqa: F401  (the app that these are tasks of)
 from locksite.reports.models import Report
 from locksite.shop.models import Order
 

@@ -9,6 +9,8 @@ import django
 from celery import Celery
 from django.apps import apps
 
+from locksite import files  # noqa: F401  (broker addresses that begin with files://)
+
 #: What a test run hands to its workers, as JSON: settings of the app.
 HANDED = "DISTLOCK_TEST_CELERY"
 
