@@ -47,32 +47,31 @@ def expected(user, page, method):
     return 302 if page in ("release", "sweep") else 200
 
 
+def unchanged(local, logged):
+    return (
+        local.inspect("held").state is State.HELD
+        and local.inspect("expired").state is State.EXPIRED
+        and LogEntry.objects.count() == logged
+    )
+
+
 @pytest.mark.parametrize("user", RIGHTS)
 @pytest.mark.parametrize("page", PAGES)
-@pytest.mark.parametrize("method", METHODS)
-def test_every_address_with_every_method(client_of, url, held, local, user, page, method):
-    client = client_of(user)
-    address = url(page)
-    if page == "lock":
-        address += "?backend=default&name=held"
-    logged = LogEntry.objects.count()
-    if method == "POST":
-        response = client.post(address, forms(held).get(page, {}))
-    else:
-        response = client.generic(method, address)
-    status = expected(user, page, method)
-    assert response.status_code == status
-    did = status == 302 and RIGHTS[user] is not None
-    if not did:
-        assert local.inspect("held").state is State.HELD
-        assert local.inspect("expired").state is State.EXPIRED
-        assert LogEntry.objects.count() == logged
-    elif page == "release":
-        assert local.inspect("held").state is State.FREE
-        assert local.inspect("expired").state is State.EXPIRED
-    else:
-        assert local.inspect("held").state is State.HELD
-        assert local.inspect("expired").state is State.FREE
+def test_every_address_with_every_method(client_of, url, held, local, user, page):
+    client, logged = client_of(user), LogEntry.objects.count()
+    address = url(page) + ("?backend=default&name=held" if page == "lock" else "")
+    for method in METHODS:
+        if method != "POST":
+            response = client.generic(method, address)
+            assert response.status_code == expected(user, page, method), method
+            assert unchanged(local, logged), method
+    response = client.post(address, forms(held).get(page, {}))
+    assert response.status_code == expected(user, page, "POST")
+    if response.status_code != 302 or RIGHTS[user] is None:
+        assert unchanged(local, logged)
+        return
+    released, swept = (local.inspect(name).state is State.FREE for name in ("held", "expired"))
+    assert (released, swept) == (page == "release", page == "sweep")
 
 
 def test_these_are_all_addresses_of_the_panel():

@@ -20,15 +20,15 @@ SELECTIONS = [
 
 
 @pytest.mark.parametrize("dialect", [None, "generic"])
-@pytest.mark.parametrize("selection", SELECTIONS, ids=range(len(SELECTIONS)))
-def test_it_is_as_if_all_rows_had_been_read(backend, selection):
+def test_it_is_as_if_all_rows_had_been_read(backend):
     for number in range(11):
         assert backend.try_acquire(claim(f"lock:{number}"))
     assert backend.try_acquire(claim("short", duration=0.01))
     eventually(lambda: backend.inspect("short").state is State.EXPIRED)
-    page, measure = backend.page(selection), page_of(backend.list(), selection, backend.soon)
-    assert [info.name for info in page.locks] == [info.name for info in measure.locks]
-    assert (page.more, page.found, page.hosts) == (measure.more, measure.found, measure.hosts)
+    for selection in SELECTIONS:
+        page, measure = backend.page(selection), page_of(backend.list(), selection, backend.soon)
+        assert [info.name for info in page.locks] == [info.name for info in measure.locks]
+        assert (page.more, page.found, page.hosts) == (measure.more, measure.found, measure.hosts)
 
 
 @pytest.fixture
@@ -45,11 +45,11 @@ def statements(monkeypatch):
     return asked
 
 
-@pytest.mark.parametrize("selection", SELECTIONS, ids=range(len(SELECTIONS)))
-def test_it_takes_two_statements_however_many_rows_there_are(make, statements, selection):
+def test_it_takes_two_statements_however_many_rows_there_are(make, statements):
     backend = make()
     for number in range(30):
         backend.try_acquire(claim(f"lock:{number}"))
-    statements.clear()
-    backend.page(selection)
-    assert len(statements) <= 2
+    for selection in SELECTIONS:
+        statements.clear()
+        backend.page(selection)
+        assert len(statements) <= 2
