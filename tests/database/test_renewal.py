@@ -5,6 +5,7 @@ import threading
 import pytest
 from django.db import connections, transaction
 
+from distlock.backends.database import renewing
 from distlock.backends.database.dialects.base import holder
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
@@ -86,24 +87,26 @@ def test_a_locked_row_does_not_keep_the_others_from_being_renewed(
 
 
 @pytest.mark.parametrize("kind", SERVERS)
-def test_what_was_renewed_before_the_database_went_away_is_told(make, kind, proxied, sql, name):
+def test_what_was_renewed_before_the_database_went_away_is_told(
+    make, kind, proxied, sql, name, monkeypatch
+):
     """The keeper must not take for unknown what has been answered."""
     proxy = proxied(kind)
     backend = make()
     leases = grant_many(sql, kind, name, someone(), 1200)
     batches = []
-    renew = backend._renew
+    renew = renewing._renew
 
-    def renew_and_break(leases, deadline):
+    def renew_and_break(access, leases, deadline):
         if len(batches) == 2:
             proxy.refuse()
         batches.append(leases)
-        return renew(leases, deadline)
+        return renew(access, leases, deadline)
 
-    backend._renew = renew_and_break
+    monkeypatch.setattr(renewing, "_renew", renew_and_break)
     answer = backend.renew(leases)
     assert answer == {lease.nonce: True for batch in batches[:2] for lease in batch}
-    backend._renew = renew
+    monkeypatch.undo()
     with pytest.raises(LockUnavailable):
         backend.renew(leases)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from itertools import groupby
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage
@@ -14,7 +13,6 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.database import errors
 from distlock.backends.database.access import Access
 from distlock.backends.database.atomic import Transactions
-from distlock.backends.database.batches import around_locked, pieces
 from distlock.backends.database.breaking import break_hold
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
@@ -24,6 +22,7 @@ from distlock.backends.database.first_deploy import make_table
 from distlock.backends.database.lining import Line
 from distlock.backends.database.looking import row_of
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.renewing import renew
 from distlock.backends.database.session import Runner
 from distlock.backends.database.sweeping import sweep
 from distlock.backends.database.viewing import View
@@ -169,22 +168,6 @@ class DatabaseBackend(BaseBackend):
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         """See BaseBackend.renew()."""
-        answer: dict[str, bool] = {}
-        failure: errors.StatementFailed | None = None
-        for batch in self._batches(leases):
-            try:
-                for renewed in around_locked(batch, lambda some: self._renew(some, deadline)):
-                    answer.update(renewed)
-            except errors.StatementFailed as failed:
-                failure = failed
-                if isinstance(failed, (errors.NoSession, errors.Overran, errors.FileLocked)):
-                    break  # the others would fare no better
-        if failure and not answer:
-            raise self._access.unavailable(failure) from failure.__cause__
-        return answer
-
-    def _batches(self, leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:
-        """Yield leases of equal duration, so many that one statement can renew them."""
         # Where a transaction of this process keeps a row, nobody can renew it, nor take it.
         free = [
             lease
@@ -192,19 +175,7 @@ class DatabaseBackend(BaseBackend):
             if not self._direct.undecided(lease.nonce)
             and not self._transactions.has_locked(lease.nonce)
         ]
-        free.sort(key=lambda lease: lease.duration)
-        for _, group in groupby(free, key=lambda lease: lease.duration):
-            yield from pieces(list(group))
-
-    def _renew(self, leases: Sequence[Lease], deadline: float | None) -> dict[str, bool]:
-        def renew(dialect: Dialect, ask: Ask) -> dict[str, bool]:
-            if ask(dialect.renew(leases)).changed == len(leases):
-                return {lease.nonce: True for lease in leases}
-            # What is held now was held a moment ago, so it has been renewed.
-            held = {nonce for (nonce,) in ask(dialect.held(leases)).rows}
-            return {lease.nonce: lease.nonce in held for lease in leases}
-
-        return self._access.attempt(renew, deadline)
+        return renew(self._access, free, deadline)
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from distlock.backends.database.access import Access
-from distlock.backends.database.dialects.base import TABLE, Ask, Dialect, TextDialect
+from distlock.backends.database.dialects.base import TABLE, Ask, Dialect
 from distlock.backends.database.dialects.postgresql import PostgreSQL
+from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.looking import info
 from distlock.backends.database.session import Statement
 from distlock.listing import Counts, Order, Page, Place, Selection, Standing

@@ -1,16 +1,15 @@
-"""What has to be said about locks to any database, and the words that engines share for it."""
+"""What has to be said about locks to any database, and what one row of the table tells."""
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.session import Answer, Statement
 from distlock.lease import Claim, Lease
-from distlock.owners import is_named, kept
+from distlock.owners import is_named
 
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
 TABLE = "database_lock"
@@ -143,156 +142,6 @@ class Dialect(ABC):
         """Remove those of the rows that have been free for ``keep`` seconds."""
 
 
-class TextDialect(Dialect):
-    """A dialect that is written down: SQL with the engine's own words for time filled in."""
-
-    #: the column ``lock``, quoted if the engine takes it for one of its own words
-    LOCK: ClassVar[str] = "lock"
-    #: the server's time, as the columns have it
-    NOW: ClassVar[str]
-    #: the time that is so much later; ``{0}`` is the placeholder of a duration
-    LATER: ClassVar[str]
-    #: the time that is so much earlier
-    EARLIER: ClassVar[str]
-    #: a time as it is read
-    READ: ClassVar[str] = "{0}"
-    #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
-    #: true, too, if the lock has been taken before
-    TAKE: ClassVar[str]
-
-    @abstractmethod
-    def duration(self, seconds: float) -> Any:
-        """Return a duration as a parameter for LATER, not shorter than asked for."""
-
-    @abstractmethod
-    def moment(self, value: Any) -> datetime:
-        """Return a time that the driver has read."""
-
-    def written(self, moment: datetime) -> Any:
-        """Return an aware time as a parameter to compare a column with; as moment() read it."""
-        return moment.astimezone(UTC).replace(tzinfo=None)
-
-    def taking(self, claim: Claim, condition: str = "TRUE") -> Statement:
-        """Take a lock; if it has been taken before, ``condition`` must be true, too."""
-        params = {**columns(claim), "duration": self.duration(claim.duration)}
-        return Statement(self.TAKE.format(condition=condition), params)
-
-    def granted(self, claim: Claim, answer: Answer) -> int | None:
-        """Read the answer to taking(): the token, or None if someone else has the lock."""
-        # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
-        # under which a row that was inserted and one that was left as it is both count as one.
-        for nonce, token in answer.rows:
-            if nonce == claim.nonce:
-                return int(token)
-        return None
-
-    def take(self, ask: Ask, claim: Claim) -> int | None:
-        return self.granted(claim, ask(self.taking(claim)))
-
-    def free(self, lock: str, **hold: str | int) -> Statement:
-        same = "".join(f" AND {column} = %({column})s" for column in hold)
-        return Statement(
-            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
-            f" WHERE {self.LOCK} = %(lock)s AND owner <> ''{same}",
-            {"lock": lock, **hold},
-        )
-
-    def keep(self, lease: Lease, seconds: float) -> Statement:
-        later = self.LATER.format("%(seconds)s")
-        return Statement(
-            f"UPDATE {TABLE} SET owner = %(nobody)s, nonce = '', expires_at = {later}"
-            f" WHERE {self.LOCK} = %(lock)s AND token = %(token)s AND expires_at > {self.NOW}"
-            " AND (nonce = %(nonce)s OR owner = %(nobody)s)",
-            {
-                "lock": lease.name,
-                "token": lease.token,
-                "nonce": lease.nonce,
-                "nobody": kept(lease.owner, lease.nonce).key,
-                "seconds": self.duration(seconds),
-            },
-        )
-
-    def renew(self, leases: Sequence[Lease]) -> Statement:
-        where, params = self.these(leases)
-        later = self.LATER.format("%(duration)s")
-        return Statement(
-            f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}",
-            {**params, "duration": self.duration(leases[0].duration)},
-        )
-
-    def held(self, leases: Sequence[Lease]) -> Statement:
-        where, params = self.these(leases)
-        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}", params)
-
-    def guard(self, lease: Lease) -> Statement:
-        where, params = self.these([lease])
-        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where} FOR UPDATE", params)
-
-    def one(self, lock: str) -> Statement:
-        return Statement(f"{self._select} WHERE {self.LOCK} = %(lock)s", {"lock": lock})
-
-    def page(self, after: str, beginning: bool, size: int) -> Statement:
-        beyond = ">=" if beginning else ">"
-        return Statement(
-            f"{self._select} WHERE {self.LOCK} {beyond} %(after)s AND owner <> ''"
-            f" ORDER BY {self.LOCK} LIMIT {size}",
-            {"after": after},
-        )
-
-    def rows(self, answer: Answer) -> list[Row]:
-        return [Row(*row[:8], *map(self.moment, row[8:])) for row in answer.rows]
-
-    def ended(self, after: int, size: int) -> Statement:
-        return self._ids(self._ended, {"after": after}, size)
-
-    def free_ended(self, ids: Sequence[int]) -> Statement:
-        return Statement(
-            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
-            f" WHERE {_in('id', 'id', ids)} AND {self._ended}",
-            _named("id", ids),
-        )
-
-    def unused(self, after: int, size: int, keep: float) -> Statement:
-        return self._ids(self._unused, {"after": after, "keep": self.duration(keep)}, size)
-
-    def remove_unused(self, ids: Sequence[int], keep: float) -> Statement:
-        return Statement(
-            f"DELETE FROM {TABLE} WHERE {_in('id', 'id', ids)} AND {self._unused}",
-            {**_named("id", ids), "keep": self.duration(keep)},
-        )
-
-    @property
-    def _select(self) -> str:
-        times = (self.READ.format(time) for time in (*COLUMNS[-2:], self.NOW))
-        columns = ", ".join((self.LOCK, *COLUMNS[1:-2], *times))
-        return f"SELECT {columns} FROM {TABLE}"
-
-    @property
-    def _ended(self) -> str:
-        return f"owner <> '' AND expires_at <= {self.NOW}"
-
-    @property
-    def _unused(self) -> str:
-        return f"owner = '' AND expires_at <= {self.EARLIER.format('%(keep)s')}"
-
-    def these(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
-        """Return the condition that finds the rows of leases that are held and have not ended."""
-        # A nonce belongs to one lock, so the two lists need not be matched pair by pair.
-        locks = [lease.name for lease in leases]
-        nonces = [lease.nonce for lease in leases]
-        where = (
-            f"{_in(self.LOCK, 'lock', locks)} AND {_in('nonce', 'nonce', nonces)}"
-            f" AND owner <> '' AND expires_at > {self.NOW}"
-        )
-        return where, {**_named("lock", locks), **_named("nonce", nonces)}
-
-    def _ids(self, where: str, params: dict[str, Any], size: int) -> Statement:
-        return Statement(
-            f"SELECT id FROM {TABLE} WHERE id > %(after)s AND {where} ORDER BY id LIMIT {size}",
-            params,
-        )
-
-
 def holder(claim: Claim) -> str:
     """Return what the column ``owner`` says while a claim has the lock.
 
@@ -319,21 +168,3 @@ def columns(claim: Claim) -> dict[str, Any]:
 def _storable(text: str) -> str:
     """Return text that any database takes: nobody has checked what threads and hosts are called."""
     return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])
-
-
-def whole(seconds: float, per_second: int) -> int:
-    """Return a duration in whole units, rounded up.
-
-    One unit is added, because the server's time, to which it will be added, is rounded down: a
-    lease must not end at the server before it ends here.
-    """
-    return math.ceil(min(seconds, LONGEST) * per_second) + 1
-
-
-def _in(column: str, name: str, values: Sequence[Any]) -> str:
-    placeholders = ", ".join(f"%({name}{number})s" for number in range(len(values)))
-    return f"{column} IN ({placeholders})"
-
-
-def _named(name: str, values: Sequence[Any]) -> dict[str, Any]:
-    return {f"{name}{number}": value for number, value in enumerate(values)}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from distlock.backends.database.dialects.base import TABLE, TextDialect, whole
+from distlock.backends.database.dialects.base import TABLE
+from distlock.backends.database.dialects.text import TextDialect, whole
 from distlock.backends.database.session import Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.

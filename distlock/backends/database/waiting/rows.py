@@ -10,7 +10,8 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.dialects import dialect_for
-from distlock.backends.database.dialects.base import TABLE, TextDialect, holder
+from distlock.backends.database.dialects.base import TABLE, holder
+from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.session import Runner, Session, Statement
 from distlock.backends.database.waiting.native import Native
