@@ -37,12 +37,15 @@ test-all: packages $(call env,$(BETWEEN)) test
 
 # Faults again on an ensemble of three, each for longer than its sessions last.
 test-slow: packages $(call env,$(BASE))
-	@$(MAKE) --no-print-directory tests-$(BASE) ARGS="-m slow"
+	@$(MAKE) --no-print-directory tests-$(BASE) SHARE= ARGS="-m slow"
 
 # Tests wait more than they compute, so two Pythons at once take little longer than one; each has
-# servers of its own, and prints what it has to say when it is done.
+# servers of its own, and prints what it has to say when it is done. What is the same on every Python
+# is shared between them.
+tests-$(BASE): private SHARE := --share=1/2
+tests-$(NEWEST): private SHARE := --share=2/2
 tests-%:
-	$(call bin,$*)/python -m pytest --basetemp=.envs/$*/tmp $(ARGS)
+	$(call bin,$*)/python -m pytest --basetemp=.envs/$*/tmp $(SHARE) $(ARGS)
 
 lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .

@@ -24,6 +24,20 @@ _LOCAL_BACKEND = "distlock.backends.local.LocalBackend"
 _ZOOKEEPER_BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--share", default="1/1", help="K/N: run part K of N of the tests `once`")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to the runs on other Pythons their share of the tests that need only one of them."""
+    part, parts = map(int, config.getoption("share").split("/"))
+    once = [item for item in items if item.get_closest_marker("once")]
+    left = {item for index, item in enumerate(once) if index % parts != part - 1}
+    if left:
+        config.hook.pytest_deselected(items=[item for item in items if item in left])
+        items[:] = [item for item in items if item not in left]
+
+
 @pytest.fixture(scope="session", autouse=True)
 def committed_tables(django_db_blocker: Any) -> Iterator[None]:
     """Let every test use the databases: locks must be seen by other sessions."""

@@ -219,6 +219,7 @@ class TestUnreachableBackends:
         assert result.code == 1
 
 
+@pytest.mark.once
 class TestHundredThousandLocks:
     @pytest.fixture
     def many(self, kind, shared, server):

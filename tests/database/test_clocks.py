@@ -9,6 +9,8 @@ from tests.children import say
 from tests.database.speaking import claim, speaking
 from tests.databases import ALIASES
 
+pytestmark = pytest.mark.once
+
 ZONES = ["UTC", "Asia/Kathmandu", "America/St_Johns"]
 
 

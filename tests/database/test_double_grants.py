@@ -15,6 +15,8 @@ from tests.children import hear, say
 from tests.database.speaking import claim, speaking
 from tests.databases import ALIASES
 
+pytestmark = pytest.mark.once
+
 PROCESSES = 4
 TURNS = 40
 

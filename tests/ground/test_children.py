@@ -11,6 +11,8 @@ from tests.children import hear, say
 from tests.ground.waiting import eventually
 from tests.servers.guard import started_at
 
+pytestmark = pytest.mark.once
+
 SAMPLE = "tests/ground/sample_run.py"
 
 

@@ -4,6 +4,8 @@ import MySQLdb
 import psycopg
 import pytest
 
+pytestmark = pytest.mark.once
+
 ERRORS = {"mariadb": MySQLdb.OperationalError, "postgresql": psycopg.OperationalError}
 
 

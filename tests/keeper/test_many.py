@@ -8,6 +8,8 @@ import pytest
 from distlock import Lock
 from distlock.clock import clock
 
+pytestmark = pytest.mark.once
+
 LOCKS = 10_000
 LEASE = 15
 PERIOD = LEASE / 3

@@ -24,6 +24,8 @@ from locksite.shop.models import Event
 from tests.servers.guard import descendants, started_at
 from tests.site.conftest import Manage
 
+pytestmark = pytest.mark.once
+
 LIMIT = 60.0
 KINDS = ["sqlite", "mariadb", "postgresql"]
 

@@ -7,6 +7,8 @@ import pytest
 
 import distlock
 
+pytestmark = pytest.mark.once
+
 PACKAGE = Path(distlock.__file__).parent
 
 #: from the words at the bottom to the faces at the top; a module belongs to the longest name
