@@ -32,7 +32,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave to the runs on other Pythons their share of the tests that need only one of them."""
     part, parts = map(int, config.getoption("share").split("/"))
     once = [item for item in items if item.get_closest_marker("once")]
-    left = {item for index, item in enumerate(once) if index % parts != part - 1}
+    # File by file, because the tests of a file share what takes long to start.
+    files = sorted({item.path for item in once})
+    left = {item for item in once if files.index(item.path) % parts != part - 1}
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]

@@ -8,7 +8,10 @@ from distlock.celery import AlreadyQueued
 from tests.celery.stage import cue, heard
 from tests.celery.tasks import echo, gather
 
-pytestmark = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")
+pytestmark = [
+    pytest.mark.once,
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
 
 LIMIT = 30
 NOWHERE = "nowhere"

@@ -13,6 +13,8 @@ from tests.celery.app import app
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import OF
 
+pytestmark = pytest.mark.once
+
 LIMIT = 30
 
 

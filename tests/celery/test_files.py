@@ -14,6 +14,8 @@ from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import OF
 from tests.children import say
 
+pytestmark = pytest.mark.once
+
 LIMIT = 30
 
 

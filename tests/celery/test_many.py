@@ -7,6 +7,8 @@ import pytest
 from locksite.demo.models import Entry
 from tests.celery.tasks import OF
 
+pytestmark = pytest.mark.once
+
 SUBMISSIONS, KEYS = 200, 5
 
 

@@ -10,6 +10,8 @@ from distlock.lease import State
 from tests.celery.stage import cue, heard
 from tests.celery.tasks import BACKENDS, OF
 
+pytestmark = pytest.mark.once
+
 LIMIT = 30
 #: Pools by how long a task may be in a system call when it is to be ended.
 NAPS = {"prefork": 30, "threads": 0.01, "gevent": 30, "solo": 30}

@@ -14,6 +14,8 @@ from tests.celery.app import app
 from tests.celery.conftest import LEASE
 from tests.celery.stage import cue, heard, silence
 
+pytestmark = pytest.mark.once
+
 LIMIT = 30
 #: A queue that nobody takes tasks from.
 NOWHERE = "nowhere"

@@ -8,6 +8,8 @@ from tests.celery.app import app
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import BACKENDS, OF
 
+pytestmark = pytest.mark.once
+
 LIMIT = 30
 
 

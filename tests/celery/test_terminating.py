@@ -10,6 +10,8 @@ from distlock import LockLost
 from distlock.lease import Claim, Lease, Owner
 from distlock.terminating import ByAnAsynchronousException, ByTheSignal, terminator
 
+pytestmark = pytest.mark.once
+
 LOST = Lease(Claim("a", Owner("o", "h", 1, "t"), 1.0), 7, 0.0)
 ROUNDS = 400
 
