@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import uuid
+import weakref
 
 from distlock.backends.base import BaseBackend
 from distlock.celery.errors import AlreadyQueued
@@ -21,7 +22,7 @@ from distlock.hold import Hold
 from distlock.holdings import holdings
 from distlock.lease import Claim, Lease, Owner, State
 from distlock.names import checked_owner
-from distlock.owners import NAMED, current_life, current_owner
+from distlock.owners import NAMED, Life, current_owner
 from distlock.signals import lock_acquired, lock_released
 from distlock.withdrawals import Withdrawals
 
@@ -94,14 +95,18 @@ def withdraw_soon(backend: BaseBackend, claim: Claim) -> None:
 
 
 class Kept:
-    """A queueing lock that is renewed for as long as its task runs."""
+    """A queueing lock that is renewed for as long as its task runs.
 
-    def __init__(self, ticket: Ticket, lease: Lease) -> None:
+    ``run`` stands for the task: when it is no more, the lock is not renewed, should a time limit
+    have kept it from being freed.
+    """
+
+    def __init__(self, ticket: Ticket, lease: Lease, run: object) -> None:
         self.ticket = Ticket.of(lease, ticket.using)
         self._hold = Hold(
             ticket.backend,
             lease,
-            alive=current_life(),
+            alive=Life(weakref.ref(run), lambda _: True),
             renews=True,
             at_least=0.0,
             on_lost=None,
@@ -114,7 +119,7 @@ class Kept:
         holdings.unwatch(self._hold)
 
 
-def keep(ticket: Ticket, nonce: str | None) -> Kept | None:
+def keep(ticket: Ticket, nonce: str | None, run: object) -> Kept | None:
     """Keep the lock of a task that starts; None if that cannot be, and it runs without."""
     try:
         lease = again(ticket, ticket.backend.settings.lease, nonce)
@@ -124,7 +129,7 @@ def keep(ticket: Ticket, nonce: str | None) -> Kept | None:
     if lease is None:
         logger.info("queueing lock %r has passed to another task", ticket.name)
         return None
-    return Kept(ticket, lease)
+    return Kept(ticket, lease, run)
 
 
 def _ask(backend: BaseBackend, claim: Claim) -> Lease | None:

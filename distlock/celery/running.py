@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
@@ -98,13 +98,31 @@ class Run:
                 terms["at_least"] = options.at_least
             claim = self._note.claim if self._note else None
             lock = DeliveryLock(self.task.lock_name(args, kwargs), claim=claim, **terms)
+            return self._under(lock, body)
+
+    def _under(self, lock: Lock, body: Callable[[], Any]) -> Any:
+        """Run the body while the lock is held, and leave it, wherever an interrupt comes.
+
+        A time limit of Celery's may be over between any two steps, and the process goes on: what it
+        did not leave, it would keep.
+        """
+        outside = lock.held  # by a task that runs this one in place
+        entered = False
+        try:
             if not self._taken(lock):
-                return options.busy_result
-            with _leaving(lock):
-                self.lock = lock
-                self._told(lock)
-                self._start()
-                return body()
+                return self.task.locking.busy_result
+            entered = True
+            self.lock = lock
+            self._told(lock)
+            self._start()
+            result = body()
+            entered = False  # from here on, leaving sees to it
+            _leave(lock)
+            return result
+        except BaseException as error:
+            if entered or (lock.held and not outside):
+                lock.__exit__(type(error), error, error.__traceback__)
+            raise
 
     def replaced_by(self, task: Any, args: Any, kwargs: Any) -> Note | None:
         """Return what to note on the message of a task that takes this one's place, and its id.
@@ -207,7 +225,7 @@ class Run:
         if self._note is None or self._note.ticket is None:
             return
         if self.task.locking.until == "finished":
-            self._kept = queueing.keep(self._note.ticket, self._note.queueing_claim)
+            self._kept = queueing.keep(self._note.ticket, self._note.queueing_claim, self)
         else:
             self._queue_left = True
             queueing.free(self._note.ticket)
@@ -241,17 +259,11 @@ class Run:
         return False
 
 
-@contextmanager
-def _leaving(lock: Lock) -> Iterator[None]:
-    """Leave the lock after the body; LockLost if it was lost and the body has no error of its own.
+def _leave(lock: Lock) -> None:
+    """Leave the lock after its body; LockLost if it was lost.
 
     What has been done under the lock stays done when the backend cannot be told of its end.
     """
-    try:
-        yield
-    except BaseException as error:
-        lock.__exit__(type(error), error, error.__traceback__)
-        raise
     try:
         lock.release()
     except LockUnavailable as error:

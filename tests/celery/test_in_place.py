@@ -1,11 +1,14 @@
 """Tasks that are called as functions, or run in place of being queued."""
 
+import gc
+import logging
 import threading
 import time
 
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery, chain, group
+from celery.exceptions import SoftTimeLimitExceeded
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -13,6 +16,7 @@ from kombu.exceptions import OperationalError
 from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
 from distlock.celery import SKIPPED, AlreadyQueued, LockedTask
+from distlock.celery.running import Run
 from distlock.lease import State
 
 
@@ -156,6 +160,34 @@ def test_retries_in_place_keep_the_queueing_lock(app):
     assert task.delay().get() == "done"
     assert seen == [State.HELD] * 3
     assert locks["default"].inspect("queueing:a").state is State.FREE
+
+
+@pytest.mark.parametrize("step", ["_told", "_start", "_taken", "_leave_queue"])
+def test_an_interrupt_between_two_steps_leaves_no_lock(app, settings, monkeypatch, caplog, step):
+    """As of a soft time limit, which may come anywhere."""
+
+    caplog.set_level(logging.CRITICAL, "celery.app.trace")  # a line would keep the run alive
+    usual = getattr(Run, step)
+
+    def interrupted(self, *args):
+        if step == "_taken":
+            usual(self, *args)
+        raise SoftTimeLimitExceeded
+
+    settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 0.3}}
+    task = task_of(app, lambda: 1, lock="a", queueing_lock="a", until="finished")
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, step, interrupted)
+        assert isinstance(task.delay().result, SoftTimeLimitExceeded)
+    assert locks["default"].inspect("a").state is State.FREE
+    if step == "_leave_queue":
+        gc.collect()
+        ends = time.monotonic() + 30
+        while locks["default"].inspect("queueing:a").state is State.HELD:
+            assert time.monotonic() < ends
+            time.sleep(0.01)
+    else:
+        assert locks["default"].inspect("queueing:a").state is State.FREE
 
 
 def test_a_task_that_queues_itself_again_is_queued_already(app):
