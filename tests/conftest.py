@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,10 @@ from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
 from tests.servers.zookeeper import ZooKeeper
 
+_TESTS = Path(__file__).parent
+#: faults, crashes and programs: what they try is the work of servers and of the system
+_ONCE = {_TESTS / name for name in ("ground", "running", "waiting", "withstand", "zookeeper")}
+
 _DATABASE_BACKEND = "distlock.backends.database.DatabaseBackend"
 _LOCAL_BACKEND = "distlock.backends.local.LocalBackend"
 _ZOOKEEPER_BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
@@ -31,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to the runs on other Pythons their share of the tests that need only one of them."""
     part, parts = map(int, config.getoption("share").split("/"))
+    for item in items:
+        if _TESTS / item.path.relative_to(_TESTS).parts[0] in _ONCE:
+            item.add_marker("once")
     once = [item for item in items if item.get_closest_marker("once")]
     # File by file, because the tests of a file share what takes long to start.
     files = sorted({item.path for item in once})

@@ -11,7 +11,7 @@ from distlock.models import DatabaseLock
 from tests.database.conftest import SERVERS
 from tests.database.speaking import claim
 
-pytestmark = pytest.mark.parametrize("kind", SERVERS)
+pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from distlock.exceptions import LockUnavailable
 from tests.database.conftest import SERVERS
 from tests.database.speaking import claim, eventually
 
-pytestmark = pytest.mark.parametrize("kind", SERVERS)
+pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 
 #: Seconds beyond a time limit that a loaded machine may take.
 GRACE = 5.0

@@ -11,8 +11,6 @@ from tests.children import hear, say
 from tests.ground.waiting import eventually
 from tests.servers.guard import started_at
 
-pytestmark = pytest.mark.once
-
 SAMPLE = "tests/ground/sample_run.py"
 
 

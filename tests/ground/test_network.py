@@ -4,8 +4,6 @@ import MySQLdb
 import psycopg
 import pytest
 
-pytestmark = pytest.mark.once
-
 ERRORS = {"mariadb": MySQLdb.OperationalError, "postgresql": psycopg.OperationalError}
 
 

@@ -10,8 +10,6 @@ from tests.servers.debian import Missing, program
 from tests.servers.guard import is_at_rest, started_at
 from tests.servers.zookeeper import Ensemble
 
-pytestmark = pytest.mark.once
-
 KINDS = ("mariadb", "postgresql", "zookeeper", "redis")
 DATABASES = ("mariadb", "postgresql")
 

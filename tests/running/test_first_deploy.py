@@ -11,8 +11,6 @@ from distlock import Lock, LockUnavailable, locks
 from tests.databases import publish
 from tests.site.conftest import manage  # noqa: F401 (a fixture)
 
-pytestmark = pytest.mark.once
-
 PODS = 3
 MIGRATE = ["locks", "run", "migrate", "--timeout=60", "--", sys.executable, "manage.py", "migrate"]
 

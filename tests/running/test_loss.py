@@ -7,8 +7,6 @@ from tests.contract.watch import eventually
 from tests.running.conftest import gone, now
 from tests.servers.zookeeper import ZooKeeper
 
-pytestmark = pytest.mark.once
-
 EXPIRES = {
     "mariadb": "SELECT UNIX_TIMESTAMP(CONVERT_TZ(expires_at, '+00:00', @@session.time_zone))"
     " FROM database_lock",

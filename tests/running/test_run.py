@@ -16,7 +16,7 @@ from tests.contract.watch import eventually
 from tests.running.conftest import gone
 from tests.servers.guard import descendants, started_at
 
-pytestmark = [pytest.mark.once, pytest.mark.usefixtures("backend")]
+pytestmark = pytest.mark.usefixtures("backend")
 
 
 @pytest.fixture

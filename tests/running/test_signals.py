@@ -12,8 +12,6 @@ from tests.contract.watch import eventually
 from tests.running.conftest import gone, guard_of
 from tests.servers.guard import is_at_rest, started_at
 
-pytestmark = pytest.mark.once
-
 #: Who is stopped while he writes to a SQLite file keeps everyone else from it.
 on_a_server = pytest.mark.parametrize("kind", ["postgresql"])
 

@@ -21,8 +21,6 @@ from tests.children import _environment
 from tests.contract.watch import eventually
 from tests.servers.guard import descendants, is_at_rest
 
-pytestmark = pytest.mark.once
-
 LIMIT = 30.0
 
 

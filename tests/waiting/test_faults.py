@@ -10,8 +10,6 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.waiting.conftest import TIMEOUT
 
-pytestmark = pytest.mark.once
-
 #: seconds until a wait without end has noticed: a look every two, and what an answer may take
 NOTICED = 2 + 2 * TIMEOUT + 3
 

@@ -20,8 +20,6 @@ from tests.children import hear, say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
-pytestmark = pytest.mark.once
-
 HOUR = 3600
 LEASE = 0.9  # seconds
 

@@ -12,8 +12,6 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.withstand.checker import Log, NotGrowing, Overlap, check
 
-pytestmark = pytest.mark.once
-
 LEASE = 0.6  # seconds
 WORKERS = 4
 KILLS = 10

@@ -12,10 +12,7 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
 from tests.withstand.checker import Log, check
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.parametrize("servers", [pytest.param(3, id="three")], indirect=True),
-]
+pytestmark = pytest.mark.parametrize("servers", [pytest.param(3, id="three")], indirect=True)
 
 #: seconds; the most that servers with so short a tick allow
 SESSION = 4

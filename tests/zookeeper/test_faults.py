@@ -13,8 +13,6 @@ from tests.zookeeper.conftest import SESSION, running
 from tests.zookeeper.network import Network
 from tests.zookeeper.tree import expire
 
-pytestmark = pytest.mark.once
-
 ONE, THREE = pytest.param(1, id="one"), pytest.param(3, id="three")
 THREE_SLOWLY = pytest.param(3, id="three", marks=pytest.mark.slow)
 

@@ -10,8 +10,6 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.zookeeper.tree import watches
 
-pytestmark = pytest.mark.once
-
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
