@@ -31,13 +31,14 @@ async def take_all(engine, holder):
     tasks = [asyncio.create_task(Lock(name).aacquire()) for name in NAMES]
     await asyncio.sleep(1)
     seen, threads = [], []
-    for _ in range(10):
+    while len(threads) < 10:
         seen.append(await asyncio.to_thread(engine.line))
-        threads.append(threads_that_wait())
+        if any(seen):
+            threads.append(threads_that_wait())
         await asyncio.sleep(0.2)
     holder.tell()
     await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE)
-    return max(seen), min(threads)  # one that has nothing to do any more stays for a second
+    return max(seen), min(threads)  # one that has nothing more to do stays for a second
 
 
 def threads_that_wait():
