@@ -110,13 +110,19 @@ class ByAnAsynchronousException(Terminator):
         self._sent = threading.Event()
 
     def _raise(self, loss: LockLost) -> None:
-        _set_exception(self._ident, LockLost)  # a class: Python makes the exception itself
+        # A class: Python makes the exception itself.
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(
+            ctypes.c_ulong(self._ident), ctypes.py_object(LockLost)
+        )
         self._sent.set()
 
     def _await(self) -> None:
+        # It was set before the event was, so it comes at the next call of a function, if it has not
+        # come yet. To take it back would leave CPython 3.11 looking for it before every call, and,
+        # where a profiler or tracer raises an error, for ever.
         with suppress(LockLost):
             self._sent.wait()
-            _set_exception(self._ident, None)
+            _nothing()
 
 
 class ByThrowing(Terminator):
@@ -136,9 +142,8 @@ class ByThrowing(Terminator):
                 self._gevent.sleep(0)
 
 
-def _set_exception(ident: int, kind: type[BaseException] | None) -> None:
-    raised = ctypes.py_object(kind) if kind is not None else None
-    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(ident), raised)
+def _nothing() -> None:
+    pass
 
 
 def _listens() -> bool:
