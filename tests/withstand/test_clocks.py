@@ -25,6 +25,8 @@ LEASE = 0.9  # seconds
 
 #: modules of the package that may read the clock of the day, and what for
 READERS = {
+    "admin/held.py": "when the page was made, for people",
+    "celery/publishing.py": "the countdown to an eta, which Celery counts on this clock, too",
     "backends/zookeeper/record.py": "since when a node is held, for people",
     "backends/zookeeper/survey.py": "for how long a node is held, for people",
     "backends/local.py": "since when a lock is held, for people, and tokens that outlive a restart",
