@@ -484,13 +484,14 @@ def test_dark_follows_the_admins_own_switch(visit):
 
 
 def test_the_table_beside_it(visit):
-    visitor = visit()
+    # axe styles what it scrolls; whether Django's own pages keep the policy is not ours to show
+    visitor = visit(bypass_csp=True)
     visitor.page.goto("/admin/distlock/databaselock/?q=stock")
     expect(visitor.page.get_by_role("link", name="stock:7")).to_be_visible()
-    visitor.shoot("table")
+    visitor.check("table")
     visitor.page.get_by_role("link", name="stock:7").click()
     expect(visitor.page.get_by_text("shop.restock")).to_be_visible()
-    visitor.shoot("table-row")
+    visitor.check("table-row")
 
 
 @pytest.mark.parametrize(
