@@ -75,6 +75,10 @@ class Runner:
             raise self._failed(error, limit) from error
         except BaseException:
             self.usable = False  # interrupted halfway: nobody knows what comes next on the wire
+            if self.wrapper.vendor == "sqlite":
+                # The traceback keeps the cursor, and an open statement its lock on the file.
+                with contextlib.suppress(Exception):
+                    cursor.close()
             raise
 
     def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
