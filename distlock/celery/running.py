@@ -192,7 +192,9 @@ class Run:
         logger.info("Task %s is put off for %.1f s: %s", self, countdown, reason)
         self._event("task-busy", reason=reason, times=times)
         try:
-            again.apply_async()
+            # As a child of its own its result would live on in a reference cycle, until the garbage
+            # collector unsubscribes from it: anywhere, under gevent even where nothing may block.
+            again.apply_async(add_to_parent=False)
         except Exception as error:  # as Task.retry() does; unless the broker still has the message
             raise Reject(error, requeue=bool(self.task.acks_late)) from error
         raise Retry(reason, exc=LockTimeout(reason), when=countdown, sig=again)

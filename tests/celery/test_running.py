@@ -54,6 +54,7 @@ def test_a_busy_task_is_queued_again_without_using_up_its_retries(tasks, key, pr
     prefork.await_log(f"{second.id}] is put off")
     while second.state != "RETRY":
         pass
+    assert second.children == []  # it has not called itself
     cue(f"{key}:end", 2)
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
     assert heard(f"{key}:started") | {"pid": 0, "token": 0} == {

@@ -62,6 +62,11 @@ class Worker:
     def log(self) -> str:
         return Path(self._log.name).read_text(errors="replace")
 
+    @property
+    def last_words(self) -> str:
+        """The end of the log; nothing once the log is gone."""
+        return "" if self._log.file.closed else self.log[-8000:]
+
     def await_log(self, text: str, timeout: float = LIMIT) -> str:
         """Wait until it has logged ``text``; returns the whole log."""
         until = time.monotonic() + timeout
