@@ -6,7 +6,7 @@ import traceback
 
 import pytest
 
-from distlock.backends.database.session import Statement
+from distlock.backends.database.statements import Statement
 from tests.database.conftest import SERVERS
 from tests.database.speaking import claim, speaking
 from tests.databases import ALIASES

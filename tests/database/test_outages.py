@@ -163,7 +163,7 @@ def test_one_slow_answer_does_not_hold_up_others(backend, kind, sql, name):
     """Each thread has a session of its own."""
     lease = backend.try_acquire(claim(name))
     sleeping = "SELECT SLEEP(30)" if kind == "mariadb" else "SELECT pg_sleep(30)"
-    from distlock.backends.database.session import Statement
+    from distlock.backends.database.statements import Statement
 
     def sleep():
         with pytest.raises(Exception, match="no answer"):

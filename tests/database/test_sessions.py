@@ -10,7 +10,7 @@ from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
-from distlock.backends.database.session import Statement
+from distlock.backends.database.statements import Statement
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.database.speaking import claim, eventually

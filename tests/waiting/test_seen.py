@@ -119,13 +119,13 @@ def test_where_the_server_does_not_show_them_they_are_unknown(using, name, monke
 
 
 def hidden(native, mark, first):
-    from distlock.backends.database.session import Statement
+    from distlock.backends.database.statements import Statement
 
     return Statement("SELECT '', 1.0")
 
 
 def forbidden(native, mark, first):
-    from distlock.backends.database.session import Statement
+    from distlock.backends.database.statements import Statement
 
     return Statement("SELECT * FROM nobody_may_read_this")
 

@@ -15,7 +15,8 @@ from distlock.backends.database.errors import (
     unavailable,
 )
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.session import Answer, Runner, Statement
+from distlock.backends.database.session import Runner
+from distlock.backends.database.statements import Answer, Statement
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 

@@ -11,7 +11,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from distlock.backends.database.errors import FileLocked, StatementFailed, TableLocked
-from distlock.backends.database.session import Answer, Runner, Session, Statement
+from distlock.backends.database.session import Runner, Session
+from distlock.backends.database.statements import Answer, Statement
 from distlock.clock import clock, left
 
 T = TypeVar("T")

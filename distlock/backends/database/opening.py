@@ -17,7 +17,8 @@ from django.db import connections
 
 from distlock.backends.database.errors import NoSession, StatementFailed
 from distlock.backends.database.inprocess import LocalSession, gate
-from distlock.backends.database.session import Session, Statement
+from distlock.backends.database.session import Session
+from distlock.backends.database.statements import Statement
 
 Options = dict[str, Any]
 

@@ -10,7 +10,7 @@ from distlock.backends.database.dialects.base import TABLE, Ask, Dialect
 from distlock.backends.database.dialects.postgresql import PostgreSQL
 from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.looking import info
-from distlock.backends.database.session import Statement
+from distlock.backends.database.statements import Statement
 from distlock.listing import Counts, Order, Page, Place, Selection, Standing
 from distlock.owners import KEPT
 

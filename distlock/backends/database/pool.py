@@ -15,7 +15,8 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.opening import current_settings, open_session
-from distlock.backends.database.session import Answer, Session, Statement
+from distlock.backends.database.session import Session
+from distlock.backends.database.statements import Answer, Statement
 from distlock.clock import clock, left
 from distlock.watchdog import watchdog
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from distlock.backends.database.access import Access
 from distlock.backends.database.batches import SIZE, around_locked
 from distlock.backends.database.dialects.base import Dialect
-from distlock.backends.database.session import Statement
+from distlock.backends.database.statements import Statement
 from distlock.lease import Swept
 
 Find = Callable[[Dialect, int], Statement]

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
-from distlock.backends.database.session import Answer, Statement
+from distlock.backends.database.statements import Answer, Statement
 from distlock.lease import Claim, Lease
 from distlock.owners import is_named
 

@@ -22,7 +22,7 @@ from distlock.backends.database.dialects.base import (
     holder,
 )
 from distlock.backends.database.errors import Conflict, Duplicate
-from distlock.backends.database.session import Answer, Statement
+from distlock.backends.database.statements import Answer, Statement
 from distlock.lease import Claim, Lease
 from distlock.owners import kept
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from distlock.backends.database.dialects.base import TABLE
 from distlock.backends.database.dialects.text import TextDialect, whole
-from distlock.backends.database.session import Statement
+from distlock.backends.database.statements import Statement
 from distlock.lease import Lease
 
 # Text in UTC, to the millisecond, as Django reads it.

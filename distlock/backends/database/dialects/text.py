@@ -17,7 +17,7 @@ from distlock.backends.database.dialects.base import (
     Row,
     columns,
 )
-from distlock.backends.database.session import Answer, Statement
+from distlock.backends.database.statements import Answer, Statement
 from distlock.lease import Claim, Lease
 from distlock.owners import kept
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from distlock.backends.database.session import Statement
+from distlock.backends.database.statements import Statement
 from distlock.backends.database.waiting.native import Native, digest
 
 #: Seconds. A wait without end is an error in MariaDB, and this is one for people.

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import ClassVar
 
-from distlock.backends.database.session import Statement
+from distlock.backends.database.statements import Statement
 
 
 @functools.lru_cache(maxsize=1024)
@@ -52,6 +52,21 @@ class Native(ABC):
     @abstractmethod
     def leave(self, key: str) -> str:
         """Return the statement that gives the native lock to the next one."""
+
+    def queue(self, key: str, take: Statement) -> Statement:
+        """Return one packet that waits for the native lock, and then takes the row.
+
+        ``take`` is what a dialect says for the latter if :attr:`entered`.
+        """
+        return self.then(self.enter(key), take)
+
+    def free_and_leave(self, key: str, free: Statement) -> Statement:
+        """Return one packet that frees the row, and gives the native lock to the next one.
+
+        ``free`` is what a dialect says for the former. Where it changes nothing, the native lock
+        may be kept.
+        """
+        return self.then(free, self.leave(key))
 
     @abstractmethod
     def call_out(self, ident: int) -> Statement:

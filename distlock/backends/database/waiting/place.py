@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
 from distlock.backends.database.errors import Cancelled
-from distlock.backends.database.session import Answer, Session, Statement
+from distlock.backends.database.session import Session
+from distlock.backends.database.statements import Answer, Statement
 from distlock.backends.database.waiting.native import Native
 
 _NOTHING = Statement("SELECT 1")
@@ -50,9 +51,9 @@ class Place:
         """
         self._settle()
         self.last_key = self.key_of(name)
-        packet = self.native.then(f"{sign}{self.native.enter(self.last_key)}", take)
+        packet = self.native.queue(self.last_key, take)
         with self._wait_of(waiter):
-            return self.session.run_all(packet, None)[-1]
+            return self.session.exchange(packet._replace(sql=sign + packet.sql), None)[-1]
 
     def sleep(self, seconds: float, waiter: object, sign: str) -> bool:
         """Wait for so long, where others can read the ``sign``; False if the engine needs it not.
@@ -80,12 +81,15 @@ class Place:
         """Run ``free``, if any, and give the native lock to the next; the answer to ``free``."""
         if self.key is None:
             return None if free is None else self.run(free)
+        answer = None
         self._settle()
-        leave = self.native.leave(self.key)
-        packet = self.native.then(leave) if free is None else self.native.then(free, leave)
-        answers = self.session.run_all(packet, self.limit)
+        if free is not None:
+            packet = self.native.free_and_leave(self.key, free)
+            answer = self.session.exchange(packet, self.limit)[0]
+        if answer is None or not answer.changed:
+            self.session.run(Statement(self.native.leave(self.key)), self.limit)
         self.key = None
-        return answers[0]
+        return answer
 
     def call_out(self, waiter: object, run: Callable[[Statement], object]) -> bool:
         """End the wait of ``waiter`` through ``run``, on another session; False if it has ended."""

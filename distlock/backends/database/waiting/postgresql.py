@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from distlock.backends.database.session import Statement
+from distlock.backends.database.dialects.postgresql import PostgreSQL as Dialect
+from distlock.backends.database.statements import Statement
 from distlock.backends.database.waiting.native import Native, digest
+from distlock.backends.database.waiting.prepared import Prepared
 
 #: Limits of the server's own would end a wait; without the others it would grant the lock to a
 #: waiter that has died. What a server does not know, or cannot do where it runs, is left alone.
@@ -17,7 +19,27 @@ _SETTINGS = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
+    "plan_cache_mode": "force_generic_plan",
 }
+_HOLD = {"lock": "text", "nonce": "text", "owner": "text"}
+_TAKE = Prepared(
+    "distlock_take",
+    Dialect.TAKE.format(condition="TRUE"),
+    {
+        **_HOLD,
+        "description": "text",
+        "host": "text",
+        "process": "bigint",
+        "thread": "text",
+        "duration": "bigint",
+    },
+)
+# The next one may come as soon as the row is written: it waits for the rest of the transaction.
+_FREE_AND_LEAVE = Prepared(
+    "distlock_free",
+    f"{Dialect().free('', nonce='', owner='', token=0).sql}, pg_advisory_unlock(%(key)s)",
+    {**_HOLD, "token": "bigint", "key": "bigint"},
+)
 _SET_UP = (
     "DO $$ BEGIN "
     + " ".join(
@@ -25,7 +47,7 @@ _SET_UP = (
         " EXCEPTION WHEN OTHERS THEN NULL; END;"
         for name, value in _SETTINGS.items()
     )
-    + " END $$; SELECT pg_backend_pid()"
+    + f" END $$; {_TAKE.declaration}; {_FREE_AND_LEAVE.declaration}; SELECT pg_backend_pid()"
 )
 
 
@@ -34,7 +56,7 @@ class PostgreSQL(Native):
 
     A statement that waits holds a snapshot, which VACUUM cannot look past and for which
     CREATE INDEX CONCURRENTLY waits. It holds no lock on any table, because what follows in the same
-    packet is not planned before it is done.
+    packet is not looked at before it is done.
     """
 
     longest_wait = 600.0
@@ -60,6 +82,12 @@ class PostgreSQL(Native):
 
     def leave(self, key: str) -> str:
         return f"SELECT pg_advisory_unlock({key})"
+
+    def queue(self, key: str, take: Statement) -> Statement:
+        return self.then(self.enter(key), _TAKE.run(take.params))
+
+    def free_and_leave(self, key: str, free: Statement) -> Statement:
+        return _FREE_AND_LEAVE.run({**free.params, "key": int(key)})
 
     def call_out(self, ident: int) -> Statement:
         return Statement("SELECT pg_cancel_backend(%s)", (ident,))

@@ -13,7 +13,7 @@ from functools import partial
 
 from distlock.backends.database import errors
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.session import Answer
+from distlock.backends.database.statements import Answer
 from distlock.backends.database.waiting.crew import Crew
 from distlock.backends.database.waiting.lookout import Lookout
 from distlock.backends.database.waiting.native import Native

@@ -13,7 +13,8 @@ from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import TABLE, holder
 from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.session import Runner, Session, Statement
+from distlock.backends.database.session import Runner, Session
+from distlock.backends.database.statements import Statement
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.place import Place
 from distlock.clock import clock

@@ -1,0 +1,20 @@
+"""What is said to a database, and what it answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Statement(NamedTuple):
+    """SQL as Django's cursors take it: with ``%(name)s`` or ``%s``, and ``%%`` for a ``%``."""
+
+    sql: str
+    params: Mapping[str, Any] | tuple[Any, ...] = {}
+
+
+class Answer(NamedTuple):
+    """The rows that a statement returned, and how many it says it has changed (or found)."""
+
+    rows: list[tuple[Any, ...]]
+    changed: int
