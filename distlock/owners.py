@@ -26,7 +26,7 @@ _MAX_LABEL = 255
 
 _process_nonce = uuid.uuid4().hex
 _serials = itertools.count(1)
-_thread_serial = threading.local()
+_thread = threading.local()
 _task_serials: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
 
 
@@ -49,8 +49,24 @@ def current_owner(name: str | None = None) -> Owner:
     the current thread (or greenlet) where no task runs.
     """
     task = current_task()
+    if task is None and name is None:
+        return _thread_owner()
     label = task.get_name() if task else threading.current_thread().name
     key = f"{NAMED}{name}" if name is not None else f"{_process_nonce}:{_serial(task)}"
+    return _owner(key, label)
+
+
+def _thread_owner() -> Owner:
+    label = threading.current_thread().name
+    # It is asked for over and over; a fork changes the nonce, and anyone may rename a thread.
+    owner: Owner | None = getattr(_thread, "owner", None)
+    if owner is None or (_process_nonce, label) != _thread.owner_of:
+        _thread.owner = owner = _owner(f"{_process_nonce}:{_serial(None)}", label)
+        _thread.owner_of = _process_nonce, label
+    return owner
+
+
+def _owner(key: str, label: str) -> Owner:
     return Owner(key, _host(), os.getpid(), _printable(label))
 
 
@@ -91,15 +107,17 @@ def current_life() -> Life:
         return Life(weakref.ref(task), _task_runs)
     if greenlet := _current_greenlet():
         return Life(weakref.ref(greenlet), _greenlet_runs)
-    return Life(weakref.ref(threading.current_thread()), _thread_runs)
+    thread = threading.current_thread()
+    life: Life | None = getattr(_thread, "life", None)
+    if life is None or life._who() is not thread:
+        _thread.life = life = Life(weakref.ref(thread), _thread_runs)
+    return life
 
 
 def current_task() -> asyncio.Task[Any] | None:
     """Return the running asyncio task, None outside of asyncio."""
-    try:
-        return asyncio.current_task()
-    except RuntimeError:
-        return None
+    loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
+    return None if loop is None else asyncio.current_task(loop)
 
 
 def gevent_patched() -> bool:
@@ -116,10 +134,10 @@ def _serial(task: asyncio.Task[Any] | None) -> int:
             serial = _task_serials[task] = next(_serials)
         return serial
     try:
-        return int(_thread_serial.value)
+        return int(_thread.serial)
     except AttributeError:
-        _thread_serial.value = next(_serials)
-        return int(_thread_serial.value)
+        _thread.serial = next(_serials)
+        return int(_thread.serial)
 
 
 def _task_runs(task: asyncio.Task[Any]) -> bool:

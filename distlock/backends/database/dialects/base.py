@@ -167,4 +167,6 @@ def columns(claim: Claim) -> dict[str, Any]:
 
 def _storable(text: str) -> str:
     """Return text that any database takes: nobody has checked what threads and hosts are called."""
-    return "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])
+    return text[:_MAX_TEXT]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -54,7 +55,7 @@ class TextDialect(Dialect):
     def taking(self, claim: Claim, condition: str = "TRUE") -> Statement:
         """Take a lock; if it has been taken before, ``condition`` must be true, too."""
         params = {**columns(claim), "duration": self.duration(claim.duration)}
-        return Statement(self.TAKE.format(condition=condition), params)
+        return Statement(_with(condition, self.TAKE), params)
 
     def granted(self, claim: Claim, answer: Answer) -> int | None:
         """Read the answer to taking(): the token, or None if someone else has the lock."""
@@ -179,6 +180,11 @@ def whole(seconds: float, per_second: int) -> int:
     lease must not end at the server before it ends here.
     """
     return math.ceil(min(seconds, LONGEST) * per_second) + 1
+
+
+@functools.lru_cache(maxsize=64)
+def _with(condition: str, take: str) -> str:
+    return take.format(condition=condition)
 
 
 def _in(column: str, name: str, values: Sequence[Any]) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 
 from distlock.backends.database.errors import Cancelled
 from distlock.backends.database.session import Session
@@ -23,9 +23,10 @@ class Place:
         self.native = native
         self.limit = limit
         self.ident = int(session.run(native.set_up(), limit).rows[0][0])
-        #: the native lock that this session has, and the one it had last
+        #: the native lock that this session has, and the last one that it stood in the queue for
         self.key: str | None = None
         self.last_key: str | None = None
+        self.last_name: str | None = None  # of the lock that it belongs to
         self._calling = threading.Lock()
         self._waiting: object = None  # who waits here, while the server keeps us waiting
         self._called = False
@@ -50,10 +51,13 @@ class Place:
         lock was got. A ``waiter`` that was called out is answered without it, or raises Cancelled.
         """
         self._settle()
-        self.last_key = self.key_of(name)
+        self.last_name, self.last_key = name, self.key_of(name)
         packet = self.native.queue(self.last_key, take)
-        with self._wait_of(waiter):
+        self._waiting = waiter
+        try:
             return self.session.exchange(packet._replace(sql=sign + packet.sql), None)[-1]
+        finally:
+            self._waiting = None
 
     def sleep(self, seconds: float, waiter: object, sign: str) -> bool:
         """Wait for so long, where others can read the ``sign``; False if the engine needs it not.
@@ -64,8 +68,11 @@ class Place:
         if sleep is None:
             return False
         self._settle()
-        with self._wait_of(waiter):
+        self._waiting = waiter
+        try:
             self.session.run(Statement(f"{sign}{sleep}"), seconds + self.limit)
+        finally:
+            self._waiting = None
         return True
 
     def entered(self) -> None:
@@ -111,14 +118,6 @@ class Place:
     def waits(self, waiter: object) -> bool:
         """Return whether the server keeps ``waiter`` waiting here."""
         return self._waiting is waiter
-
-    @contextmanager
-    def _wait_of(self, waiter: object) -> Iterator[None]:
-        self._waiting = waiter
-        try:
-            yield
-        finally:
-            self._waiting = None
 
     def _settle(self) -> None:
         """Make sure that no call is under way that would end a statement it was not meant for."""

@@ -55,10 +55,9 @@ class Places:
             self.drop(place)
         return place is not None
 
-    def had(self, key: str) -> bool:
-        """Return whether a session is ready that had the native lock ``key`` a moment ago."""
-        with self._mutex:
-            return any(place.last_key == key for place, _ in self._ready)
+    def had(self, name: str) -> bool:
+        """Return whether a session is ready that waited for the lock ``name`` a moment ago."""
+        return any(place.last_name == name for place, _ in self._ready)
 
     def ready(self) -> Place | None:
         """Return a session that is ready, if any."""
@@ -76,7 +75,7 @@ class Places:
         """Have a session ready for the next one who waits, if there is ``room`` for it."""
         seconds = min(self._pool.idle, _READY)
         with self._mutex:
-            wanted = room and seconds > 0 and place.usable and place.key is None
+            wanted = room and seconds > 0 and place.session.usable and place.key is None
             if wanted:
                 self._ready.append((place, clock()))
                 if not self._reaping:

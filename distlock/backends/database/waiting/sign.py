@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
@@ -51,6 +52,7 @@ def read(statement: str, age: float) -> Seen | None:
     return Seen(key, who, match["place"] == "first")
 
 
+@functools.lru_cache(maxsize=256)
 def _word(text: str) -> str:
     return quote(text, safe="", errors="replace").replace("%", "=")[:_LONGEST_WORD]
 

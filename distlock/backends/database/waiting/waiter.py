@@ -137,7 +137,7 @@ class Waiter(Promise):
             return
         if place.key is None:
             self.since = self._sent_at = clock()
-            token = self.room.rows.queue(place, self.claim, self, self._sign())
+            token = self.room.rows.queue(place, self.claim, self, self._sign(place))
             if token is not None:
                 return self._deliver(token, self._sent_at)
         if place.key is not None:
@@ -160,7 +160,7 @@ class Waiter(Promise):
         """Wait for a holder who has no native lock to wake us with: look at the row."""
         began = clock()
         while not self.over:
-            row = self.room.rows.look_from(place, self.claim.name, self._sign(first=True))
+            row = self.room.rows.look_from(place, self.claim.name, self._sign(place, first=True))
             self._trouble_since = None
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.open_to(self.claim):
@@ -170,7 +170,7 @@ class Waiter(Promise):
             pause = min(max((clock() - began) * _EAGERNESS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
             pause = max(min(pause, rest), _SHORTEST_PAUSE)
             # Where nothing is seen of sessions at rest, it has to do something in order to be seen.
-            if pause < _VISIBLE or not place.sleep(pause, self, self._sign(first=True)):
+            if pause < _VISIBLE or not place.sleep(pause, self, self._sign(place, first=True)):
                 self._pause(pause)
 
     def _wait_outside(self, failed: errors.StatementFailed) -> None:
@@ -195,8 +195,8 @@ class Waiter(Promise):
         elif self.for_loop:
             watchdog.add(lease.duration, self.abandon)
 
-    def _sign(self, *, first: bool = False) -> str:
-        key = self.room.rows.key(self.claim.name)
+    def _sign(self, place: Place, *, first: bool = False) -> str:
+        key = place.key_of(self.claim.name)
         return sign(key, self.claim, clock() - self._began, first=first)
 
     def _pause(self, seconds: float) -> None:
