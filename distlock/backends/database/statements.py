@@ -12,6 +12,13 @@ class Statement(NamedTuple):
     sql: str
     params: Mapping[str, Any] | tuple[Any, ...] = {}
 
+    @property
+    def named(self) -> Mapping[str, Any]:
+        """The parameters by name; TypeError if they have none."""
+        if isinstance(self.params, tuple):
+            raise TypeError(f"the parameters of {self.sql!r} have no names")
+        return self.params
+
 
 class Answer(NamedTuple):
     """The rows that a statement returned, and how many it says it has changed (or found)."""

@@ -26,8 +26,7 @@ class Wire(ABC):
         """Return a value as SQL."""
 
     def _filled_in(self, statement: Statement) -> bytes:
-        assert isinstance(statement.params, dict)
-        literals = {name: self.literal(value) for name, value in statement.params.items()}
+        literals = {name: self.literal(value) for name, value in statement.named.items()}
         return (statement.sql % literals).encode()
 
 

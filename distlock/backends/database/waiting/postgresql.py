@@ -84,10 +84,10 @@ class PostgreSQL(Native):
         return f"SELECT pg_advisory_unlock({key})"
 
     def queue(self, key: str, take: Statement) -> Statement:
-        return self.then(self.enter(key), _TAKE.run(take.params))
+        return self.then(self.enter(key), _TAKE.run(take.named))
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
-        return _FREE_AND_LEAVE.run({**free.params, "key": int(key)})
+        return _FREE_AND_LEAVE.run({**free.named, "key": int(key)})
 
     def call_out(self, ident: int) -> Statement:
         return Statement("SELECT pg_cancel_backend(%s)", (ident,))
