@@ -15,7 +15,7 @@ BETWEEN := 3.12
 env = .envs/$(1)/.ready
 bin = .envs/$(1)/bin
 
-.PHONY: help test test-all test-slow lint demo show screenshots build clean packages
+.PHONY: help test test-all test-slow lint demo show bench screenshots build clean packages
 
 help:
 	@echo "make test       lint, types, migrations, and the tests on Python $(BASE) and $(NEWEST)"
@@ -24,6 +24,7 @@ help:
 	@echo "make lint       lint, format, types, migrations"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port"
+	@echo "make bench      measure, side by side: peers on ZooKeeper, 2 and 32 processes, the admin's pages"
 	@echo "make screenshots  take the pictures of the admin in docs/"
 	@echo "make build      build the wheel and check what is in it"
 	@echo "make clean      remove what these have made"
@@ -72,6 +73,14 @@ ifndef ONCE
 	.envs/demo/bin/python manage.py demo --serve
 endif
 
+bench: packages .envs/bench/.ready
+	@test -e /usr/share/java/curator-recipes.jar -a -x "$$(command -v javac)" || tools/install \
+		"The benchmarks need Curator and a Java compiler." "Elsewhere, Curator is left out." \
+		default-jdk-headless libcurator-recipes-java || true
+	.envs/bench/bin/python benchmarks/zookeeper.py
+	.envs/bench/bin/python benchmarks/contention.py
+	.envs/bench/bin/python benchmarks/admin.py
+
 screenshots: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/python -m tools.screenshots
 
@@ -85,6 +94,9 @@ clean:
 
 .envs/demo/.ready: requirements.txt pyproject.toml tools/environment
 	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e .[celery,zookeeper] dj-database-url
+
+.envs/bench/.ready: requirements.txt benchmarks/requirements.txt tools/environment | packages
+	@tools/environment .envs/bench "$(NEWEST) $(BASE)" -r requirements.txt -r benchmarks/requirements.txt
 
 .envs/build/.ready: requirements.txt tools/environment
 	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt Django packaging

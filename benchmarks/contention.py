@@ -163,13 +163,12 @@ def databases(options: argparse.Namespace) -> Iterator[tuple[str, dict[str, Any]
             yield name, server.start().django()
 
 
-def in_child(call: Callable[..., None], *args: Any) -> None:
+def in_child(call: Callable[..., None], *args: Any) -> int:
     """Run something in a process of its own, because Django is set up once in a process."""
     process = processes.Process(target=call, args=args)
     process.start()
     process.join()
-    if process.exitcode:
-        sys.exit(process.exitcode)
+    return process.exitcode or 0
 
 
 def benchmark(title: str, database: dict[str, Any], options: argparse.Namespace) -> None:
@@ -208,8 +207,8 @@ def main() -> None:
     parser.add_argument("--wait", choices=["auto", "native", "poll"], default="auto")
     parser.add_argument("--check", action="store_true", help="fail if a row falls short")
     options = parser.parse_args()
-    for title, database in databases(options):
-        in_child(benchmark, title, database, options)
+    codes = [in_child(benchmark, *database, options) for database in databases(options)]
+    sys.exit(max(codes))
 
 
 if __name__ == "__main__":
