@@ -29,6 +29,10 @@ CALL_OUT = {
     "mariadb": "KILL QUERY %(ident)s",
     "postgresql": "SELECT pg_cancel_backend(%(ident)s)",
 }
+DISCONNECT = {
+    "mariadb": "KILL CONNECTION %(ident)s",
+    "postgresql": "SELECT pg_terminate_backend(%(ident)s)",
+}
 #: settings under which a server reads text in another way than usual
 ODD = {
     "mariadb": "SET sql_mode = 'NO_BACKSLASH_ESCAPES'",
@@ -39,9 +43,15 @@ pytestmark = pytest.mark.parametrize("kind", SERVERS)
 
 
 @pytest.fixture
+def backend(make):
+    return make(wait="native")  # behind a pooler, each packet is more than what is said here
+
+
+@pytest.fixture
 def session(backend):
     session = backend.pool.open(blocking=True)
     assert session._wire is not None
+    assert not session.before
     yield session
     session.close()
 
@@ -99,4 +109,13 @@ def test_who_is_hung_up_is_gone(kind, session):
     watchdog.add(0.3, session.hang_up)
     with pytest.raises(errors.Gone):
         session.exchange(Statement(SLEEP[kind]), None)
+    assert not session.usable
+
+
+def test_whose_session_an_administrator_ended_is_gone(kind, backend, session):
+    with backend.pool.session() as other:
+        ident = {"ident": session.ident}
+        watchdog.add(0.3, lambda: other.run(Statement(DISCONNECT[kind], ident), 5))
+        with pytest.raises(errors.Gone):
+            session.exchange(Statement(SLEEP[kind]), None)
     assert not session.usable

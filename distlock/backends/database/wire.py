@@ -34,18 +34,21 @@ class Psycopg(Wire):
     """psycopg 3, https://www.psycopg.org/psycopg3/docs/api/pq.html. Waits without Python's lock."""
 
     def __init__(self, connection: Any) -> None:
-        from psycopg import errors, pq
+        from psycopg import OperationalError, errors, pq
 
         self._pgconn = connection.pgconn
         self._escape = pq.Escaping(self._pgconn).escape_literal
-        self._error = errors.error_from_result
+        self._error, self._gone = errors.error_from_result, OperationalError
+        self._broken = pq.ConnStatus.BAD
         self._good = {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}
 
     def exchange(self, statement: Statement) -> list[Answer]:
         """See Wire.exchange()."""
         result = self._pgconn.exec_(self._filled_in(statement))
         if result.status not in self._good:
-            raise self._error(result)
+            error = self._error(result)
+            # What the library says of a connection that broke has no code from the server.
+            raise self._gone(str(error)) if self._pgconn.status == self._broken else error
         rows = [
             tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
             for row in range(result.ntuples)
