@@ -20,6 +20,8 @@ from tests.servers.proxy import Proxy
 from tests.servers.redis import Redis
 from tests.servers.zookeeper import ZooKeeper
 
+pytest_plugins = ["tests.fixtures"]
+
 _TESTS = Path(__file__).parent
 #: faults, crashes and programs: what they try is the work of servers and of the system
 _ONCE = {_TESTS / name for name in ("ground", "running", "waiting", "withstand", "zookeeper")}

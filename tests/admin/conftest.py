@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +13,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
-from distlock import Lock, LockLost, LockNotHeld
+from distlock import Lock
 from distlock.handler import locks
 from distlock.lease import State
 from tests.admin import holders
@@ -81,32 +80,6 @@ def speaking(settings):
 
     yield speak
     translation.deactivate()  # the last request has left it so
-
-
-@pytest.fixture
-def local(backend_settings, settings):
-    """One backend, in this process."""
-    settings.DISTLOCK = backend_settings("local")
-    yield locks["default"]
-    locks.close_all()
-
-
-@pytest.fixture
-def taken():
-    """``taken("a", "b")``: hold locks here until the test ends; the locks."""
-    held = []
-
-    def take(*names, lease=600, **options):
-        new = [Lock(name, lease=lease, **options) for name in names]
-        for lock in new:
-            assert lock.acquire(blocking=False)
-        held.extend(new)
-        return new
-
-    yield take
-    for lock in held:
-        with suppress(LockLost, LockNotHeld):
-            lock.release()
 
 
 @pytest.fixture

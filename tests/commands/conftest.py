@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import time
-from contextlib import suppress
 from io import StringIO
 from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from distlock import Lock, LockLost, LockNotHeld
 from distlock.handler import locks
 from distlock.lease import State
 from tests.commands.processes import abandon, hold, manage, manage_on_terminal
@@ -57,13 +55,6 @@ def process(child):
     return run_there
 
 
-@pytest.fixture
-def local(backend_settings, settings):
-    """One backend, in this process."""
-    settings.DISTLOCK = backend_settings("local")
-    return locks["default"]
-
-
 @pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
 def kind(request):
     return request.param
@@ -75,24 +66,6 @@ def shared(kind, backend_settings, settings):
     settings.DISTLOCK = backend_settings(kind)
     yield locks["default"]
     locks.close_all()
-
-
-@pytest.fixture
-def taken():
-    """``taken("a", "b")``: hold locks here until the test ends; the locks."""
-    held = []
-
-    def take(*names, lease=600, **options):
-        new = [Lock(name, lease=lease, **options) for name in names]
-        for lock in new:
-            assert lock.acquire(blocking=False)
-        held.extend(new)
-        return new
-
-    yield take
-    for lock in held:
-        with suppress(LockLost, LockNotHeld):
-            lock.release()
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """The same tests for every backend, with threads, tasks and processes as owners."""
 
-import uuid
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from django.test import override_settings
 
 from distlock import NotSupported, locks
 from tests.contract.actor_process import ProcessActor, Processes
-from tests.contract.actors import Loop, TaskActor, ThreadActor, part
+from tests.contract.actors import TaskActor, ThreadActor, part
 from tests.contract.watch import events
 
 KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
@@ -118,20 +117,6 @@ def using(kind, backend_settings, configured):
 def backend(using):
     """The backend under test."""
     return locks[using]
-
-
-@pytest.fixture
-def name(request):
-    """A name that no other test uses."""
-    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def loop():
-    """An event loop on a thread of its own, for actors that are tasks."""
-    loop = Loop()
-    yield loop
-    loop.close()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,5 @@
 """Backends on real databases, and claims of made-up owners."""
 
-import uuid
-
 import pytest
 from django.db import connections
 
@@ -60,9 +58,3 @@ def database(kind, backend):
 def sql(kind, make, request):
     """``sql(statement)``: run it beside Django, as the administrator; its rows."""
     return request.getfixturevalue(kind).execute
-
-
-@pytest.fixture
-def name(request):
-    """A name that no other test uses."""
-    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"

@@ -1,12 +1,10 @@
 """Waiting in the servers' own queues, seen from the servers' side."""
 
-import uuid
-
 import pytest
 
 from distlock import locks
 from tests.contract.actor_process import Processes
-from tests.contract.actors import Loop, TaskActor, ThreadActor, part
+from tests.contract.actors import TaskActor, ThreadActor, part
 from tests.waiting.engine import ENGINES
 
 KINDS = ["mariadb", "postgresql"]
@@ -38,20 +36,6 @@ def using(kind, options, backend_settings, settings):
 def engine(kind, server, using):
     """The server's own view of its native locks."""
     return ENGINES[kind](server(kind))
-
-
-@pytest.fixture
-def name():
-    """A name that no other test uses."""
-    return f"waited for:{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def loop():
-    """An event loop on a thread of its own, for actors that are tasks."""
-    loop = Loop()
-    yield loop
-    loop.close()
 
 
 @pytest.fixture(scope="module")

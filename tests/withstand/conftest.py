@@ -1,13 +1,11 @@
 """Backends that are about to be mistreated, and people who use them."""
 
-import uuid
-
 import pytest
 from django.db import connections
 
 from distlock import locks
 from tests.contract.actor_process import ProcessActor
-from tests.contract.actors import Loop, TaskActor, ThreadActor, part
+from tests.contract.actors import TaskActor, ThreadActor, part
 from tests.contract.watch import events
 from tests.databases import ALIASES
 
@@ -35,20 +33,6 @@ def database(kind, using):
     """The alias of the database that the locks are in."""
     yield ALIASES[kind]
     connections[ALIASES[kind]].close()
-
-
-@pytest.fixture
-def name(request):
-    """A name that no other test uses."""
-    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def loop():
-    """An event loop on a thread of its own, for actors that are tasks."""
-    loop = Loop()
-    yield loop
-    loop.close()
 
 
 @pytest.fixture

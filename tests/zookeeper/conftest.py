@@ -6,7 +6,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from distlock import locks
-from tests.contract.actors import Loop, TaskActor, ThreadActor, part
+from tests.contract.actors import TaskActor, ThreadActor, part
 from tests.contract.watch import events
 from tests.servers.zookeeper import Ensemble, ZooKeeper
 from tests.zookeeper.tree import Tree
@@ -94,19 +94,6 @@ def tree(hosts, root):
     yield Tree(kazoo, root)
     kazoo.stop()
     kazoo.close()
-
-
-@pytest.fixture
-def name(request):
-    """A name that no other test uses."""
-    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"
-
-
-@pytest.fixture
-def loop():
-    loop = Loop()
-    yield loop
-    loop.close()
 
 
 @pytest.fixture

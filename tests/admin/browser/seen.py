@@ -1,0 +1,26 @@
+"""What is on the screen: locks with awkward names, in several looks."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.admin.browsing import PHONE
+
+LONG = "long:" + "abcdefghi/" * 55 + "xyzzy"  # 560 characters
+HOSTILE = '<script>alert("x")</script><img src=x onerror=alert(1)>'
+BIDI = "order:\u202e24:redro\u2066"
+LOOKS = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"viewport": PHONE, "has_touch": True},
+}
+#: The list and the page of a lock are always looked at on a phone, the others when there is time.
+LEISURELY = ["light", "dark", pytest.param("phone", marks=pytest.mark.slow)]
+
+
+def released_by(visitor, reason="the test says so"):
+    """Fill in the reason on the page that asks, and confirm."""
+    visitor.page.get_by_label("Reason").fill(reason)
+    visitor.page.get_by_role("button", name=re.compile("^Break")).click()

@@ -1,0 +1,90 @@
+"""Pages that keep themselves up to date."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+
+from tests.admin import holders
+
+
+def refreshed(page, times=1):
+    """Wait until the page has refreshed itself so often, from now on."""
+    now = int(page.evaluate("document.body.dataset.dlRefreshed || 0"))
+    enough = "|".join(str(number) for number in range(now + times, now + times + 10))
+    expect(page.locator("body")).to_have_attribute(
+        "data-dl-refreshed", re.compile(f"^({enough})$"), timeout=20_000
+    )
+
+
+def test_the_page_refreshes_itself_when_told_to_and_remembers(visit, child):
+    visitor = visit()
+    page = visitor.list()
+    live = page.get_by_role("button", name="Live")
+    expect(live).to_have_attribute("aria-pressed", "false")
+    live.click()
+    expect(live).to_have_attribute("aria-pressed", "true")
+    newcomer = child(holders.hold, "default", ["appearing"], {})
+    newcomer.line()
+    expect(page.get_by_role("link", name="appearing")).to_be_visible()
+    page.reload()
+    expect(live).to_have_attribute("aria-pressed", "true")
+    refreshed(page)
+    live.click()
+    page.reload()
+    expect(live).to_have_attribute("aria-pressed", "false")
+
+
+def test_refreshing_pauses_while_locks_are_chosen_or_the_page_is_out_of_sight(visit):
+    visitor = visit()
+    page = visitor.list("?q=stock")
+    page.get_by_role("button", name="Live").click()
+    refreshed(page)
+    page.get_by_role("checkbox", name="Choose stock:7").check()
+    expect(page.locator("#dl-live-note")).to_have_text("Paused: locks are chosen")
+    visitor.check("list-chosen")
+    page.evaluate("window.requests = performance.getEntriesByType('resource').length")
+    page.get_by_role("checkbox", name="Choose stock:7").uncheck()
+    refreshed(page)
+    page.evaluate(
+        "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
+        "document.dispatchEvent(new Event('visibilitychange'))"
+    )
+    expect(page.locator("#dl-live-note")).to_have_text("Paused: out of sight")
+    page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
+    refreshed(page)
+    expect(page.locator("#dl-live-note")).to_have_text("")
+
+
+def test_refreshing_keeps_focus_and_place(visit):
+    visitor = visit(viewport={"width": 1000, "height": 300})
+    page = visitor.list("?q=stock")  # locks that stay as they are
+    link = page.get_by_role("link", name="stock:8")
+    link.focus()
+    link.scroll_into_view_if_needed()
+    top = page.evaluate("window.scrollY")
+    assert top > 0
+    page.evaluate("document.getElementById('dl-live').click()")
+    refreshed(page, 2)
+    expect(page.get_by_role("link", name="stock:8")).to_be_focused()
+    assert page.evaluate("window.scrollY") == top
+
+
+def test_what_is_typed_is_not_lost_to_a_refresh(visit):
+    visitor = visit()
+    page = visitor.list()
+    page.get_by_role("button", name="Live").click()
+    page.get_by_label("Name").press_sequentially("half a na")
+    refreshed(page)
+    expect(page.get_by_label("Name")).to_have_value("half a na")
+    expect(page.get_by_label("Name")).to_be_focused()
+
+
+def test_signed_out_meanwhile_it_says_so(visit):
+    visitor = visit(color_scheme="light")  # nobody who is to stay signed in
+    page = visitor.list()
+    visitor.context.clear_cookies()
+    page.get_by_role("button", name="Live").click()
+    expect(page.locator("#dl-live-note")).to_contain_text("Signed out")
+    assert "stock:7" in visitor.names()

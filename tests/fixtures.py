@@ -1,0 +1,49 @@
+"""What tests of many kinds ask for: names of locks, locks that are held, an event loop."""
+
+import uuid
+from contextlib import suppress
+
+import pytest
+
+from distlock import Lock, LockLost, LockNotHeld, locks
+from tests.contract.actors import Loop
+
+
+@pytest.fixture
+def name(request):
+    """A name that no other test uses."""
+    return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def loop():
+    """An event loop on a thread of its own, for actors that are tasks."""
+    loop = Loop()
+    yield loop
+    loop.close()
+
+
+@pytest.fixture
+def local(backend_settings, settings):
+    """One backend, in this process."""
+    settings.DISTLOCK = backend_settings("local")
+    yield locks["default"]
+    locks.close_all()
+
+
+@pytest.fixture
+def taken():
+    """``taken("a", "b")``: hold locks here until the test ends; the locks."""
+    held = []
+
+    def take(*names, lease=600, **options):
+        new = [Lock(name, lease=lease, **options) for name in names]
+        for lock in new:
+            assert lock.acquire(blocking=False)
+        held.extend(new)
+        return new
+
+    yield take
+    for lock in held:
+        with suppress(LockLost, LockNotHeld):
+            lock.release()

@@ -1,0 +1,44 @@
+"""A first client that reaches its servers through a network that breaks; the others do not."""
+
+import pytest
+
+from distlock import Lock, locks
+from tests.contract.actors import PATIENCE
+from tests.zookeeper.conftest import running
+from tests.zookeeper.faults.outages import ONE, THREE_SLOWLY
+from tests.zookeeper.network import Network
+
+
+@pytest.fixture(params=[ONE, THREE_SLOWLY])
+def servers(request):
+    yield from running(request)
+
+
+@pytest.fixture
+def network(servers):
+    with Network(servers) as network:
+        yield network
+        locks.close_all()  # while there is somebody to say farewell to
+
+
+@pytest.fixture
+def using(configure, network):
+    return configure({"default": network.location})
+
+
+@pytest.fixture
+def successor(actor):
+    """``successor(name, hold)``: another client takes the lock of ``hold`` when it comes free.
+
+    Returns its token, and what the hold knew of its own end at that moment.
+    """
+
+    def start(name, hold):
+        def take():
+            lock = Lock(name, using="other", timeout=PATIENCE)
+            lock.acquire()
+            return lock.token, hold.why_lost()
+
+        return actor("thread", "other").call(take)
+
+    return start

@@ -1,0 +1,119 @@
+"""What becomes of holds when the connection breaks."""
+
+import pytest
+
+from distlock import Lock, LockLost, locks
+from distlock.clock import clock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import Once, eventually, passed
+from tests.zookeeper.conftest import SESSION
+from tests.zookeeper.faults.outages import (
+    drop_replies,
+    drop_requests,
+    everywhere,
+    everywhere_once,
+    refuse,
+    silence,
+)
+from tests.zookeeper.tree import expire
+
+
+@everywhere_once(refuse, silence, drop_replies)
+def test_a_hold_survives_an_outage_that_its_session_survives(
+    using, network, tree, told, outage, name
+):
+    lock = Lock(name, using=using)
+    lock.acquire()
+    line = tree.line(name)
+    outage(network)
+    passed(SESSION / 6)
+    network.heal()
+    end = clock() + 1.2 * SESSION
+    while clock() < end:
+        assert lock.held
+        assert not Lock(name, using="other").acquire(blocking=False)
+    lock.verify()
+    eventually(lambda: tree.line(name) == line)  # the last try does not wait for its node to go
+    lock.release()
+    assert told.words(name) == ["acquired", "released"]
+    eventually(lambda: tree.line(name) == [])
+
+
+def test_a_hold_survives_many_short_cuts(using, network, tree, name):
+    lock = Lock(name, using=using)
+    lock.acquire()
+    line = tree.line(name)
+    for _ in range(10):
+        network.cut()
+        passed(SESSION / 10)
+        assert lock.held
+    lock.verify()
+    assert tree.line(name) == line
+    lock.release()
+
+
+@everywhere_once(silence, refuse, drop_requests)
+def test_an_outage_that_outlasts_the_session_is_told_before_anyone_else_can_hold(
+    using, network, tree, successor, outage, name
+):
+    on_lost = Once()
+    lock = Lock(name, using=using, on_lost=on_lost)
+    lock.acquire()
+    token = lock.token
+    taking = successor(name, lock._hold)
+    eventually(lambda: len(tree.line(name)) == 2)
+    outage(network)
+    next_token, known = taking.result(PATIENCE)
+    assert known is not None
+    assert next_token > token
+    on_lost.wait()
+    assert not lock.held
+    with pytest.raises(LockLost):
+        lock.release()
+    network.heal()
+    again = Lock(name, using=using)
+    assert again.acquire(blocking=False) is False  # on a new session
+    eventually(lambda: len(tree.line(name)) == 1)  # the answer does not wait for its node to go
+
+
+def test_an_answer_from_the_server_is_needed_for_a_hold_to_go_on(using, network, name):
+    """Requests reach it, and its session lives; but this side cannot know that."""
+    on_lost = Once()
+    lock = Lock(name, using=using, on_lost=on_lost)
+    lock.acquire()
+    network.drop_replies()
+    on_lost.wait()
+    with pytest.raises(LockLost):
+        lock.check()
+    network.heal()
+
+
+@everywhere
+def test_a_session_that_the_server_ends_is_told_at_once(using, tree, servers, name):
+    """An operator may do so; nobody could have known before."""
+    on_lost = Once()
+    lock = Lock(name, using=using, on_lost=on_lost)
+    lock.acquire()
+    token = lock.token
+    expire(servers[0], locks[using]._client._kazoo.client_id)
+    (lease,) = on_lost.wait()
+    assert lease.token == token
+    with pytest.raises(LockLost, match="session"):
+        lock.release()
+    assert tree.line(name) == []
+    with Lock(name, using=using) as again:
+        assert again.token > token
+
+
+def test_a_lost_hold_is_not_brought_back_by_a_new_session(using, network, tree, name):
+    on_lost = Once()
+    lock = Lock(name, using=using, on_lost=on_lost)
+    lock.acquire()
+    network.refuse()
+    eventually(lambda: tree.line(name) == [])
+    network.heal()
+    with Lock(f"{name}:other", using=using):  # connected again
+        assert not lock.held
+        with pytest.raises(LockLost):
+            lock.verify()
+    assert len(on_lost.calls) == 1

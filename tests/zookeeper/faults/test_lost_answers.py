@@ -1,0 +1,94 @@
+"""What an answer that never came meant."""
+
+import pytest
+
+from distlock import Lock, LockLost, LockUnavailable, locks
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed, waits
+from tests.zookeeper.faults.outages import everywhere
+
+
+@everywhere
+@pytest.mark.parametrize("what", ["thread", "task"])
+def test_a_node_whose_creation_was_never_answered_is_found_again(
+    using, network, tree, actor, told, name, what
+):
+    person = actor(what, using)
+    person.take(name).release()
+    lost = network.lose_reply(to=name.encode())
+    lock = person.take(name)
+    assert lost.is_set()
+    (path,) = tree.line(name)
+    assert lock.token == tree.read(path)[1].czxid
+    lock.verify()
+    lock.release()
+    eventually(lambda: tree.line(name) == [])
+    assert told.words(name) == ["acquired", "released"] * 2
+
+
+@everywhere
+def test_a_place_in_line_that_was_never_answered_is_found_again(using, network, tree, actor, name):
+    person = actor("thread", using)
+    person.take(f"{name}:connected")
+    with Lock(name, using="other"):
+        lost = network.lose_reply(to=name.encode())
+        waiting = person.lock(name).start("acquire")
+        assert lost.wait(PATIENCE)
+        eventually(lambda: locks[using]._client.connected)
+        assert len(tree.line(name)) == 2
+        assert waits(waiting)
+        assert len(tree.line(name)) == 2
+    assert waiting.result(PATIENCE) is True
+    assert len(tree.line(name)) == 1
+
+
+def test_nothing_stays_of_a_try_that_was_never_answered_and_given_up(
+    using, network, tree, actor, name
+):
+    person = actor("thread", using)
+    person.take(name).release()
+    eventually(lambda: tree.line(name) == [])
+    network.drop_replies()
+    with pytest.raises(LockUnavailable) as caught:
+        person.lock(name).acquire(timeout=0.1)
+    assert caught.value.sent
+    eventually(lambda: len(tree.line(name)) == 1)
+    network.heal()
+    eventually(lambda: tree.line(name) == [])
+
+
+def test_a_failed_try_whose_node_was_never_seen_to_go_leaves_nothing(using, network, tree, name):
+    with Lock(name, using="other"):
+        Lock(name, using=using).locked()
+        for _ in range(5):
+            assert Lock(name, using=using).acquire(blocking=False) is False
+            network.cut()
+        eventually(lambda: len(tree.line(name)) == 1)
+
+
+@pytest.mark.parametrize("age", [0, 0.1])
+def test_a_release_that_was_never_answered_is_a_release(using, network, tree, told, name, age):
+    lock = Lock(name, using=using)
+    lock.acquire()
+    passed(age)
+    lost = network.lose_reply(to=name.encode())
+    lock.release()
+    assert lost.wait(PATIENCE)
+    eventually(lambda: tree.line(name) == [])
+    with Lock(name, using=using):
+        pass
+    assert "lost" not in told.words(name)
+
+
+def test_a_break_that_was_never_answered_is_a_break(using, network, tree, name):
+    held = Lock(name, using="other")
+    held.acquire()
+    breaker = Lock(name, using=using)
+    breaker.locked()
+    node = tree.line(name)[0].rpartition("/")[2]
+    lost = network.lose_reply(to=(2).to_bytes(4) + len(tree.line(name)[0]).to_bytes(4))
+    assert breaker.force_release(held.token) is True
+    assert lost.is_set()
+    assert node not in str(tree.line(name))
+    with pytest.raises(LockLost):
+        held.release()

@@ -1,0 +1,44 @@
+"""Servers that go away and come back."""
+
+import pytest
+
+from distlock import Lock, LockLost, LockTimeout
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+
+
+@pytest.mark.slow
+def test_holds_and_waits_outlast_servers_that_are_started_again(
+    configure, servers, tree, actor, name
+):
+    """Sessions are kept on their disks, and clients wait for as long as they are told to."""
+    using = configure(session_timeout=4, timeout=PATIENCE)
+    lock = Lock(name, using=using)
+    lock.acquire()
+    token, hold = lock.token, lock._hold
+    waiting = actor("thread", "other").lock(name).start("acquire")
+    eventually(lambda: len(tree.line(name)) == 2)
+    for server in servers:
+        server.kill()
+    for server in servers:
+        server.launch()
+    for server in servers:
+        server.await_answer()
+    try:
+        lock.verify()
+        assert lock.token == token
+        assert not waiting.done()
+        lock.release()
+    except LockLost:  # it has taken longer than a lease, on a slow machine
+        assert hold.why_lost() is not None
+    assert waiting.result(2 * PATIENCE) is True
+    assert len(tree.line(name)) == 1
+
+
+def test_who_has_waited_long_enough_is_told_that_someone_else_has_it(using, name):
+    with (
+        Lock(name, using="other"),
+        pytest.raises(LockTimeout),
+        Lock(name, using=using, timeout=0.1),
+    ):
+        raise AssertionError("the body must not run")

@@ -1,0 +1,60 @@
+"""A server that is not there."""
+
+import pytest
+
+from distlock import Lock, LockUnavailable, locks
+from tests.contract.watch import eventually, passed
+
+
+def test_a_server_that_cannot_be_reached_is_not_a_held_lock(configure, network, name):
+    network.refuse()
+    using = configure({"default": network.location}, timeout=0.5)
+    for options in ({"blocking": False}, {"timeout": 0.6}):
+        with pytest.raises(LockUnavailable, match=network.location) as caught:
+            Lock(name, using=using).acquire(**options)
+        assert not caught.value.sent
+        assert isinstance(caught.value.__cause__, ConnectionRefusedError)
+    with pytest.raises(LockUnavailable):
+        Lock(name, using=using).locked()
+    network.heal()
+    with Lock(name, using=using) as lock:
+        lock.verify()
+
+
+async def test_nor_for_tasks(configure, network, name):
+    network.refuse()
+    using = configure({"default": network.location}, timeout=0.5)
+    with pytest.raises(LockUnavailable):
+        await Lock(name, using=using).aacquire(blocking=False)
+    network.heal()
+    async with Lock(name, using=using) as lock:
+        await lock.averify()
+
+
+def test_a_held_lock_can_be_left_after_the_outage(using, network, tree, name):
+    lock = Lock(name, using=using)
+    lock.acquire()
+    passed(0.1)
+    network.refuse()
+    eventually(lambda: not locks[using]._client.connected)
+    network.heal()
+    lock.release()
+    assert tree.line(name) == []
+
+
+def test_a_lock_that_is_left_without_a_connection_is_freed_when_it_comes_back(
+    configure, network, tree, name
+):
+    """Long before its session would end."""
+    using = configure({"default": network.location}, session_timeout=4, timeout=0.3)
+    lock = Lock(name, using=using)
+    lock.acquire()
+    passed(0.1)
+    network.refuse()
+    eventually(lambda: not locks[using]._client.connected)
+    with pytest.raises(LockUnavailable):
+        lock.release()
+    session = locks[using]._client.session
+    network.heal()
+    eventually(lambda: tree.line(name) == [])
+    assert not session.over

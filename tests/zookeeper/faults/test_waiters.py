@@ -1,0 +1,104 @@
+"""What becomes of waits when the connection breaks."""
+
+import pytest
+
+from distlock import Lock, LockUnavailable, locks
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed, waits
+from tests.zookeeper.conftest import SESSION
+from tests.zookeeper.faults.outages import everywhere
+from tests.zookeeper.tree import expire
+
+
+def test_a_waiter_keeps_its_place_through_an_outage(using, network, tree, actor, name):
+    with Lock(name, using="other"):
+        waiting = actor("thread", using).lock(name).start("acquire")
+        eventually(lambda: len(tree.line(name)) == 2)
+        line = tree.line(name)
+        network.cut()
+        passed(SESSION / 6)
+        assert tree.line(name) == line
+        assert waits(waiting, 0.01)
+    assert waiting.result(PATIENCE) is True
+    assert tree.line(name) == line[1:]
+
+
+def test_a_lock_that_comes_free_during_an_outage_is_had_after_it(using, network, tree, actor, name):
+    held = Lock(name, using="other")
+    held.acquire()
+    waiting = actor("thread", using).lock(name).start("acquire")
+    eventually(lambda: len(tree.line(name)) == 2)
+    network.refuse()
+    held.release()
+    assert waits(waiting, SESSION / 6)
+    network.heal()
+    assert waiting.result(PATIENCE) is True
+    assert len(tree.line(name)) == 1
+
+
+@pytest.mark.parametrize("what", ["thread", "task"])
+def test_a_waiter_whose_session_ended_starts_over(using, network, tree, actor, name, what):
+    with Lock(name, using="other") as held:
+        waiting = actor(what, using).lock(name).start("acquire")
+        eventually(lambda: len(tree.line(name)) == 2)
+        old = tree.line(name)[1]
+        network.refuse()
+        eventually(lambda: len(tree.line(name)) == 1)
+        network.heal()
+        eventually(lambda: len(tree.line(name)) == 2)
+        assert tree.line(name)[1] != old
+        assert waits(waiting, 0.01)
+        token = held.token
+    assert waiting.result(PATIENCE) is True
+    assert tree.token(name) > token
+
+
+@everywhere
+def test_a_waiter_whose_session_the_server_ends_starts_over(using, servers, tree, actor, name):
+    with Lock(name, using="other"):
+        waiting = actor("thread", using).lock(name).start("acquire")
+        eventually(lambda: len(tree.line(name)) == 2)
+        expire(servers[0], locks[using]._client._kazoo.client_id)
+        eventually(lambda: len(tree.line(name)) == 2)
+        assert waits(waiting, 0.01)
+    assert waiting.result(PATIENCE) is True
+    assert len(tree.line(name)) == 1
+
+
+@pytest.mark.parametrize("what", ["thread", "task"])
+def test_a_waiter_gives_up_in_time_during_an_outage_and_leaves_no_node(
+    using, network, tree, actor, name, what
+):
+    """Nobody can tell then whether someone else has the lock: that is no plain time-out."""
+    with Lock(name, using="other"):
+        person = actor(what, using)
+        waiting = person.lock(name).start("acquire", timeout=0.6)
+        eventually(lambda: len(tree.line(name)) == 2)
+        network.refuse()
+        with pytest.raises(LockUnavailable):
+            waiting.result(PATIENCE)
+        network.heal()
+        eventually(lambda: locks[using]._client.connected)
+        assert person.lock(name).acquire(timeout=0.1) is False
+        eventually(lambda: len(tree.line(name)) == 1)
+
+
+def test_who_waits_for_ever_is_told_when_there_is_nobody_to_wait_for(
+    configure, network, actor, name
+):
+    using = configure({"default": network.location}, timeout=0.5, session_timeout=1)
+    with Lock(name, using="other"):
+        waiting = actor("thread", using).lock(name).start("acquire")
+        assert waits(waiting)
+        network.refuse()
+        with pytest.raises(LockUnavailable):
+            waiting.result(PATIENCE)
+
+
+def test_a_time_limit_holds_when_the_server_falls_silent(using, network, actor, name):
+    with Lock(f"{name}:connected", using=using):
+        network.silence()
+        waiting = actor("thread", using).lock(name).start("acquire", timeout=0.3)
+        with pytest.raises(LockUnavailable):
+            waiting.result(PATIENCE)
+        network.heal()
