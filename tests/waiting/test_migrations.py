@@ -64,3 +64,22 @@ def test_alter_table_of_the_locks(two_waiting, server, kind):
     run(database, "ALTER TABLE database_lock ADD COLUMN more integer")
     run(database, "ALTER TABLE database_lock DROP COLUMN more")
     assert not any(future.done() for future in two_waiting)
+
+
+def test_a_table_that_was_made_anew(actor, engine, server, kind, name):
+    """Sessions that waited have planned their statements for the old one."""
+    other = actor().lock(name)
+    for _ in range(2):
+        with Lock(name):
+            future = other.start("acquire")
+            engine.reaches_line(1)
+        assert future.result(PATIENCE)
+        assert not Lock(name).acquire(blocking=False)
+        other.start("release").result(PATIENCE)
+        server(kind).execute(
+            "ALTER TABLE database_lock RENAME TO old;"
+            " CREATE TABLE database_lock (LIKE old INCLUDING ALL);"
+            f" ALTER TABLE database_lock OWNER TO {server(kind).user};"
+            " DROP TABLE old;"
+            " ALTER TABLE database_lock RENAME CONSTRAINT database_lock_lock_key TO uiq_idx_lock"
+        )
