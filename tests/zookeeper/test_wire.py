@@ -46,6 +46,20 @@ def peer():
     peer.close()
 
 
+class Interrupted:
+    """A socket whose user is interrupted by Ctrl-C as soon as something was sent."""
+
+    def __init__(self, socket):
+        self._socket = socket
+
+    def send(self, data):
+        self._socket.send(data)
+        raise KeyboardInterrupt
+
+    def __getattr__(self, name):
+        return getattr(self._socket, name)
+
+
 def frame(body):
     return struct.pack("!i", len(body)) + body
 
@@ -192,3 +206,22 @@ def test_a_callback_that_fails_disturbs_nobody(peer, caplog):
     peer.wire.read()
     assert second.value is True
     assert "ZeroDivisionError" in caplog.text
+
+
+def test_what_was_sent_when_its_sender_was_interrupted_is_not_sent_again(peer):
+    """The server would do it twice, and answer twice."""
+    peer.wire.open()
+    undisturbed, peer.wire._socket = peer.wire._socket, Interrupted(peer.wire._socket)
+    with pytest.raises(KeyboardInterrupt):
+        peer.wire.submit([Delete("/a", -1)])
+    peer.wire._socket = undisturbed
+    sent = peer.hears()
+    peer.wire.flush()
+    (after,) = peer.wire.submit([Delete("/b", -1)])
+    assert sent.count(b"/a") == 1
+    assert peer.hears() == b""  # the connection is over, and the session goes on in the next one
+    peer.wire.read()
+    assert peer.wire.pending()
+    assert after.error is None  # nobody tries again before there is another connection
+    peer.wire.close()
+    assert isinstance(after.error, ConnectionLoss)

@@ -7,6 +7,8 @@ import struct
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from socket import SHUT_RDWR
 from typing import Any
 
 from kazoo.exceptions import ConnectionLoss
@@ -46,6 +48,7 @@ class Wire:
         self.last_zxid = 0
         self.is_open = False
         self._is_over = False
+        self._is_torn = False  # nobody knows what of a request was sent
         self._socket = socket
         self._is_encrypted = hasattr(socket, "pending")
         self._wake = wake
@@ -83,16 +86,29 @@ class Wire:
         bodies = [bytes(request.serialize()) for request in requests]
         with self._mutex:
             if usable := self.is_open and not self._is_over:
-                frames, sent_at = bytearray(), clock()
-                for request, body, reply in zip(requests, bodies, replies, strict=True):
-                    self._number = _FIRST if self._number == _LAST else self._number + 1
-                    self._pending.append((self._number, request, reply, sent_at))
-                    frames += _REQUEST.pack(len(body) + 8, self._number, request.type) + body
-                self._write(frames)
+                # Ctrl-C may end this anywhere, even between what the socket took and its note.
+                was_torn, self._is_torn = self._is_torn, True
+                try:
+                    frames, sent_at = bytearray(), clock()
+                    for request, body, reply in zip(requests, bodies, replies, strict=True):
+                        self._number = _FIRST if self._number == _LAST else self._number + 1
+                        self._pending.append((self._number, request, reply, sent_at))
+                        frames += _REQUEST.pack(len(body) + 8, self._number, request.type) + body
+                    if not was_torn:  # else close() answers
+                        self._write(frames)
+                        self._is_torn = False
+                finally:
+                    if self._is_torn:
+                        self._give_up()
         if not usable:
             for reply in replies:
                 reply.set_exception(ConnectionLoss())
         return replies
+
+    def _give_up(self) -> None:
+        """Send no more; the connection thread reads the end, and the session goes on in another."""
+        with suppress(OSError):
+            self._socket.shutdown(SHUT_RDWR)
 
     def _write(self, data: bytes | bytearray) -> None:
         """Send what goes without waiting; the connection thread sends the rest."""
@@ -102,6 +118,7 @@ class Wire:
             self._wake()
 
     def _flush(self) -> bool:
+        """Send what goes; True if that was all. The mutex is held."""
         try:
             while self._unsent:
                 del self._unsent[: self._socket.send(self._unsent)]
@@ -124,6 +141,9 @@ class Wire:
         if not self._unsent:
             return True
         with self._mutex:
+            if self._is_torn:
+                self._unsent.clear()
+                self._give_up()
             return self._flush()
 
     def read(self) -> None:
@@ -186,7 +206,10 @@ class Wire:
     def send(self, data: Any) -> int:
         with self._mutex:
             self._pinged_at = clock()  # of all that kazoo sends, pings alone come after the opening
-            self._write(bytes(data))
+            if self._is_torn:
+                self._give_up()
+            else:
+                self._write(bytes(data))
         return len(data)
 
     def recv(self, size: int) -> bytes:

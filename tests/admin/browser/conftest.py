@@ -16,7 +16,7 @@ from tests.databases import ALIASES
 from tests.nodes import ROOT
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def address(users):
     with (
         override_settings(
@@ -38,7 +38,7 @@ def _middleware():
     return settings.MIDDLEWARE
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def browser():
     with pytest.MonkeyPatch.context() as patched, chromium() as browser:
         # Playwright's loop runs on this thread, where Django would take it for asyncio's.
@@ -46,7 +46,7 @@ def browser():
         yield browser
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def backends(mariadb, zookeeper, nodes):
     """A database and ZooKeeper."""
     mariadb.execute("DELETE FROM database_lock")
@@ -65,7 +65,7 @@ def backends(mariadb, zookeeper, nodes):
     }
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def scene(backends):
     """Locks in both, held and waited for by other processes."""
     with override_settings(DISTLOCK=backends):
@@ -87,7 +87,7 @@ def scene(backends):
         locks.close_all()
 
 
-@pytest.fixture(scope="package")
+@pytest.fixture(scope="module")
 def regulars(browser, address, users):
     """Visitors who come again and again, by user and look."""
     known = {}
