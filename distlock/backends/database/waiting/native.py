@@ -88,12 +88,13 @@ class Native(ABC):
         and how many seconds ago they came. What the server shows to others only is an empty text.
         """
 
-    def sleep(self, seconds: float) -> str | None:
-        """Return what waits for so long in the server, None if it shows a statement after its end.
+    #: the engine shows the last statement of a session that rests, so that signed() finds who is
+    #: first; otherwise that one has to rest in a statement
+    shows_idle: ClassVar[bool] = False
 
-        See signed(); who stands first has no statement running.
-        """
-        return None
+    @abstractmethod
+    def sleep(self, seconds: float) -> str:
+        """Return the statement that rests for so long."""
 
     def then(self, *statements: str | Statement) -> Statement:
         """Return one packet that runs the statements one after the other."""

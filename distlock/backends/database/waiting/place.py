@@ -59,21 +59,22 @@ class Place:
         finally:
             self._waiting = None
 
-    def sleep(self, seconds: float, waiter: object, sign: str) -> bool:
-        """Wait for so long, where others can read the ``sign``; False if the engine needs it not.
+    def run_later(
+        self, statement: Statement, seconds: float, waiter: object, sign: str = ""
+    ) -> Answer:
+        """Run a statement that answers at once, after a pause that the server makes.
 
-        A ``waiter`` that was called out raises Cancelled.
+        ``sign`` is a comment that others can read meanwhile. A ``waiter`` that was called out
+        raises Cancelled.
         """
-        sleep = self.native.sleep(seconds)
-        if sleep is None:
-            return False
+        steps = [self.native.sleep(seconds), statement.sql] if seconds else [statement.sql]
+        packet = statement._replace(sql="; ".join(f"{sign}{step}" for step in steps))
         self._settle()
         self._waiting = waiter
         try:
-            self.session.run(Statement(f"{sign}{sleep}"), seconds + self.limit)
+            return self.session.run(packet, seconds + self.limit)
         finally:
             self._waiting = None
-        return True
 
     def entered(self) -> None:
         """Note that the native lock that was waited for is ours."""

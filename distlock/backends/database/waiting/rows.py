@@ -111,10 +111,15 @@ class Rows:
         answer = self.pool.run(self.native.look(TABLE, list(names)))
         return {glance.name: glance for glance in map(Glance.of, answer.rows)}
 
-    def look_from(self, place: Place, name: str, sign: str = "") -> Glance | None:
-        """Look at the row of a lock, from the session of one who waits; None if there is none."""
+    def look_from(
+        self, place: Place, name: str, pause: float, waiter: object, sign: str = ""
+    ) -> Glance | None:
+        """Look at the row of a lock, from the session of one who waits; None if there is none.
+
+        See Place.run_later() for the rest.
+        """
         look = self.native.look(TABLE, [name])
-        for row in place.run(look._replace(sql=sign + look.sql)).rows:
+        for row in place.run_later(look, pause, waiter, sign).rows:
             return Glance.of(row)
         return None
 

@@ -26,8 +26,6 @@ logger = logging.getLogger("distlock")
 #: The head of the queue looks at the row so often that it adds no more than this part to its wait.
 _EAGERNESS = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
-#: Shorter pauses are not worth being seen in.
-_VISIBLE = 0.02
 #: Seconds between two attempts to get to the server.
 _RETRY_PAUSE = 0.1
 
@@ -158,9 +156,9 @@ class Waiter(Promise):
 
     def _wait_at_the_head(self, place: Place) -> None:
         """Wait for a holder who has no native lock to wake us with: look at the row."""
-        began = clock()
+        began, pause = clock(), 0.0
         while not self.over:
-            row = self.room.rows.look_from(place, self.claim.name, self._sign(place, first=True))
+            row = self.room.rows.look_from(place, self.claim.name, pause, self, self._sign(place))
             self._trouble_since = None
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.open_to(self.claim):
@@ -169,9 +167,9 @@ class Waiter(Promise):
                 rest = _SHORTEST_PAUSE
             pause = min(max((clock() - began) * _EAGERNESS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
             pause = max(min(pause, rest), _SHORTEST_PAUSE)
-            # Where nothing is seen of sessions at rest, it has to do something in order to be seen.
-            if pause < _VISIBLE or not place.sleep(pause, self, self._sign(place, first=True)):
+            if place.native.shows_idle:
                 self._pause(pause)
+                pause = 0.0
 
     def _wait_outside(self, failed: errors.StatementFailed) -> None:
         """Without a session to wait in: look now and then, through those there are."""
@@ -195,8 +193,8 @@ class Waiter(Promise):
         elif self.for_loop:
             watchdog.add(lease.duration, self.abandon)
 
-    def _sign(self, place: Place, *, first: bool = False) -> str:
-        key = place.key_of(self.claim.name)
+    def _sign(self, place: Place) -> str:
+        key, first = place.key_of(self.claim.name), place.key is not None
         return sign(key, self.claim, clock() - self._began, first=first)
 
     def _pause(self, seconds: float) -> None:
