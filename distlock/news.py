@@ -7,7 +7,7 @@ from collections import deque
 
 from distlock.events import tell_loss
 from distlock.hold import Hold
-from distlock.threads import start
+from distlock.threads import start_for_callbacks
 
 #: Callbacks are other people's code and may take their time; so many may do so at once.
 _MOST_TELLERS = 32
@@ -29,7 +29,7 @@ class News:
                 return
             self._tellers += 1
         try:
-            start(self._tell_all, "distlock-lost")
+            start_for_callbacks(self._tell_all, "distlock-lost")
         except RuntimeError:  # no more threads can be had: the caller has to wait after all
             self._tell_all()
 

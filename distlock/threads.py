@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -26,8 +28,35 @@ def _new_executor() -> ThreadPoolExecutor:
 _executor = _new_executor()  # starts no thread before the first call
 
 
+@contextmanager
+def without_signals() -> Iterator[None]:
+    """Let the threads that are started in this block take none of the process's signals.
+
+    A thread that begins or ends may take a signal although the main thread is there for it. What
+    that one is blocked in is then not interrupted, so that Ctrl-C, or the soft time limit of a
+    Celery task, has to wait for it. See signal(7) and pthread_sigmask(3).
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield  # a new thread begins with the mask of the one that starts it
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
-    """Run a call on a thread that does not keep the process alive; RuntimeError if none is left."""
+    """Run a call on a thread that does not keep the process alive; RuntimeError if none is left.
+
+    It is for code of our own: processes that it started would take no signals either.
+    """
+    with without_signals():
+        return start_for_callbacks(call, name, *args)
+
+
+def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
+    """See start(), for calls that run other people's code."""
     thread = threading.Thread(target=call, args=args, name=name, daemon=True)
     thread.start()
     return thread
@@ -35,7 +64,8 @@ def start(call: Callable[..., object], name: str, *args: object) -> threading.Th
 
 def submit(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     """Run a short blocking call on one of a few threads and return its future."""
-    return _executor.submit(call, *args, **kwargs)
+    with without_signals():
+        return _executor.submit(call, *args, **kwargs)
 
 
 async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 
 from distlock.clock import clock
+from distlock.threads import start
 
 logger = logging.getLogger("distlock")
 
@@ -47,10 +48,7 @@ class Watchdog:
         with self._mutex:
             self._watches.add(watch)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(
-                    target=self._run, name="distlock-watchdog", daemon=True
-                )
-                self._thread.start()
+                self._thread = start(self._run, "distlock-watchdog")
             elif watch.due < self._wakes_at:
                 self._changed.notify()
         return watch

@@ -6,7 +6,6 @@ very transaction: nobody else can take it before the commit, but a rollback undo
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -15,6 +14,7 @@ from django.db import connections
 
 from distlock.backends.database.inprocess import LocalRunner
 from distlock.backends.testcase import connection_of_test_case
+from distlock.threads import start
 
 
 class Fate:
@@ -93,7 +93,7 @@ class Direct:
             # What was rolled back may go back beyond the taking: then there is nothing to free.
             open_now = connection.in_atomic_block and frozenset(connection.savepoint_ids)
             if taken is None or (open_now is not False and taken[1] <= open_now):
-                threading.Thread(target=free_again, name="distlock-rollback", daemon=True).start()
+                start(free_again, "distlock-rollback")
 
         if connection.in_atomic_block:
             connection.on_commit(Fate(lambda: None, rollback))

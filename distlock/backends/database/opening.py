@@ -6,7 +6,6 @@ import contextlib
 import math
 import os
 import socket
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any
@@ -19,6 +18,7 @@ from distlock.backends.database.errors import NoSession, StatementFailed
 from distlock.backends.database.inprocess import LocalSession, gate
 from distlock.backends.database.session import Session
 from distlock.backends.database.statements import Statement
+from distlock.threads import start
 
 Options = dict[str, Any]
 
@@ -143,7 +143,7 @@ def _within(limit: float, opening: Callable[[], Session]) -> Session:
         except InvalidStateError:
             session.close()
 
-    threading.Thread(target=run, name="distlock-connect", daemon=True).start()
+    start(run, "distlock-connect")
     try:
         return future.result(limit)
     except BaseException as error:

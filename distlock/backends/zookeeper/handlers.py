@@ -14,6 +14,7 @@ from distlock.backends.zookeeper.connecting import connect
 from distlock.backends.zookeeper.wire import OnEvent, Wire
 from distlock.clock import clock
 from distlock.owners import gevent_patched
+from distlock.threads import without_signals
 
 _READABLE = ~select.POLLOUT
 
@@ -89,7 +90,8 @@ class Handler:
                 failure = error
             self.on_end(failure)
 
-        return super().spawn(run)  # type: ignore[misc]
+        with without_signals():
+            return super().spawn(run)  # type: ignore[misc]
 
     def create_socket_pair(self) -> Any:
         self._pair = super().create_socket_pair()  # type: ignore[misc]

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
+from distlock.threads import start
+
 logger = logging.getLogger("distlock")
 
 #: Seconds that a thread stays for more work. A lock in demand is waited for all the time.
@@ -30,10 +32,7 @@ class Crew:
                 return
         inbox: SimpleQueue[Work] = SimpleQueue()
         inbox.put(work)
-        thread = threading.Thread(
-            target=self._member, args=(inbox,), name="distlock-waiter", daemon=True
-        )
-        thread.start()
+        start(self._member, "distlock-waiter", inbox)
 
     def _member(self, inbox: SimpleQueue[Work]) -> None:
         while True:

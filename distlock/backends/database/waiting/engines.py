@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import Future
 from contextlib import suppress
 from importlib import import_module
@@ -13,6 +12,7 @@ from django.db.utils import load_backend
 from distlock.backends.database.waiting.mysql import MySQL
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.postgresql import PostgreSQL
+from distlock.threads import start
 
 _ENGINES: dict[str, Native] = {"mysql": MySQL(), "postgresql": PostgreSQL()}
 
@@ -38,5 +38,5 @@ def vendor_of(database: str) -> str:
         except BaseException as error:
             vendor.set_exception(error)
 
-    threading.Thread(target=load, name="distlock-import", daemon=True).start()
+    start(load, "distlock-import")
     return vendor.result()

@@ -16,6 +16,7 @@ from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.waiting.rows import Glance
 from distlock.backends.database.waiting.waiter import Waiter, Why
 from distlock.clock import clock
+from distlock.threads import start
 
 if TYPE_CHECKING:
     from distlock.backends.database.waiting.room import Room
@@ -67,9 +68,7 @@ class Lookout:
                 self._start()
 
     def _start(self) -> None:
-        thread = threading.Thread(target=self._run, name="distlock-lookout", daemon=True)
-        thread.start()
-        self._thread = thread
+        self._thread = start(self._run, "distlock-lookout")
 
     def _run(self) -> None:
         while True:
