@@ -42,8 +42,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if _TESTS / item.path.relative_to(_TESTS).parts[0] in _ONCE:
             item.add_marker("once")
     once = [item for item in items if item.get_closest_marker("once")]
-    # File by file, because the tests of a file share what takes long to start.
-    files = sorted({item.path for item in once})
+    # File by file, because the tests of a file share what takes long to start; in an order without
+    # meaning, so that what is slow about the same thing does not come to the same run.
+    files = sorted({item.path for item in once}, key=lambda path: str(path)[::-1])
     left = {item for item in once if files.index(item.path) % parts != part - 1}
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
