@@ -29,6 +29,7 @@ def ask(backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | Non
             answer = backend.renew([lease])
         if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
+        backend.forget(lease)
     raise _too_short(claim)
 
 
@@ -45,6 +46,7 @@ async def aask(
             answer = await in_thread(backend.renew, [lease])
         if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
+        backend.forget(lease)
     raise _too_short(claim)
 
 

@@ -59,11 +59,11 @@ def current_owner(name: str | None = None) -> Owner:
 def _thread_owner() -> Owner:
     label = threading.current_thread().name
     # It is asked for over and over; a fork changes the nonce, and anyone may rename a thread.
-    owner: Owner | None = getattr(_thread, "owner", None)
-    if owner is None or (_process_nonce, label) != _thread.owner_of:
-        _thread.owner = owner = _owner(f"{_process_nonce}:{_serial(None)}", label)
-        _thread.owner_of = _process_nonce, label
-    return owner
+    known: tuple[tuple[str, str], Owner] | None = getattr(_thread, "owner", None)
+    if known is None or known[0] != (_process_nonce, label):
+        owner = _owner(f"{_process_nonce}:{_serial(None)}", label)
+        _thread.owner = known = (_process_nonce, label), owner
+    return known[1]
 
 
 def _owner(key: str, label: str) -> Owner:

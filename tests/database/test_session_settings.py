@@ -19,10 +19,12 @@ def test_what_a_session_with_mariadb_is_told(backend):
     settings = backend.pool.run(
         Statement(
             "SELECT @@autocommit, @@time_zone, @@innodb_lock_wait_timeout, @@lock_wait_timeout,"
-            " @@tx_isolation, @@character_set_client"
+            " @@tx_isolation, @@character_set_client, @@sql_mode"
         )
     )
-    assert settings.rows == [(1, "+00:00", 1, 1, "READ-COMMITTED", "utf8mb4")]
+    assert settings.rows == [
+        (1, "+00:00", 1, 1, "READ-COMMITTED", "utf8mb4", "STRICT_TRANS_TABLES")
+    ]
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])
@@ -72,6 +74,8 @@ def test_a_default_of_the_server_does_not_matter(make, database, sql, name):
         "ANSI_QUOTES,PIPES_AS_CONCAT,NO_BACKSLASH_ESCAPES",
         "ANSI",
         "ORACLE",
+        "SIMULTANEOUS_ASSIGNMENT",
+        "EMPTY_STRING_IS_NULL",
         "MSSQL",
         "TRADITIONAL",
         "NO_ZERO_DATE,NO_ZERO_IN_DATE,STRICT_ALL_TABLES,PAD_CHAR_TO_FULL_LENGTH",
@@ -86,6 +90,13 @@ def test_every_sql_mode_will_do(make, database, name, mode, dialect, options):
     assert backend.renew([lease]) == {lease.nonce: True}
     assert backend.inspect(lease.name).description == "it's \\ 100 %"
     assert backend.release(lease)
+    # The row is there, and free.
+    again = backend.acquire(claim(lease.name), None)
+    assert again.token > lease.token
+    assert backend.try_acquire(claim(lease.name)) is None
+    assert backend.acquire(claim(lease.name), clock() + 0.3) is None
+    assert backend.verify(again)
+    assert backend.release(again)
     assert backend.sweep()
 
 

@@ -19,6 +19,7 @@ class _Link:
         self.client = client
         self.server = server
         self.harmed = False  # bytes are missing: it can never be of use again
+        self.forgotten = False  # the server's bytes lead nowhere
         self.reply_is_lost: threading.Event | None = None
         self._open_ends = 2
 
@@ -52,6 +53,7 @@ class Proxy:
         self._drops_requests = False
         self._drops_replies = False
         self._losing: tuple[bytes, threading.Event] | None = None
+        self._forgetting: bytes | None = None
         self._listener: socket.socket | None = None
         self._listen()
 
@@ -101,6 +103,14 @@ class Proxy:
         with self._lock:
             self._losing = (to, event)
         return event
+
+    def forget(self, asked: bytes) -> None:
+        """Swallow all replies, from the next request that contains ``asked``, on its connection.
+
+        Both sides believe that it is open, as where a firewall has forgotten it.
+        """
+        with self._lock:
+            self._forgetting = asked
 
     def heal(self) -> None:
         """Forward again; connections from which bytes are missing are cut."""
@@ -161,6 +171,8 @@ class Proxy:
                 link.harmed |= dropped
                 if not dropped and self._losing and self._losing[0] in data:
                     link.reply_is_lost, self._losing = self._losing[1], None
+                if self._forgetting is not None and self._forgetting in data:
+                    link.forgotten, self._forgetting = True, None
             if not dropped:
                 _pass_on(data, link.server)
         self._ended(link, link.server)
@@ -169,7 +181,7 @@ class Proxy:
         while data := _received(link.server):
             with self._lock:
                 lost = link.reply_is_lost
-                dropped = self._drops_replies
+                dropped = self._drops_replies or link.forgotten
                 link.harmed |= dropped
             if lost:
                 lost.set()  # before the client can notice

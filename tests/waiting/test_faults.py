@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from distlock import Lock, LockUnavailable
+from distlock import Lock, LockUnavailable, locks
 from distlock.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
@@ -98,6 +98,34 @@ def test_a_network_that_is_cut_for_a_moment(proxied, kind, actor, engine, name):
     eventually(lambda: engine.holding() == 1)
     assert not future.done()
     engine.reaches_waiting(1)
+
+
+def test_a_connection_that_the_network_forgets(proxied, kind, actor, engine, name):
+    """The server has said that the lock is ours, to nobody."""
+    outside = actor().take(name, lease=60)
+    actor().lock(name).start("acquire")
+    engine.reaches_line(1)
+    network = proxied(kind)
+    network.forget(b"distlock waits")
+    future = actor("thread").lock(name).start("acquire")
+    engine.reaches_waiting(1)
+    (session,) = engine.idents()
+    engine.cancel(session)  # as an administrator does; the answer is lost
+    eventually(lambda: engine.idents() not in ([session], []))
+    assert not future.done()
+    outside.verify()
+
+
+def test_whoever_gives_up_on_a_connection_that_the_network_forgets(
+    proxied, kind, actor, engine, using, name
+):
+    outside = actor().take(name, lease=60)
+    network = proxied(kind)
+    network.forget(b"distlock waits")
+    assert actor("thread").lock(name).acquire(timeout=0.3) is False
+    eventually(lambda: not locks[using]._room.waiters)
+    engine.reaches_line(0)
+    outside.verify()
 
 
 def test_a_session_that_an_administrator_ends(behind, holder, engine):

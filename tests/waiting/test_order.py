@@ -1,5 +1,7 @@
 """First come, first served, among processes, and one of them at a time."""
 
+import pytest
+
 from distlock import Lock
 from tests.contract.actors import PATIENCE
 
@@ -40,6 +42,18 @@ def test_whoever_tries_once_does_not_stand_in_line(actor, engine, name):
     assert actor().tries(name) is False
     assert engine.line() == 1
     assert not waiting.done()
+
+
+@pytest.mark.parametrize("timeout", [1e-9, 0.0002, 0.001])
+@pytest.mark.parametrize("owner", [None, "order-42"])
+def test_a_free_lock_is_had_in_no_time_also_where_it_was_waited_for(engine, name, timeout, owner):
+    """However little time the caller has left, there is one look at the lock."""
+    with engine.taken_by_hand(engine_alias("default"), name), Lock(name) as lock:
+        assert lock.acquire(blocking=False)
+        lock.release()
+    for _ in range(5):
+        assert Lock(name, owner=owner).acquire(timeout=timeout)
+        Lock(name, owner=owner).release()
 
 
 def test_the_next_is_woken_by_the_release_itself(actor, engine, name):

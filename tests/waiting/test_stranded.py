@@ -3,6 +3,10 @@
 import signal
 
 from distlock import Lock, locks
+from distlock.backends.database.waiting.rows import Glance
+from distlock.backends.database.waiting.waiter import Waiter
+from distlock.clock import clock
+from distlock.lease import Claim, Owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
@@ -119,3 +123,13 @@ def test_a_named_owner_is_let_in_while_it_waits(actor, engine, name):
     adopted = actor().lock(name, owner="order-42")
     assert adopted.acquire(timeout=PATIENCE)
     assert adopted.token == waiting.token + 1 or adopted.token > 0
+
+
+def test_who_is_seen_to_have_the_lock_may_have_got_it_after_us(using, name):
+    """Our own grant may have ended before its answer came: the lease is counted from the asking."""
+    claim = Claim(name, Owner("key", "host", 1, "thread"), 6.0)
+    waiter = Waiter(locks[using]._room, claim, None)
+    seen_at = clock() + 1
+    waiter.seen_well(seen_at, Glance(name, "other", 7, 5.0))
+    assert waiter._granted_after(8) == seen_at
+    assert waiter._granted_after(6) == waiter.since

@@ -23,9 +23,12 @@ from distlock.threads import start
 Options = dict[str, Any]
 
 _MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
-# Time limits for locks are in seconds, see ROW_WAIT. The second one is about whole tables.
+# Time limits for locks are in seconds, see ROW_WAIT. The second one is about whole tables. What
+# takes a lock counts on assignments being made one after the other, which ORACLE, for one, is not
+# the mode for; others read '' as NULL.
 _MYSQL = (
-    "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1"
+    "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1,"
+    " sql_mode = 'STRICT_TRANS_TABLES'"
 )
 _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"

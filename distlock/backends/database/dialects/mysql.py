@@ -14,6 +14,7 @@ _LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
 # Assignments are made from left to right, and later ones see what earlier ones have assigned:
 # the first decides, the others look at what it decided, and owner and expires_at, by which it was
 # decided, come last. https://dev.mysql.com/doc/refman/8.4/en/update.html
+# Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see _VERDICT.
 _MINE = "nonce = VALUES(nonce)"
 _TAKE = f"""
 INSERT INTO {TABLE}
@@ -35,6 +36,9 @@ ON DUPLICATE KEY UPDATE
 """
 
 
+_VERDICT = "IF(owner = %(owner)s, nonce, '') AS nonce, token"
+
+
 class MySQL(TextDialect):
     """MySQL, which has to be asked for the row after it was written, in the same packet.
 
@@ -47,7 +51,7 @@ class MySQL(TextDialect):
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
-    TAKE: ClassVar[str] = f"{_TAKE}; SELECT nonce, token FROM {TABLE} WHERE `lock` = %(lock)s"
+    TAKE: ClassVar[str] = f"{_TAKE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
 
     def duration(self, seconds: float) -> int:
         return whole(seconds, 1_000_000)
@@ -60,4 +64,4 @@ class MySQL(TextDialect):
 class MariaDB(MySQL):
     """MariaDB, which returns the row that it wrote."""
 
-    TAKE: ClassVar[str] = f"{_TAKE} RETURNING nonce, token"
+    TAKE: ClassVar[str] = f"{_TAKE} RETURNING {_VERDICT}"

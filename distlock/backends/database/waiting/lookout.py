@@ -34,7 +34,7 @@ _RETRY_PAUSE = 0.2
 _FIRST_CALL_PAUSE, _LONGEST_CALL_PAUSE = 0.02, 1.0
 #: Seconds that the thread stays after the last wait.
 _LINGER = 1.0
-#: How many looks a session may be unknown to the server before it is given up.
+#: How many looks in a row may find the server not busy with a question before that is given up.
 _MISSES = 2
 
 
@@ -156,14 +156,16 @@ class Lookout:
     def _consider(
         self, waiter: Waiter, row: Glance | None, in_the_way: bool | None, sent_at: float
     ) -> None:
-        if not waiter.blocked:
+        if not waiter.blocked_since(sent_at):
+            waiter.missed = 0
             return
         if in_the_way is None:
             waiter.missed += 1
             if waiter.missed >= _MISSES and (place := waiter.place):
                 place.hang_up()  # it does not know yet that the server has lost it
             return
-        waiter.seen_well(sent_at, held_by_other=row is not None and not row.open_to(waiter.claim))
+        held_by_other = row is not None and not row.open_to(waiter.claim)
+        waiter.seen_well(sent_at, row if held_by_other else None)
         longest = self._room.native.longest_wait
         if row is None or row.is_held_by(waiter.claim) or row.untaken_for(_GRACE):
             self._call(waiter, Why.TAKE)

@@ -50,7 +50,8 @@ class MySQL(Native):
     def look(self, table: str, names: Collection[str]) -> Statement:
         marks = ", ".join(["%s"] * len(names))
         return Statement(
-            "SELECT `lock`, owner, TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
+            "SELECT `lock`, owner, token,"
+            " TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
             f" FROM {table} WHERE `lock` IN ({marks})",
             tuple(names),
         )
@@ -76,5 +77,7 @@ class MySQL(Native):
     def sessions(self, idents: Collection[int]) -> Statement:
         marks = ", ".join(["%s"] * len(idents))
         return Statement(
-            f"SELECT id, 0 FROM information_schema.processlist WHERE id IN ({marks})", tuple(idents)
+            f"SELECT id, 0 FROM information_schema.processlist WHERE id IN ({marks})"
+            " AND command NOT IN ('Sleep', 'Killed')",
+            tuple(idents),
         )

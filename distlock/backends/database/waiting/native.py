@@ -74,11 +74,11 @@ class Native(ABC):
 
     @abstractmethod
     def look(self, table: str, names: Collection[str]) -> Statement:
-        """Ask for name, owner and seconds until the lease ends; < 0: since that, or since freed."""
+        """Ask for name, owner, token, and seconds until the lease ends, or since then, below 0."""
 
     @abstractmethod
     def sessions(self, idents: Collection[int]) -> Statement:
-        """Return those sessions that are there, and whether each is in someone's way (0 or 1)."""
+        """Return those sessions that run something, and whether each is in someone's way (0, 1)."""
 
     @abstractmethod
     def signed(self, mark: str, first: str) -> Statement:

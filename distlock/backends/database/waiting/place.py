@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-from distlock.backends.database.errors import Cancelled
+from distlock.backends.database.errors import Cancelled, StatementFailed
 from distlock.backends.database.session import Session
 from distlock.backends.database.statements import Answer, Statement
 from distlock.backends.database.waiting.native import Native
+from distlock.clock import clock
 
 _NOTHING = Statement("SELECT 1")
+
+#: Seconds that one who is called out of a wait has to come.
+_DEAF = 1.0
 
 
 class Place:
@@ -29,7 +34,8 @@ class Place:
         self.last_name: str | None = None  # of the lock that it belongs to
         self._calling = threading.Lock()
         self._waiting: object = None  # who waits here, while the server keeps us waiting
-        self._called = False
+        self._asked_at = 0.0  # when that began
+        self._called_at: float | None = None  # first, during the last question
 
     @property
     def usable(self) -> bool:
@@ -53,7 +59,7 @@ class Place:
         self._settle()
         self.last_name, self.last_key = name, self.key_of(name)
         packet = self.native.queue(self.last_key, take)
-        self._waiting = waiter
+        self._asked_at, self._waiting = clock(), waiter
         try:
             return self.session.exchange(packet._replace(sql=sign + packet.sql), None)[-1]
         finally:
@@ -70,7 +76,7 @@ class Place:
         steps = [self.native.sleep(seconds), statement.sql] if seconds else [statement.sql]
         packet = statement._replace(sql="; ".join(f"{sign}{step}" for step in steps))
         self._settle()
-        self._waiting = waiter
+        self._asked_at, self._waiting = clock(), waiter
         try:
             return self.session.run(packet, seconds + self.limit)
         finally:
@@ -81,8 +87,15 @@ class Place:
         self.key = self.last_key
 
     def find_out(self) -> None:
-        """Ask whether the native lock that was waited for is ours."""
-        if self.last_key and self.run(self.native.has_entered(self.last_key)).rows[0][0]:
+        """Ask whether the native lock that was waited for is ours; hangs up if that is not told."""
+        if not self.last_key:
+            return
+        try:
+            answer = self.run(self.native.has_entered(self.last_key))
+        except StatementFailed:
+            self.hang_up()  # it could be entered twice, and left once
+            raise
+        if answer.rows[0][0]:
             self.entered()
 
     def leave(self, free: Statement | None = None) -> Answer | None:
@@ -100,12 +113,19 @@ class Place:
         return answer
 
     def call_out(self, waiter: object, run: Callable[[Statement], object]) -> bool:
-        """End the wait of ``waiter`` through ``run``, on another session; False if it has ended."""
+        """End the wait of ``waiter`` through ``run``, on another session; False if it has ended.
+
+        One that has been called before and does not come is hung up on. MariaDB, called between two
+        statements of a packet, may announce an answer that it does not give.
+        """
         with self._calling:
             if self._waiting is not waiter:
                 return False
-            self._called = True
-            run(self.native.call_out(self.ident))
+            self._called_at = self._called_at or clock()
+            if clock() - self._called_at < _DEAF:
+                run(self.native.call_out(self.ident))
+            else:
+                self.hang_up()
             return True
 
     def hang_up(self) -> None:
@@ -116,15 +136,15 @@ class Place:
         """Leave for good. The server gives the native lock to the next one."""
         self.session.close()
 
-    def waits(self, waiter: object) -> bool:
-        """Return whether the server keeps ``waiter`` waiting here."""
-        return self._waiting is waiter
+    def waits(self, waiter: object, since: float = math.inf) -> bool:
+        """Return whether the server keeps ``waiter`` waiting here, by one question since then."""
+        return self._waiting is waiter and self._asked_at <= since
 
     def _settle(self) -> None:
         """Make sure that no call is under way that would end a statement it was not meant for."""
         with self._calling:
-            if not self._called:
+            if self._called_at is None:
                 return
-            self._called = False
+            self._called_at = None
         with suppress(Cancelled):
             self.session.run(_NOTHING, self.limit)

@@ -95,7 +95,7 @@ class PostgreSQL(Native):
 
     def look(self, table: str, names: Collection[str]) -> Statement:
         return Statement(
-            "SELECT lock, owner,"
+            "SELECT lock, owner, token,"
             " EXTRACT(EPOCH FROM expires_at - clock_timestamp())::double precision"
             f" FROM {table} WHERE lock = ANY(%s)",
             (list(names),),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
@@ -12,7 +13,7 @@ from contextlib import suppress
 from functools import partial
 
 from distlock.backends.database import errors
-from distlock.backends.database.pool import Pool
+from distlock.backends.database.pool import SHORTEST_LIMIT, Pool
 from distlock.backends.database.statements import Answer
 from distlock.backends.database.waiting.crew import Crew
 from distlock.backends.database.waiting.lookout import Lookout
@@ -22,7 +23,7 @@ from distlock.backends.database.waiting.places import Places
 from distlock.backends.database.waiting.rows import Rows
 from distlock.backends.database.waiting.sign import FIRST, MARK, read
 from distlock.backends.database.waiting.waiter import Waiter
-from distlock.clock import clock
+from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable
 from distlock.lease import Claim, Lease, Waiting
 from distlock.owners import is_named
@@ -130,7 +131,8 @@ class Room:
 
     def _try(self, claim: Claim, deadline: float | None) -> Lease | None:
         """Take the lock if it is free and nobody waits for it."""
-        if self._places.had(claim.name):
+        patient = left(deadline, math.inf) > SHORTEST_LIMIT
+        if patient and not is_named(claim.owner) and self._places.had(claim.name):
             return None  # the queue itself will tell, in one round trip less
         sent_at = clock()
         try:

@@ -32,13 +32,14 @@ class Glance(NamedTuple):
 
     name: str
     owner: str
+    token: int
     remaining: float
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> Glance:
         """Read a row of the answer to ``Native.look()``."""
-        name, owner, remaining = row
-        return cls(str(name), str(owner), float(remaining))
+        name, owner, token, remaining = row
+        return cls(str(name), str(owner), int(token), float(remaining))
 
     def open_to(self, claim: Claim) -> bool:
         """Return whether the claim can be granted now."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from distlock.backends.database import errors
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.waiting.promise import Promise
+from distlock.backends.database.waiting.rows import Glance
 from distlock.backends.database.waiting.sign import sign
 from distlock.clock import clock
 from distlock.exceptions import LockError, LockUnavailable
@@ -56,8 +57,8 @@ class Waiter(Promise):
         self._began = clock()
         self.since = self._began  # it stands in the queue
         self.why: Why | None = None  # it was called out
-        self.missed = 0  # how often the server did not know its session
-        self._sent_at = self.since  # not before this moment can it have been granted
+        self.missed = 0  # how often the server did not know of its question
+        self._seen = (0.0, 0)  # when someone else was seen to have the lock, and that one's token
         self._trouble_since: float | None = None
         self._begun = False
         self._adrift = False  # a session that was given up may still stand in the queue
@@ -89,18 +90,20 @@ class Waiter(Promise):
 
     # The lookout's side
 
-    @property
-    def blocked(self) -> bool:
-        """Whether it stands in the server's queue."""
+    def blocked_since(self, moment: float) -> bool:
+        """Return whether the server keeps it waiting by the same question as at that moment."""
         place = self.place
-        return place is not None and place.waits(self)
+        return place is not None and place.waits(self, moment)
 
-    def seen_well(self, sent_at: float, *, held_by_other: bool) -> None:
-        """Note that by a look sent at ``sent_at`` all was well with the wait."""
+    def seen_well(self, sent_at: float, holder: Glance | None) -> None:
+        """Note that by a look sent at ``sent_at`` all was well with the wait.
+
+        ``holder`` is who has the lock, if it is another one.
+        """
         self._trouble_since = None
         self.missed = 0
-        if held_by_other:
-            self._sent_at = max(self._sent_at, sent_at)
+        if holder is not None:
+            self._seen = (sent_at, holder.token)
 
     # The thread
 
@@ -134,10 +137,10 @@ class Waiter(Promise):
         if why is Why.TAKE and self._take():
             return
         if place.key is None:
-            self.since = self._sent_at = clock()
+            self.since = clock()
             token = self.room.rows.queue(place, self.claim, self, self._sign(place))
             if token is not None:
-                return self._deliver(token, self._sent_at)
+                return self._deliver(token, self._granted_after(token))
         if place.key is not None:
             self._wait_at_the_head(place)
         elif self.why is None:
@@ -192,6 +195,14 @@ class Waiter(Promise):
             self.room.undo(lease)
         elif self.for_loop:
             watchdog.add(lease.duration, self.abandon)
+
+    def _granted_after(self, token: int) -> float:
+        """Return a moment after which the queue's grant was made, the later the better.
+
+        Who was seen to have the lock may have got it after us, if our answer was long in coming.
+        """
+        seen_at, older = self._seen
+        return max(seen_at, self.since) if token > older else self.since
 
     def _sign(self, place: Place) -> str:
         key, first = place.key_of(self.claim.name), place.key is not None
