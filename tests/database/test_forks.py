@@ -1,14 +1,19 @@
 """Sessions that are open, or in use, when the process forks."""
 
+import contextlib
+import json
 import os
+import stat
 import threading
 import traceback
 
 import pytest
+from django.db.backends.signals import connection_created
 
+from distlock.backends.database.session import _server_id
 from distlock.backends.database.statements import Statement
 from tests.database.conftest import SERVERS
-from tests.database.speaking import claim, speaking
+from tests.database.speaking import claim, eventually, speaking
 from tests.databases import ALIASES
 
 
@@ -84,3 +89,166 @@ def fork_and_leave_by_the_door(database, name):
 def test_the_end_of_the_child_ends_no_session_of_the_parent(kind, make, name, child):
     make()
     child(fork_and_leave_by_the_door, ALIASES[kind], name).finish()
+
+
+#: a session that the server has, and one that it is at work for
+THERE = {
+    "mariadb": "SELECT COUNT(*) FROM information_schema.processlist WHERE id = %(ident)s",
+    "postgresql": "SELECT COUNT(*) FROM pg_stat_activity WHERE pid = %(ident)s",
+}
+BUSY = {
+    "mariadb": " AND info LIKE 'SELECT SLEEP%%'",
+    "postgresql": " AND state = 'active' AND query LIKE '%%pg_sleep%%'",
+}
+
+
+def sockets():
+    """The sockets of this process, whatever their descriptors."""
+    found = set()
+    for fd in os.listdir("/dev/fd"):
+        with contextlib.suppress(OSError):  # the folder's own
+            status = os.fstat(int(fd))
+            if stat.S_ISSOCK(status.st_mode):
+                found.add(status.st_ino)
+    return found
+
+
+def fork():
+    """Fork; in the parent, a function that tells which of some sockets the child has, too."""
+    (asked, ask), (answered, answer) = os.pipe(), os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.close(ask)  # or there would be no end to wait for when the parent dies
+            theirs = set(json.loads(os.read(asked, 10_000)))
+            os.write(answer, json.dumps([*(theirs & sockets())]).encode())
+        finally:
+            os._exit(0)
+
+    def has_of(theirs):
+        os.write(ask, json.dumps([*theirs]).encode())
+        os.waitpid(pid, 0)
+        return set(json.loads(os.read(answered, 10_000)))
+
+    return has_of
+
+
+def fork_in_the_middle_of_a_statement(database):
+    backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
+    before = sockets()
+    session = backend.pool.open(blocking=True)
+    mine = sockets() - before
+    assert mine
+    slow = {"mariadb": "SELECT SLEEP(30)", "postgresql": "SELECT pg_sleep(30)"}[database]
+    look = Statement(THERE[database] + BUSY[database], {"ident": session.ident})
+
+    def ask():
+        with contextlib.suppress(Exception):
+            session.exchange(Statement(slow), None)
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    eventually(lambda: backend.pool.run(look).rows == [(1,)])
+    assert fork()(mine) == set()
+    session.hang_up()
+    asking.join()
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_child_keeps_no_session_open_whose_answer_the_parent_awaits(kind, make, child):
+    """The server would not notice that the parent has died."""
+    make()
+    child(fork_in_the_middle_of_a_statement, ALIASES[kind]).finish()
+
+
+def fork_after_the_driver_closed(database):
+    """The number of its descriptor belongs to something else now, or to nothing."""
+    backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
+    for number_is_taken in (True, False):
+        session = backend.pool.open(blocking=True)
+        number = session.wrapper.connection.fileno()
+        reading, writing = os.pipe()
+        os.set_blocking(reading, False)
+        if number_is_taken:
+            os.dup2(writing, number)
+        else:
+            os.close(number)
+        pid = os.fork()
+        if pid == 0:
+            if number_is_taken:
+                os.write(number, b"mine")
+                os._exit(0)
+            try:
+                os.fstat(number)
+            except OSError:
+                os._exit(0)
+            os._exit(1)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        os.close(writing)
+        if number_is_taken:
+            assert os.read(reading, 10) == b"mine"
+        os.close(reading)
+    backend.close()
+    os._exit(0)  # the driver believes that it has a socket
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_child_leaves_alone_what_is_not_the_drivers_any_more(kind, make, child):
+    make()
+    child(fork_after_the_driver_closed, ALIASES[kind]).finish()
+
+
+def fork_while_opening(database):
+    backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
+    connected, go_on = threading.Event(), threading.Event()
+    idents, opened = [], []
+
+    def connecting(connection, **kwargs):
+        idents.append(_server_id(connection))
+        connected.set()
+        go_on.wait(30)
+
+    def open_session():
+        opened.append(backend.pool.open(blocking=True))
+
+    before = sockets()
+    connection_created.connect(connecting)
+    opening = threading.Thread(target=open_session, daemon=True)
+    opening.start()
+    assert connected.wait(30)
+    has_of = fork()
+    go_on.set()
+    opening.join()
+    (session,) = opened
+    spoiled, ident = idents
+    assert ident == session.ident
+    look = Statement(THERE[database], {"ident": spoiled})
+    eventually(lambda: session.run(look, 5).rows == [(0,)])  # while the child has its socket
+    assert has_of(sockets() - before) == set()
+    session.close()
+    assert sockets() <= before  # nor has a session been left over
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_child_has_no_part_in_a_session_that_was_being_opened(kind, make, child):
+    make()
+    child(fork_while_opening, ALIASES[kind]).finish()
+
+
+def fork_whenever_connecting(database):
+    backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
+
+    def connecting(**kwargs):
+        fork()(())
+
+    connection_created.connect(connecting)
+    with backend.pool.session() as session:
+        assert session.run(Statement("SELECT 5"), 5).rows == [(5,)]
+    backend.close()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_process_that_forks_all_the_time_gets_its_sessions(kind, make, child):
+    make()
+    child(fork_whenever_connecting, ALIASES[kind]).finish()

@@ -77,3 +77,23 @@ class MariaDB(DatabaseServer):
             return list(cursor.fetchall())
         finally:
             connection.close()
+
+
+class SecureMariaDB(MariaDB):
+    """One that speaks TLS with whoever wants to."""
+
+    def django(self, port: int | None = None) -> dict[str, Any]:
+        return {**super().django(port), "OPTIONS": {"ssl_mode": "REQUIRED"}}
+
+    def install(self) -> None:
+        super().install()
+        arguments = "req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=127.0.0.1"
+        files = ("-keyout", str(self.folder / "key.pem"), "-out", str(self.folder / "cert.pem"))
+        self.run(program("openssl"), *arguments.split(), *files)
+
+    def command(self) -> list[str]:
+        return [
+            *super().command(),
+            f"--ssl-cert={self.folder / 'cert.pem'}",
+            f"--ssl-key={self.folder / 'key.pem'}",
+        ]

@@ -14,32 +14,6 @@ from tests.waiting.conftest import TIMEOUT
 NOTICED = 2 + 2 * TIMEOUT + 3
 
 
-@pytest.fixture
-def holder(actor, name):
-    """Another process, which holds the lock."""
-    person = actor()
-    person.lock_held = person.take(name, lease=60)
-    return person
-
-
-@pytest.fixture
-def waiting(holder, actor, engine, name):
-    """Somebody in this process who waits for it without a limit, at the head of the line."""
-    future = actor("thread").lock(name).start("acquire")
-    engine.reaches_line(1)
-    return future
-
-
-@pytest.fixture
-def behind(holder, actor, engine, name):
-    """The same, in the queue behind another process that has the native lock."""
-    actor().lock(name).start("acquire")
-    engine.reaches_line(1)
-    future = actor("thread").lock(name).start("acquire")
-    engine.reaches_waiting(1)
-    return future
-
-
 def in_time(future, began):
     with pytest.raises(LockUnavailable):
         future.result(PATIENCE)

@@ -97,8 +97,11 @@ _MYSQL: dict[int, type[StatementFailed]] = {
     1927: Gone,  # ER_CONNECTION_KILLED
     2006: Gone,  # CR_SERVER_GONE_ERROR
     2013: Gone,  # CR_SERVER_LOST
+    2026: Gone,  # CR_SSL_CONNECTION_ERROR: over TLS it stands for all of these
     2055: Gone,  # CR_SERVER_LOST_EXTENDED
     4031: Gone,  # ER_CLIENT_INTERACTION_TIMEOUT
+    5013: Gone,  # CR_ERR_NET_READ
+    5014: Gone,  # CR_ERR_NET_WRITE
 }
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html

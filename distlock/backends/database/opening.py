@@ -18,10 +18,13 @@ from distlock.backends.database.errors import NoSession, StatementFailed
 from distlock.backends.database.inprocess import LocalSession, gate
 from distlock.backends.database.session import Session
 from distlock.backends.database.statements import Statement
+from distlock.clock import clock
 from distlock.threads import start
 
 Options = dict[str, Any]
 
+#: How many sessions in a row are given up because of forks; then the next one has to do.
+_SPOILED = 2
 _MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
 # Time limits for locks are in seconds, see ROW_WAIT. The second one is about whole tables. What
 # takes a lock counts on assignments being made one after the other, which ORACLE, for one, is not
@@ -115,8 +118,7 @@ def _at_most(options: Options, option: str, seconds: float) -> int:
 
 def _opened(kind: type[Session], wrapper: Any, set_up: str | None, limit: float) -> Session:
     try:
-        wrapper.ensure_connection()
-        session = kind(wrapper)
+        session = _connected(kind, wrapper)
     except (wrapper.Database.Error, DjangoDatabaseError) as error:
         raise NoSession("cannot connect") from (error.__cause__ or error)
     if set_up is not None:
@@ -128,6 +130,27 @@ def _opened(kind: type[Session], wrapper: Any, set_up: str | None, limit: float)
                 raise NoSession(f"cannot set up a session: {error}") from error.__cause__
             raise
     return session
+
+
+def _connected(kind: type[Session], wrapper: Any) -> Session:
+    """Connect, and again if the process forked meanwhile.
+
+    Only what is a session by then is left to the parent. The child of an earlier moment has a
+    socket that the driver alone knows of, and while that is open the server does not notice that
+    the parent has died. Therefore the parent ends such a session itself, which the server is told.
+    """
+    for _ in range(_SPOILED):
+        began = clock()
+        session = _connect(kind, wrapper)
+        if _forked_at < began:
+            return session
+        session.close()
+    return _connect(kind, wrapper)
+
+
+def _connect(kind: type[Session], wrapper: Any) -> Session:
+    wrapper.ensure_connection()
+    return kind(wrapper)
 
 
 def _within(limit: float, opening: Callable[[], Session]) -> Session:
@@ -160,3 +183,16 @@ def _within(limit: float, opening: Callable[[], Session]) -> Session:
         if future.exception() is None:
             future.result().close()
         raise
+
+
+_forked_at = -math.inf
+
+
+def _note_fork() -> None:
+    global _forked_at
+    _forked_at = clock()
+
+
+if hasattr(os, "register_at_fork"):
+    # Before it for what was begun by then, after it for what began while other hooks ran.
+    os.register_at_fork(before=_note_fork, after_in_parent=_note_fork)

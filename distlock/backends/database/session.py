@@ -89,8 +89,8 @@ class Session(Runner):
         # A descriptor of our own: the driver may close its own at any time, and the number would
         # then belong to another socket just when we shut it down. It is none of Python's sockets,
         # which would bring a time limit of their own to the driver's.
-        fd = _fileno(wrapper)
-        self._fd = os.dup(fd) if fd >= 0 else -1
+        self._drivers_fd = _fileno(wrapper)
+        self._fd = os.dup(self._drivers_fd) if self._drivers_fd >= 0 else -1
         self._overran = False
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
@@ -171,11 +171,20 @@ class Session(Runner):
         """After a fork, in the child: let nothing that happens here reach the parent's session."""
         self.usable = False
         _graveyard.append(self)  # a destructor would say goodbye to the server
+        if self._fd < 0:
+            return
         nowhere = os.open(os.devnull, os.O_RDWR)
-        for fd in (self._fd, _fileno(self.wrapper)):
-            if fd >= 0:
-                os.dup2(nowhere, fd, inheritable=False)
+        if self._is_drivers_fd():
+            os.dup2(nowhere, self._drivers_fd, inheritable=False)
+        os.dup2(nowhere, self._fd, inheritable=False)
         os.close(nowhere)
+
+    def _is_drivers_fd(self) -> bool:
+        # The driver itself may refuse to tell: another thread was inside of it at the fork.
+        try:
+            return os.path.sameopenfile(self._drivers_fd, self._fd)
+        except OSError:  # it has closed its own
+            return False
 
 
 def _execute(cursor: Any, statement: Statement) -> list[Answer]:

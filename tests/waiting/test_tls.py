@@ -1,0 +1,89 @@
+"""Sessions that are encrypted: drivers tell of their end in other words."""
+
+import pytest
+from django.db import connections
+
+from distlock import locks
+from distlock.backends.database.statements import Statement
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed
+from tests.databases import ALIASES, migrate, publish
+from tests.servers.mariadb import SecureMariaDB
+
+
+@pytest.fixture(scope="module")
+def kind():
+    return "mariadb"
+
+
+@pytest.fixture(scope="module")
+def mariadb():
+    """In place of the usual one."""
+    alias = ALIASES["mariadb"]
+    usual = dict(connections.settings[alias])
+    with SecureMariaDB() as server:
+        publish(alias, server.django())
+        migrate(alias)
+        yield server
+    publish(alias, usual)
+
+
+def test_sessions_are_encrypted_and_shared(using):
+    pool = locks[using].pool
+    ((_, cipher),) = pool.run(Statement("SHOW STATUS LIKE 'Ssl_cipher'")).rows
+    assert cipher
+    with pool.session() as first:
+        pass
+    with pool.session() as second:
+        assert second is first
+
+
+def test_a_session_that_an_administrator_ends_in_the_queue(behind, engine):
+    (session,) = engine.idents()
+    engine.disconnect(session)
+    eventually(lambda: engine.idents() not in ([session], []))
+    assert not behind.done()
+
+
+def test_a_session_that_an_administrator_ends_at_the_head(waiting, holder, engine):
+    known = engine.sessions()
+    (head,) = [waiter.place.ident for waiter in locks["default"]._room.waiters]
+    engine.disconnect(head)
+    eventually(lambda: engine.sessions() == known - 1 or waiting.done())
+    holder.lock_held.release()
+    assert waiting.result(PATIENCE)
+
+
+def test_a_server_that_is_started_again(waiting, holder, server, kind):
+    server(kind).stop()
+    server(kind).start()
+    passed(0.5)
+    assert not waiting.done()
+    holder.lock_held.release()
+    assert waiting.result(PATIENCE)
+
+
+def test_a_network_that_is_cut_for_a_moment(holder, proxied, kind, actor, engine, name):
+    network = proxied(kind)
+    future = actor("thread").lock(name).start("acquire")
+    engine.reaches_line(1)
+    network.cut()
+    passed(0.5)
+    assert not future.done()
+    holder.lock_held.release()
+    assert future.result(PATIENCE)
+
+
+def test_what_may_be_repeated_is_tried_on_a_fresh_session(using, engine):
+    used = []
+
+    def work(session, until):
+        used.append(session.ident)
+        if len(used) == 1:
+            before = engine.sessions()
+            engine.disconnect(session.ident)
+            eventually(lambda: engine.sessions() < before)
+        return session.run(Statement("SELECT 7"), 5).rows
+
+    assert locks[using].pool.do(work) == [(7,)]
+    assert len(set(used)) == 2
