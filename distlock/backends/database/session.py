@@ -171,6 +171,7 @@ class Session(Runner):
         """After a fork, in the child: let nothing that happens here reach the parent's session."""
         self.usable = False
         _graveyard.append(self)  # a destructor would say goodbye to the server
+        self._closing = threading.Lock()  # another thread may have been closing it
         if self._fd < 0:
             return
         nowhere = os.open(os.devnull, os.O_RDWR)
