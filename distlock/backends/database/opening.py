@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import socket
+import threading
 from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -18,6 +17,7 @@ from distlock.backends.database.errors import NoSession, StatementFailed
 from distlock.backends.database.inprocess import LocalSession, gate
 from distlock.backends.database.session import Session
 from distlock.backends.database.statements import Statement
+from distlock.bell import Bell
 from distlock.threads import start
 
 Options = dict[str, Any]
@@ -129,31 +129,53 @@ def _opened(kind: type[Session], wrapper: Any, set_up: str | None, limit: float)
 
 def _within(limit: float, opening: Callable[[], Session]) -> Session:
     """Open on a thread of its own, and do not wait for longer than the limit."""
-    future: Future[Session] = Future()
-
-    def run() -> None:
-        try:
-            session = opening()
-        except BaseException as error:
-            with contextlib.suppress(InvalidStateError):  # nobody waits any more
-                future.set_exception(error)
-            return
-        try:
-            future.set_result(session)
-        except InvalidStateError:
-            session.close()
-
-    start(run, "distlock-connect")
+    arrival = _Arrival(opening)
     try:
-        return future.result(limit)
-    except BaseException as error:
-        if future.cancel():
-            if isinstance(error, TimeoutError):
-                raise NoSession(f"cannot connect within {limit:.3g} s") from None
-            raise
-        # It came at the last moment, or it failed.
-        if isinstance(error, TimeoutError):
-            return future.result()
-        if future.exception() is None:
-            future.result().close()
+        start(arrival.run, "distlock-connect")
+        return arrival.result(limit)
+    except BaseException:
+        arrival.abandon()
         raise
+
+
+class _Arrival:
+    """A session that another thread opens, and closes if nobody wants it any more."""
+
+    def __init__(self, opening: Callable[[], Session]) -> None:
+        self._opening = opening
+        self._mutex = threading.Lock()
+        self._over = Bell()
+        self._unwanted = False
+        self._session: Session | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            session = self._opening()
+        except BaseException as error:
+            self._error = error
+        else:
+            with self._mutex:
+                self._session = session
+                unwanted = self._unwanted
+            if unwanted:
+                session.close()
+        self._over.ring()
+
+    def result(self, limit: float) -> Session:
+        if self._over.wait(limit) and self._error is not None:
+            raise self._error
+        with self._mutex:
+            session = self._session
+            self._unwanted = session is None
+        if session is None:
+            raise NoSession(f"cannot connect within {limit:.3g} s")
+        return session
+
+    def abandon(self) -> None:
+        """Want it no more. Doing it twice does no harm."""
+        with self._mutex:
+            self._unwanted = True
+            session = self._session
+        if session is not None:
+            session.close()
