@@ -7,6 +7,8 @@ import uuid
 from contextlib import suppress
 
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
+from distlock.withdrawals import Withdrawals
+from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 
 
@@ -144,3 +146,16 @@ def test_while_being_told_of_a_loss(backend):
             yield lock
 
     others_get_it(left(interrupted_everywhere(leave, prepare=take_and_lose)))
+
+
+def test_claims_are_taken_back_although_an_earlier_one_was_interrupted(backend):
+    def claim_for(name):
+        return Lock(name)._terms.wish(backend, name).claim
+
+    for moment in itertools.count(1):
+        withdrawals, first, second = Withdrawals(), claim_for("first"), claim_for("second")
+        over = not interrupted(lambda: withdrawals.add(backend, first), moment)  # noqa: B023
+        withdrawals.add(backend, second)
+        eventually(lambda: not withdrawals._pending)  # noqa: B023
+        if over:
+            return

@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -58,8 +59,13 @@ def open_session(
                 " nobody would see the locks of others. Use a file, or for the threads of one"
                 " process 'file:locks?mode=memory&cache=shared'."
             )
-        with gate.closed:
-            return _opened(LocalSession, wrapper, "PRAGMA busy_timeout = 0", limit)
+        try:
+            with gate.closed:
+                return _opened(LocalSession, wrapper, "PRAGMA busy_timeout = 0", limit)
+        except BaseException:
+            with suppress(Exception):  # there may be none yet
+                wrapper.connection.close()
+            raise
     set_up: str | None = None
     before: tuple[str, ...] = ()
     if wrapper.vendor == "mysql":
