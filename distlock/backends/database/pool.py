@@ -127,16 +127,14 @@ class Pool:
 
     def close(self) -> None:
         """Close the sessions that nobody uses now, and the others when they are given back."""
-        self._close_forgotten()
+        closer = Permit()
+        self._close_forgotten(closer)
         with self._mutex:
             free = [session for session, _ in self._free]
-            for session in free:
-                session.usable = False  # should the rest be interrupted, it is not lent again
-            self._lent.clear()
+            self._lent = dict.fromkeys(free, ref(closer))
+            self._free = []
         for session in free:
-            session.close()
-        with self._mutex:
-            self._free = [kept for kept in self._free if kept[0] not in free]
+            self._close(session)
 
     # What a loan consists of
 
@@ -165,9 +163,7 @@ class Pool:
                     watchdog.add(keep, self._reap)
                     self._reaping = True
         if not wanted:
-            session.close()
-            with self._mutex:
-                self._lent.pop(session, None)
+            self._close(session)
 
     def give_back_permit(self, permit: Permit) -> None:
         """Let another thread ask. Doing it twice does no harm."""
@@ -183,7 +179,7 @@ class Pool:
 
     def _take(self, permit: Permit, fresh: bool) -> Session | None:
         """Return a free session that is alive as far as can be told without asking."""
-        self._close_forgotten()
+        self._close_forgotten(permit)
         settings = connections[self.database].settings_dict
         while (session := self._pop(ref(permit))) is not None:
             # Where one session was dead, others that have waited most likely are, too; and the
@@ -207,16 +203,21 @@ class Pool:
                     return session
         return None
 
-    def _close_forgotten(self) -> None:
+    def _close_forgotten(self, closer: Permit) -> None:
         """Close what an interrupt has kept its borrower from giving back."""
         with self._mutex:
             forgotten = [session for session, permit in self._lent.items() if permit() is None]
             if forgotten:
+                self._lent.update(dict.fromkeys(forgotten, ref(closer)))
                 self._free = [free for free in self._free if free[0] not in forgotten]
         for session in forgotten:
-            session.close()
-            with self._mutex:
-                self._lent.pop(session, None)
+            self._close(session)
+
+    def _close(self, session: Session) -> None:
+        """Close what is lent to the caller, who alone may do so; drivers do not bear two."""
+        session.close()
+        with self._mutex:
+            self._lent.pop(session, None)
 
     @property
     def idle(self) -> float:
@@ -230,7 +231,8 @@ class Pool:
         with self._mutex:
             now = clock()
             kept = [(session, since) for session, since in self._free if now - since < keep]
-            reaped = [session for session, since in self._free if now - since >= keep]
+            old = [session for session, since in self._free if now - since >= keep]
+            reaped = [session for session in old if session not in self._lent]
             self._free = kept
             self._reaping = bool(kept)
             if kept:
