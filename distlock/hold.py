@@ -78,6 +78,12 @@ class Hold:
         """Seconds for which the lock has to stay taken, whether its holder leaves it or not."""
         return left(self.had_at + self.at_least, self.at_least)
 
+    def free(self, deadline: float | None = None) -> bool:
+        """Free the lock, now or when its time is over; False if it is no longer held."""
+        if rest := self.rest:
+            return self.backend.keep(self.lease, rest, deadline)
+        return self.backend.release(self.lease, deadline)
+
     @property
     def alive(self) -> bool:
         """Whether any of those who entered still runs."""

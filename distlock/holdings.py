@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable
+from contextlib import suppress
 
 from distlock.asking import aask, ask
 from distlock.events import atell, tell
@@ -38,42 +37,37 @@ class Holdings:
 
     # The way in
 
+    # An interrupt within contextlib would leave a generator behind, and with it what that is to
+    # clean up, for as long as anybody knows the error: the ways in and out do without.
+
     def acquire(self, wish: Wish, *, wait: bool, deadline: float | None) -> bool:
         """Enter the lock; False if someone else has it (until ``deadline``, if ``wait``)."""
         while not self._reenter(wish):
-            with self._entry(wish) as entry:
-                if not self._turns.take(entry.turn, wait=wait, limited=deadline is not None):
-                    return False
-                if not entry.turn.wait(deadline):
-                    return False
-                if entry.turn.joined:
-                    continue
-                entry.asked = True
-                entry.lease = ask(wish.backend, wish.claim, wait=wait, deadline=deadline)
-                if entry.lease is None:
-                    return False
-                self._admit(wish, entry.lease, entry.turn)
-                tell(lock_acquired, wish.backend, entry.lease)
-            return True
+            entry = Entry(wish, self._turns)
+            try:
+                self._get(entry, wait, deadline)
+            except LockError:
+                raise
+            except BaseException as error:
+                self._fail(entry, error)
+                raise
+            if not entry.turn.joined:
+                return entry.lease is not None
         return True
 
     async def aacquire(self, wish: Wish, *, wait: bool, deadline: float | None) -> bool:
         """See acquire()."""
         while not self._reenter(wish):
-            with self._entry(wish) as entry:
-                if not self._turns.take(entry.turn, wait=wait, limited=deadline is not None):
-                    return False
-                if not await entry.turn.await_(deadline):
-                    return False
-                if entry.turn.joined:
-                    continue
-                entry.asked = True
-                entry.lease = await aask(wish.backend, wish.claim, wait=wait, deadline=deadline)
-                if entry.lease is None:
-                    return False
-                self._admit(wish, entry.lease, entry.turn)
-                await atell(lock_acquired, wish.backend, entry.lease)
-            return True
+            entry = Entry(wish, self._turns)
+            try:
+                await self._aget(entry, wait, deadline)
+            except LockError:
+                raise
+            except BaseException as error:
+                self._fail(entry, error)
+                raise
+            if not entry.turn.joined:
+                return entry.lease is not None
         return True
 
     def _reenter(self, wish: Wish) -> bool:
@@ -91,21 +85,47 @@ class Holdings:
             self._keeper.enter(hold, wish.alive, wish.at_least)
             return True
 
-    @contextmanager
-    def _entry(self, wish: Wish) -> Iterator[Entry]:
-        """Leave nothing behind of a wish that is not fulfilled, whichever way that ends."""
-        entry, turns = Entry(wish), self._turns
+    def _get(self, entry: Entry, wait: bool, deadline: float | None) -> None:
+        """Have the wish fulfilled, unless it is in vain."""
+        wish = entry.wish
         try:
-            yield entry
-            if entry.lease is None:
-                turns.leave(entry.turn)
-        except BaseException as error:
-            if turns is not self._turns:
-                raise  # in the child of a fork: the wish is the parent's
-            # Interrupted, cancelled, left without an answer: it may have been granted all the same.
-            unknown = entry.asked and not (isinstance(error, LockUnavailable) and not error.sent)
-            _undo(error, self._abandon, entry, unknown)
+            if entry.line_up(wait, deadline) and entry.turn.wait(deadline):
+                entry.asked = not entry.turn.joined
+            if entry.asked:
+                entry.lease = ask(wish.backend, wish.claim, wait=wait, deadline=deadline)
+            if entry.lease is not None:
+                self._admit(wish, entry.lease, entry.turn)
+                tell(lock_acquired, wish.backend, entry.lease)
+            else:
+                entry.turns.leave(entry.turn)
+        except LockError as error:
+            self._fail(entry, error)  # an interrupt may come meanwhile; it is then repeated
             raise
+
+    async def _aget(self, entry: Entry, wait: bool, deadline: float | None) -> None:
+        """See _get()."""
+        wish = entry.wish
+        try:
+            if entry.line_up(wait, deadline) and await entry.turn.await_(deadline):
+                entry.asked = not entry.turn.joined
+            if entry.asked:
+                entry.lease = await aask(wish.backend, wish.claim, wait=wait, deadline=deadline)
+            if entry.lease is not None:
+                self._admit(wish, entry.lease, entry.turn)
+                await atell(lock_acquired, wish.backend, entry.lease)
+            else:
+                entry.turns.leave(entry.turn)
+        except LockError as error:
+            self._fail(entry, error)
+            raise
+
+    def _fail(self, entry: Entry, error: BaseException) -> None:
+        """Leave nothing behind of a wish that ended with an error."""
+        if entry.turns is not self._turns:
+            return  # in the child of a fork: the wish is the parent's
+        # Interrupted, cancelled, left without an answer: it may have been granted all the same.
+        unknown = entry.asked and not (isinstance(error, LockUnavailable) and not error.sent)
+        _undo(error, self._abandon, entry, unknown)
 
     def _admit(self, wish: Wish, lease: Lease, turn: Turn) -> None:
         hold = Hold(
@@ -125,18 +145,21 @@ class Holdings:
 
     def _abandon(self, entry: Entry, unknown: bool) -> None:
         """Take back what has come of a wish, or may have, and let the next one come."""
-        if self._dismiss(entry.wish):
+        if self._dismiss(entry):
             if unknown:
                 self._withdrawals.add(entry.wish.backend, entry.wish.claim)
             self._turns.leave(entry.turn)
 
-    def _dismiss(self, wish: Wish) -> bool:
+    def _dismiss(self, entry: Entry) -> bool:
         """Leave the hold, if there is one yet; False if others entered it by the owner's name."""
+        claim = entry.wish.claim
         with self._mutex:
-            hold = self._holds.get((wish.key, wish.claim.owner.key))
-            if hold is None or hold.lease.nonce != wish.claim.nonce:
+            hold = self._holds.get((entry.wish.key, claim.owner.key))
+            if hold is None or hold.lease.nonce != claim.nonce:
                 return True
-            hold.count -= 1
+            if not entry.dismissed:
+                entry.dismissed = True
+                hold.count -= 1
         if hold.count:
             return False
         self._discard(hold)
@@ -154,22 +177,54 @@ class Holdings:
     def release(self, key: Key, owner: Owner) -> bool:
         """Leave one level; True if that was the last one. See Lock.release()."""
         hold = self._held_or_lost(key, owner)
-        with self._exit(hold):
-            if not self._leave(key, hold):
-                return False
-            self._freed(hold, _free(hold))
-        tell(lock_released, hold.backend, hold.lease)
-        return True
+        try:
+            was_last = self._go(key, hold)
+        except LockError:
+            raise
+        except BaseException as error:
+            self._fail_to_go(hold, error)
+            raise
+        if was_last:
+            tell(lock_released, hold.backend, hold.lease)
+        return was_last
 
     async def arelease(self, key: Key, owner: Owner) -> bool:
         """See release()."""
         hold = self._held_or_lost(key, owner)
-        with self._exit(hold):
-            if not self._leave(key, hold):
-                return False
-            self._freed(hold, await in_thread(_free, hold))
-        await atell(lock_released, hold.backend, hold.lease)
-        return True
+        try:
+            was_last = await self._ago(key, hold)
+        except LockError:
+            raise
+        except BaseException as error:
+            self._fail_to_go(hold, error)
+            raise
+        if was_last:
+            await atell(lock_released, hold.backend, hold.lease)
+        return was_last
+
+    def _go(self, key: Key, hold: Hold) -> bool:
+        """Leave one level, and nothing behind of the last one; True if this was it."""
+        try:
+            if was_last := self._leave(key, hold):
+                self._freed(hold, hold.free())
+            if hold.count == 0:
+                hold.on_end()
+        except LockError as error:
+            self._fail_to_go(hold, error)  # an interrupt may come meanwhile; it is then repeated
+            raise
+        return was_last
+
+    async def _ago(self, key: Key, hold: Hold) -> bool:
+        """See _go()."""
+        try:
+            if was_last := self._leave(key, hold):
+                self._freed(hold, await in_thread(hold.free))
+            if hold.count == 0:
+                hold.on_end()
+        except LockError as error:
+            self._fail_to_go(hold, error)
+            raise
+        return was_last
 
     def release_soon(self, key: Key, owner: Owner) -> None:
         """Leave one level for someone who is gone, without making the caller wait.
@@ -183,25 +238,18 @@ class Holdings:
 
         start(leave, "distlock-undo")
 
-    @contextmanager
-    def _exit(self, hold: Hold) -> Iterator[None]:
-        """Leave nothing behind of a hold whose last level is left, whichever way that ends."""
-        try:
-            yield
-            if hold.count == 0:
-                hold.on_end()
-        except (LockNotHeld, LockLost):
-            if hold.count == 0:
-                hold.on_end()
-            raise
-        except BaseException as error:
-            if hold.count == 0:
-                _undo(error, self._give_up, hold)
-            raise
+    def _fail_to_go(self, hold: Hold, error: BaseException) -> None:
+        """Leave nothing behind of a hold whose last level was left with an error."""
+        if hold.count:
+            return
+        if isinstance(error, (LockNotHeld, LockLost)):
+            hold.on_end()
+        else:
+            _undo(error, self._give_up, hold)
 
     def _give_up(self, hold: Hold) -> None:
         self._discard(hold)
-        leave = partial(_free, hold) if hold.rest else None
+        leave = hold.free if hold.rest else None
         self._withdrawals.add(hold.backend, hold.lease.claim, leave)
         hold.on_end()
 
@@ -266,15 +314,8 @@ class Holdings:
         return hold
 
 
-def _free(hold: Hold, deadline: float | None = None) -> bool:
-    """Free a lock, now or when its time is over; False if it is no longer held."""
-    if rest := hold.rest:
-        return hold.backend.keep(hold.lease, rest, deadline)
-    return hold.backend.release(hold.lease, deadline)
-
-
 def _undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
-    """Clean up after an error."""
+    """Clean up after an error. What is called may be called twice."""
     if isinstance(error, GeneratorExit):
         # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
         start(call, "distlock-undo", *args)

@@ -161,8 +161,8 @@ class Keeper:
             self._looks = [look for look in self._looks if self._counts(look[0], look[2])]
             heapq.heapify(self._looks)
         if when < self._sleeps_until:
-            self._sleeps_until = when
             self._changed.notify()
+            self._sleeps_until = when  # last: an interrupt may have come before it was notified
 
     # Renewing
 

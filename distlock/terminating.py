@@ -16,6 +16,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
+from distlock.bell import Bell
 from distlock.exceptions import LockLost
 from distlock.lease import Lease
 from distlock.owners import gevent_patched
@@ -107,21 +108,21 @@ class ByAnAsynchronousException(Terminator):
     def __init__(self) -> None:
         super().__init__()
         self._ident = threading.get_ident()
-        self._sent = threading.Event()
+        self._sent = Bell()
 
     def _raise(self, loss: LockLost) -> None:
         # A class: Python makes the exception itself.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
             ctypes.c_ulong(self._ident), ctypes.py_object(LockLost)
         )
-        self._sent.set()
+        self._sent.ring()
 
     def _await(self) -> None:
-        # It was set before the event was, so it comes at the next call of a function, if it has not
+        # It was set before the bell rang, so it comes at the next call of a function, if it has not
         # come yet. To take it back would leave CPython 3.11 looking for it before every call, and,
         # where a profiler or tracer raises an error, for ever.
         with suppress(LockLost):
-            self._sent.wait()
+            self._sent.wait(threading.TIMEOUT_MAX)
             _nothing()
 
 

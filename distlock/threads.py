@@ -6,6 +6,7 @@ there would stop the very code that is going to release it.
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import os
 import signal
@@ -14,6 +15,8 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import ParamSpec, TypeVar
+
+from distlock.bell import Bell
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -39,8 +42,10 @@ def without_signals() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        # In here, because it also calls the handlers of signals that have just come.
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         yield  # a new thread begins with the mask of the one that starts it
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -58,8 +63,31 @@ def start(call: Callable[..., object], name: str, *args: object) -> threading.Th
 def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
     """See start(), for calls that run other people's code."""
     thread = threading.Thread(target=call, args=args, name=name, daemon=True)
-    thread.start()
+    if threading.current_thread() is threading.main_thread():
+        _start_elsewhere(thread)
+    else:
+        thread.start()
     return thread
+
+
+def _start_elsewhere(thread: threading.Thread) -> None:
+    """Start a thread from one that no signal can interrupt, as it could stop both of them for good.
+
+    ``Thread.start`` waits for an Event; see Bell for what that can come to.
+    """
+    over, problems = Bell(), []
+
+    def begin() -> None:
+        try:
+            thread.start()
+        except BaseException as error:
+            problems.append(error)
+        over.ring()
+
+    _thread.start_new_thread(begin, ())
+    over.wait(threading.TIMEOUT_MAX)
+    if problems:
+        raise problems[0]
 
 
 def submit(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:

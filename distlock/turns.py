@@ -10,6 +10,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 
+from distlock.bell import Bell
 from distlock.clock import left
 from distlock.exceptions import LockDeadlock
 from distlock.lease import Owner
@@ -23,38 +24,44 @@ _LONGEST_WAIT = threading.TIMEOUT_MAX
 class Turn:
     """A place in the queue for one lock."""
 
-    __slots__ = ("_here", "called", "joined", "key", "limited", "owner", "wake")
+    __slots__ = ("_bell", "_gone", "_tell", "called", "joined", "key", "limited", "owner")
 
     def __init__(self, key: Key, owner: Owner) -> None:
         self.key = key
         self.owner = owner
         self.limited = False  # it waits for a limited time
         self.joined = False  # someone else with the same owner's name has got the lock meanwhile
-        self._here = False
         self.called = False  # whether it was told that it is its turn
-        self.wake: Callable[[], object] = lambda: None
+        self._bell = Bell()
+        self._tell: Callable[[], object] = lambda: None
+        self._gone = False  # its event loop was closed: nobody is there
 
-    def come(self) -> None:
-        """Say that it is this one's turn; RuntimeError if nobody waits for it any more."""
-        self._here = True
-        self.wake()
+    def come(self) -> bool:
+        """Say that it is this one's turn; False if nobody waits for it any more."""
+        self._bell.ring()
+        self._tell()
         self.called = True
+        return not self._gone
 
     def wait(self, deadline: float | None) -> bool:
         """Block until it is one's turn; False if ``deadline`` passed before."""
-        if self._here:
-            return True
-        event = threading.Event()
-        self.wake = event.set
-        # It may have come before there was anything to wake.
-        return self._here or event.wait(left(deadline, _LONGEST_WAIT))
+        return self._bell.wait(left(deadline, _LONGEST_WAIT))
 
     async def await_(self, deadline: float | None) -> bool:
         """See wait()."""
         loop = asyncio.get_running_loop()
         event = asyncio.Event()
-        self.wake = lambda: loop.call_soon_threadsafe(event.set)
-        if self._here:
+
+        def tell() -> None:
+            try:
+                loop.call_soon_threadsafe(event.set)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+                self._gone = True
+
+        self._tell = tell
+        if self._bell.rung:  # it may have come before there was anyone to tell
             return True
         try:
             rest = None if deadline is None else left(deadline, _LONGEST_WAIT)
@@ -125,11 +132,7 @@ class Turns:
 
     def _wake(self, turn: Turn) -> bool:
         self._stop_waiting(turn)
-        try:
-            turn.come()
-        except RuntimeError:  # its event loop was closed: nobody is there
-            return False
-        return True
+        return turn.come()
 
     def _stop_waiting(self, turn: Turn) -> None:
         if self._waiting.get(turn.owner.key) is turn:

@@ -8,7 +8,7 @@ from distlock.backends.base import BaseBackend
 from distlock.hold import OnLost
 from distlock.lease import Claim, Lease
 from distlock.owners import Life
-from distlock.turns import Key, Turn
+from distlock.turns import Key, Turn, Turns
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,14 @@ class Wish:
 class Entry:
     """A wish, its place in the queue, and what came of it so far."""
 
-    def __init__(self, wish: Wish) -> None:
+    def __init__(self, wish: Wish, turns: Turns) -> None:
         self.wish = wish
+        self.turns = turns
         self.turn = Turn(wish.key, wish.claim.owner)
         self.asked = False
+        self.dismissed = False  # its level of a hold has been left again
         self.lease: Lease | None = None
+
+    def line_up(self, wait: bool, deadline: float | None) -> bool:
+        """See Turns.take()."""
+        return self.turns.take(self.turn, wait=wait, limited=deadline is not None)

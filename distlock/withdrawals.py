@@ -32,21 +32,22 @@ class Withdrawals:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._pending: dict[str, tuple[BaseBackend, Claim, Leave, float]] = {}
-        self._running = False
+        self._thread: threading.Thread | None = None
 
     def add(self, backend: BaseBackend, claim: Claim, leave: Leave | None = None) -> None:
         """Take the claim back soon, in the way of ``leave``, without making the caller wait."""
         leave = leave or partial(backend.withdraw, claim)
         with self._mutex:
             self._pending[claim.nonce] = (backend, claim, leave, clock() + claim.duration)
-            if self._running:
+            if self._thread is not None and self._thread.is_alive():
                 return
-            self._running = True
-        try:
-            start(self._run, "distlock-withdrawals")
-        except RuntimeError:  # no more threads can be had: the caller has to wait after all
-            self._try_all()
-            self._running = False
+            try:
+                # Interrupted here, the next one starts another thread: two do no harm.
+                self._thread = start(self._run, "distlock-withdrawals")
+                return
+            except RuntimeError:  # no more threads can be had: the caller has to wait after all
+                pass
+        self._try_all()
 
     def _run(self) -> None:
         pause = _FIRST_PAUSE
@@ -54,7 +55,8 @@ class Withdrawals:
             self._try_all()
             with self._mutex:
                 if not self._pending:
-                    self._running = False
+                    if self._thread is threading.current_thread():
+                        self._thread = None
                     return
             time.sleep(pause)
             pause = min(pause * 2, _LONGEST_PAUSE)

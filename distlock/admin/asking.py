@@ -107,11 +107,15 @@ def _submit(
     def run() -> None:
         began = clock()
         try:
-            future.set_result((call(backend, deadline), clock() - began))
+            value, problem = call(backend, deadline), None
         except BaseException as error:
-            future.set_exception(error)
-        finally:
-            _asking.end(alias)
+            problem = error
+        # Before anyone is told, because who waits may have left the future locked: see Bell.
+        _asking.end(alias)
+        if problem is None:
+            future.set_result((value, clock() - began))
+        else:
+            future.set_exception(problem)
 
     try:
         start(run, f"distlock-admin-{alias}")

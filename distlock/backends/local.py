@@ -23,6 +23,9 @@ from distlock.exceptions import LockLost
 from distlock.lease import Claim, Lease, LockInfo, State, Swept
 from distlock.owners import is_kept, is_named, kept
 
+#: Seconds between two looks whether a transaction has been committed.
+_COMMIT_PAUSE = 0.005
+
 
 @dataclass(slots=True)
 class _Held:
@@ -56,7 +59,6 @@ class LocalBackend(BaseBackend):
     def reset(self) -> None:
         """Hold nothing: in the child of a fork, the holds are the parent's."""
         self._mutex = threading.Lock()
-        self._changed = threading.Condition(self._mutex)
         self._held: dict[str, _Held] = {}
         self._of_thread = threading.local()  # the holds that its open transaction is tied to
 
@@ -118,13 +120,16 @@ class LocalBackend(BaseBackend):
         return [info for info in infos if info.state is not State.FREE]
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
-        with self._mutex:
-            held = self._held.get(name)
-            if held is None or held.token != token:
-                return None
-            self._changed.wait_for(lambda: not held.committing)
-            if not self._free(held.claim):
-                return None
+        while True:
+            with self._mutex:
+                held = self._held.get(name)
+                if held is None or held.token != token:
+                    return None
+                if not held.committing:
+                    self._free(held.claim)
+                    break
+            # No condition variable, which an interrupt could leave without the mutex.
+            time.sleep(_COMMIT_PAUSE)
         lease = Lease(held.claim, held.token, held.expires_at)
         if self.listener:
             self.listener.lease_lost(lease, "it was broken")
@@ -170,7 +175,6 @@ class LocalBackend(BaseBackend):
                 raise LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
             if held:
                 held.committing = committing
-            self._changed.notify_all()
 
     def _current(self, claim: Claim) -> _Held | None:
         held = self._held.get(claim.name)

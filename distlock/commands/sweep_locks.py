@@ -10,6 +10,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock.bell import Bell
 from distlock.commands.arguments import add_using, seconds
 from distlock.commands.backends import Backends
 
@@ -58,9 +59,9 @@ def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:
 
 
 @contextmanager
-def _stop_signal() -> Iterator[threading.Event]:
-    """Yield an event that SIGTERM and SIGINT set; the second of them has its usual effect."""
-    stop = threading.Event()
+def _stop_signal() -> Iterator[Bell]:
+    """Yield a bell that SIGTERM and SIGINT ring; the second of them has its usual effect."""
+    stop = Bell()
     if threading.current_thread() is not threading.main_thread():  # only that one gets signals
         yield stop
         return
@@ -71,7 +72,7 @@ def _stop_signal() -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
     def on_signal(number: int, frame: Any) -> None:
-        stop.set()
+        stop.ring()
         restore()
 
     for number in usual:

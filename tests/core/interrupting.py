@@ -1,26 +1,29 @@
 """Interrupts a call at each moment at which Python would deliver a signal."""
 
+import contextlib
 import inspect
 import sys
+import threading
 from pathlib import Path
 
 import distlock
 
-PACKAGE = str(Path(distlock.__file__).parent)
+#: The package, and what of Python's library runs between its lines.
+CODE = (str(Path(distlock.__file__).parent), threading.__file__, contextlib.__file__)
 #: The interpreter looks for signals when it enters a function and when a built-in one returns
 #: (``eval_breaker`` in CPython's ceval.c), but not between any two instructions.
 MOMENTS = {"call", "c_return"}
 
 
 def interrupted(call, moment):
-    """Run ``call`` with a KeyboardInterrupt at the given moment; False if it ended before."""
+    """Run ``call`` with a KeyboardInterrupt at the given moment; None if it ended before."""
     passed = 0
 
     def profile(frame, event, arg):
         nonlocal passed
         if event == "call" and frame.f_code.co_flags & inspect.CO_GENERATOR:
             return  # it may be closed for being garbage, where an error reaches nobody
-        if event in MOMENTS and frame.f_code.co_filename.startswith(PACKAGE):
+        if event in MOMENTS and frame.f_code.co_filename.startswith(CODE):
             passed += 1
             if passed == moment:
                 sys.setprofile(None)
@@ -29,8 +32,8 @@ def interrupted(call, moment):
     sys.setprofile(profile)
     try:
         call()
-    except KeyboardInterrupt:
-        return True
+    except KeyboardInterrupt as interrupt:
+        return interrupt
     finally:
         sys.setprofile(None)
-    return False
+    return None

@@ -1,11 +1,11 @@
 """A child of a fork has nothing to do with what its parent holds, or was doing."""
 
+import asyncio
 import gc
 import os
 import threading
 
 from distlock import Lock, locks
-from distlock.holdings import holdings
 from distlock.signals import lock_acquired
 
 
@@ -54,17 +54,20 @@ def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child():
         lock_acquired.disconnect(receive)
 
 
-async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child():
-    lock = Lock("stock")
-    wish = lock._terms.wish(locks["default"], lock.name)
-    entry = holdings._entry(wish)
-    entry.__enter__().asked = True
+async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child(backend, monkeypatch):
+    async def never(claim, deadline):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(backend, "aacquire", never)
+    waiting = Lock("stock").aacquire()
+    waiting.send(None)  # until the backend has been asked
 
     def collect():
-        nonlocal entry
-        entry = None
+        nonlocal waiting
+        waiting = None
         gc.collect()
         names = {thread.name for thread in threading.enumerate()}
         os._exit(1 if names & {"distlock-undo", "distlock-withdrawals"} else 0)
 
     assert in_child(collect) == 0
+    waiting.close()

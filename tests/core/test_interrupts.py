@@ -2,18 +2,26 @@
 
 import itertools
 import threading
+import time
 import uuid
+from contextlib import suppress
 
-from distlock import Lock
+from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
+from distlock.withdrawals import Withdrawals
+from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 
 
 def interrupted_everywhere(call, prepare=lambda lock: None):
-    """Interrupt ``call(lock)`` at one moment after the other; yield the locks."""
+    """Interrupt ``call(lock)`` at one moment after the other; yield the locks.
+
+    The interrupt is known until the caller goes on, and all that its traceback refers to with it.
+    """
     for moment in itertools.count(1):
         lock = Lock(f"{uuid.uuid4().hex}:{moment}")
         prepare(lock)
-        if not interrupted(lambda: call(lock), moment):  # noqa: B023 - called at once
+        interrupt = interrupted(lambda: call(lock), moment)  # noqa: B023 - called at once
+        if interrupt is None:
             assert moment > 20, "the interrupts did not reach the code"
             while lock.held:
                 lock.release()
@@ -76,3 +84,78 @@ def test_who_waits_is_woken_when_the_turn_before_it_was_interrupted_in_leaving()
     for waiting in waiters:
         waiting.join(30)
         assert not waiting.is_alive()
+
+
+def test_who_was_interrupted_is_out_of_the_way_at_once():
+    """Nothing is left to the garbage collector: while it waits, one would be one's own rival."""
+
+    def there_and_back(lock):
+        lock.acquire()
+        lock.release()
+
+    for lock in interrupted_everywhere(there_and_back):
+        while lock.held:
+            lock.release()
+        others_get_it([lock])
+        assert lock.acquire(timeout=10)
+        lock.release()
+
+
+def held_by_another(lock):
+    """Have another thread hold the lock until it has seen someone wait for it for a moment."""
+
+    def hold():
+        with Lock(lock.name):
+            taken.set()
+            time.sleep(0.01)
+
+    taken = threading.Event()
+    threading.Thread(target=hold).start()
+    assert taken.wait(10)
+
+
+def test_while_waiting_for_another_thread():
+    others_get_it(interrupted_everywhere(Lock.acquire, prepare=held_by_another))
+
+
+def test_while_being_told_that_the_backend_cannot_be_asked(backend, monkeypatch):
+    def refuse(claim, deadline):
+        raise LockUnavailable("not now")
+
+    def try_to_acquire(lock):
+        with suppress(LockUnavailable), monkeypatch.context() as patch:
+            patch.setattr(backend, "acquire", refuse)
+            lock.acquire()
+
+    others_get_it(interrupted_everywhere(try_to_acquire))
+
+
+def test_while_being_told_of_a_loss(backend):
+    def take_and_lose(lock):
+        lock.acquire()
+        backend.force_release(lock.name, lock.token)
+
+    def leave(lock):
+        with suppress(LockLost):
+            lock.release()
+
+    def left(locks):
+        for lock in locks:
+            with suppress(LockLost, LockNotHeld):
+                lock.release()
+            yield lock
+
+    others_get_it(left(interrupted_everywhere(leave, prepare=take_and_lose)))
+
+
+def test_claims_are_taken_back_although_an_earlier_one_was_interrupted(backend):
+    def claim_for(name):
+        return Lock(name)._terms.wish(backend, name).claim
+
+    for moment in itertools.count(1):
+        withdrawals, first, second = Withdrawals(), claim_for("first"), claim_for("second")
+        over = not interrupted(lambda: withdrawals.add(backend, first), moment)  # noqa: B023
+        withdrawals.add(backend, second)
+        eventually(lambda: not withdrawals._pending)  # noqa: B023
+        if over:
+            return

@@ -13,7 +13,7 @@ PACKAGE = Path(distlock.__file__).parent
 
 #: from the words at the bottom to the faces at the top; a module belongs to the longest name
 LAYERS = [
-    ["exceptions", "names", "clock", "fields", "printable"],
+    ["exceptions", "names", "clock", "fields", "printable", "bell"],
     [
         "lease",
         "signals",
@@ -49,6 +49,7 @@ WORDS = {
     "clock",
     "fields",
     "printable",
+    "bell",
     "lease",
     "signals",
     "threads",

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import socket
-from collections.abc import Callable
-from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DjangoDatabaseError
 from django.db import connections
 
+from distlock.backends.database.arrival import arrived
 from distlock.backends.database.errors import NoSession, StatementFailed
 from distlock.backends.database.inprocess import LocalSession, gate
 from distlock.backends.database.session import Session
 from distlock.backends.database.statements import Statement
 from distlock.clock import clock
-from distlock.threads import start
 
 Options = dict[str, Any]
 
@@ -64,8 +62,13 @@ def open_session(
                 " nobody would see the locks of others. Use a file, or for the threads of one"
                 " process 'file:locks?mode=memory&cache=shared'."
             )
-        with gate.closed:
-            return _opened(LocalSession, wrapper, "PRAGMA busy_timeout = 0", limit)
+        try:
+            with gate.closed:
+                return _opened(LocalSession, wrapper, "PRAGMA busy_timeout = 0", limit)
+        except BaseException:
+            with suppress(Exception):  # there may be none yet
+                wrapper.connection.close()
+            raise
     set_up: str | None = None
     before: tuple[str, ...] = ()
     if wrapper.vendor == "mysql":
@@ -78,7 +81,7 @@ def open_session(
         else:
             # A time limit for locks would end the waits for native ones, too.
             set_up = _POSTGRESQL_ONCE.format(0 if blocking else 1)
-    session = _within(limit, lambda: _opened(Session, wrapper, set_up, limit))
+    session = arrived(limit, lambda: _opened(Session, wrapper, set_up, limit))
     session.before = before
     return session
 
@@ -151,38 +154,6 @@ def _connected(kind: type[Session], wrapper: Any) -> Session:
 def _connect(kind: type[Session], wrapper: Any) -> Session:
     wrapper.ensure_connection()
     return kind(wrapper)
-
-
-def _within(limit: float, opening: Callable[[], Session]) -> Session:
-    """Open on a thread of its own, and do not wait for longer than the limit."""
-    future: Future[Session] = Future()
-
-    def run() -> None:
-        try:
-            session = opening()
-        except BaseException as error:
-            with contextlib.suppress(InvalidStateError):  # nobody waits any more
-                future.set_exception(error)
-            return
-        try:
-            future.set_result(session)
-        except InvalidStateError:
-            session.close()
-
-    start(run, "distlock-connect")
-    try:
-        return future.result(limit)
-    except BaseException as error:
-        if future.cancel():
-            if isinstance(error, TimeoutError):
-                raise NoSession(f"cannot connect within {limit:.3g} s") from None
-            raise
-        # It came at the last moment, or it failed.
-        if isinstance(error, TimeoutError):
-            return future.result()
-        if future.exception() is None:
-            future.result().close()
-        raise
 
 
 _forked_at = -math.inf

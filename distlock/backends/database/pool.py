@@ -8,13 +8,16 @@ import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import TracebackType
 from typing import TypeVar
+from weakref import ref
 
 from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.opening import current_settings, open_session
+from distlock.backends.database.permits import Permit, Permits
 from distlock.backends.database.session import Session
 from distlock.backends.database.statements import Answer, Statement
 from distlock.clock import clock, left
@@ -64,8 +67,8 @@ class Pool:
         """Have no sessions; those of before a fork are the parent's."""
         self._mutex = threading.Lock()
         self._free: list[tuple[Session, float]] = []  # with when it was given back; newest last
-        self._lent: set[Session] = set()
-        self._places = threading.BoundedSemaphore(self.sessions)
+        self._lent: dict[Session, ref[Permit]] = {}
+        self._permits = Permits(self.sessions)
         self._reaping = False
 
     def limit(self, deadline: float | None) -> float:
@@ -76,7 +79,7 @@ class Pool:
     def busy(self) -> int:
         """How many sessions are in use now."""
         with self._mutex:
-            return len(self._lent)
+            return sum(permit() is not None for permit in self._lent.values())
 
     def run(self, request: Request, deadline: float | None = None) -> Answer:
         """Run a statement that may be repeated: twice must be as good as once. See do()."""
@@ -97,7 +100,7 @@ class Pool:
         dead = sent = False
         while True:
             try:
-                with self._session(until, fresh=dead) as session:
+                with _Loan(self, until, fresh=dead) as session:
                     return work(session, until)
             except (errors.Gone, errors.Conflict, errors.Cancelled) as failed:
                 sent = failed.sent = failed.sent or sent
@@ -112,7 +115,7 @@ class Pool:
     @contextmanager
     def session(self, deadline: float | None = None) -> Iterator[Session]:
         """Lend a shared session, for statements that answer at once; raises NoSession."""
-        with self._session(clock() + self.limit(deadline)) as session:
+        with _Loan(self, clock() + self.limit(deadline)) as session:
             yield session
 
     def open(self, deadline: float | None = None, *, blocking: bool = False) -> Session:
@@ -124,35 +127,47 @@ class Pool:
 
     def close(self) -> None:
         """Close the sessions that nobody uses now, and the others when they are given back."""
+        closer = Permit()
+        self._close_forgotten(closer)
         with self._mutex:
-            free, self._free = self._free, []
-            self._lent.clear()
-        for session, _ in free:
-            session.close()
+            free = [session for session, _ in self._free]
+            self._lent = dict.fromkeys(free, ref(closer))
+            self._free = []
+        for session in free:
+            self._close(session)
 
-    @contextmanager
-    def _session(self, until: float, *, fresh: bool = False) -> Iterator[Session]:
-        if not self._places.acquire(timeout=self.limit(until)):
+    # What a loan consists of
+
+    def lend(self, permit: Permit, until: float, *, fresh: bool) -> Session:
+        """Return a session for the holder of ``permit``, which is to be given back in any case."""
+        if not self._permits.take(permit, self.limit(until)):
             raise errors.NoSession(f"none of {self.sessions} sessions was free in time")
-        try:
-            with self._lend(self._take(fresh) or self._open(self.limit(until))) as session:
-                yield session
-        finally:
-            self._places.release()
-
-    @contextmanager
-    def _lend(self, session: Session) -> Iterator[Session]:
+        if session := self._take(permit, fresh):
+            return session
+        own = ref(permit)
+        session = self._open(self.limit(until))
         with self._mutex:
-            self._lent.add(session)
-        try:
-            yield session
-        except errors.StatementFailed:
-            raise  # the session knows by itself whether it can go on
-        except BaseException:
-            session.usable = False
-            raise
-        finally:
-            self._give_back(session)
+            self._lent[session] = own
+        return session
+
+    def give_back(self, session: Session) -> None:
+        """Keep a session for the next one if it can still be used, else close it."""
+        keep = self.idle
+        with self._mutex:
+            wanted = session in self._lent and session.usable and keep > 0
+            if wanted:
+                # What is lent is not taken: interrupted here, it is lost to both and closed.
+                self._free.append((session, clock()))
+                self._lent.pop(session)
+                if not self._reaping:
+                    watchdog.add(keep, self._reap)
+                    self._reaping = True
+        if not wanted:
+            self._close(session)
+
+    def give_back_permit(self, permit: Permit) -> None:
+        """Let another thread ask. Doing it twice does no harm."""
+        self._permits.give_back(permit)
 
     def _open(self, limit: float, *, blocking: bool = False) -> Session:
         settings = current_settings(connections[self.database])
@@ -162,32 +177,47 @@ class Pool:
         session.settings = settings
         return session
 
-    def _take(self, fresh: bool) -> Session | None:
+    def _take(self, permit: Permit, fresh: bool) -> Session | None:
         """Return a free session that is alive as far as can be told without asking."""
+        self._close_forgotten(permit)
         settings = connections[self.database].settings_dict
-        while True:
-            with self._mutex:
-                if not self._free:
-                    return None
-                session, _ = self._free.pop()
+        while (session := self._pop(ref(permit))) is not None:
             # Where one session was dead, others that have waited most likely are, too; and the
             # test runner points an alias to another database.
-            if not fresh and session.settings == settings and not session.stale:
+            current = not fresh and session.settings == settings
+            if current and session.usable and not session.stale:
                 return session
-            session.close()
+            session.usable = False
+            self.give_back(session)
+        return None
 
-    def _give_back(self, session: Session) -> None:
-        keep = self.idle
+    def _pop(self, own: ref[Permit]) -> Session | None:
         with self._mutex:
-            wanted = session in self._lent and session.usable and keep > 0
-            self._lent.discard(session)
-            if wanted:
-                self._free.append((session, clock()))
-                if not self._reaping:
-                    self._reaping = True
-                    watchdog.add(keep, self._reap)
-        if not wanted:
-            session.close()
+            while self._free:
+                session, _ = self._free[-1]
+                lent = session in self._lent  # an interrupt came between the two steps of this
+                if not lent:
+                    self._lent[session] = own
+                self._free.pop()
+                if not lent:
+                    return session
+        return None
+
+    def _close_forgotten(self, closer: Permit) -> None:
+        """Close what an interrupt has kept its borrower from giving back."""
+        with self._mutex:
+            forgotten = [session for session, permit in self._lent.items() if permit() is None]
+            if forgotten:
+                self._lent.update(dict.fromkeys(forgotten, ref(closer)))
+                self._free = [free for free in self._free if free[0] not in forgotten]
+        for session in forgotten:
+            self._close(session)
+
+    def _close(self, session: Session) -> None:
+        """Close what is lent to the caller, who alone may do so; drivers do not bear two."""
+        session.close()
+        with self._mutex:
+            self._lent.pop(session, None)
 
     @property
     def idle(self) -> float:
@@ -199,14 +229,55 @@ class Pool:
     def _reap(self) -> None:
         keep = self.idle
         with self._mutex:
-            kept = [(session, since) for session, since in self._free if clock() - since < keep]
-            reaped = [session for session, since in self._free if clock() - since >= keep]
+            now = clock()
+            kept = [(session, since) for session, since in self._free if now - since < keep]
+            old = [session for session, since in self._free if now - since >= keep]
+            reaped = [session for session in old if session not in self._lent]
             self._free = kept
             self._reaping = bool(kept)
             if kept:
                 watchdog.add(kept[0][1] + keep - clock(), self._reap)
         for session in reaped:
             session.close()
+
+
+class _Loan:
+    """A session and the permit to use it, for a ``with`` block.
+
+    No generator: one that an interrupt left behind would be ended by the garbage collector, perhaps
+    while the thread has a mutex that is needed for that.
+    """
+
+    def __init__(self, pool: Pool, until: float, *, fresh: bool = False) -> None:
+        self._pool = pool
+        self._until = until
+        self._fresh = fresh
+        self._permit = Permit()
+        self._session: Session | None = None
+
+    def __enter__(self) -> Session:
+        try:
+            self._session = self._pool.lend(self._permit, self._until, fresh=self._fresh)
+            return self._session
+        except BaseException:
+            self._pool.give_back_permit(self._permit)
+            raise
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        session = self._session
+        assert session is not None
+        try:
+            # After a failed statement the session knows by itself whether it can go on.
+            if exc is not None and not isinstance(exc, errors.StatementFailed):
+                session.usable = False
+            self._pool.give_back(session)
+        finally:
+            self._pool.give_back_permit(self._permit)
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -23,6 +23,7 @@ from distlock.backends.zookeeper.options import Options
 from distlock.backends.zookeeper.requests import Reply
 from distlock.backends.zookeeper.watches import Watches
 from distlock.backends.zookeeper.wire import Wire
+from distlock.bell import Bell
 from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable
 
@@ -170,8 +171,8 @@ class Client:
     def _await_connection(self, ends: float) -> None:
         if self.connected:
             return
-        connected = threading.Event()
-        self.when_connected(connected.set)
+        connected = Bell()
+        self.when_connected(connected.ring)
         if not connected.wait(left(ends, self.options.timeout)) or self.dead:
             error = self.unavailable()
             error.sent = False

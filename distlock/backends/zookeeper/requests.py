@@ -28,6 +28,8 @@ from kazoo.protocol.serialization import (
     write_string,
 )
 
+from distlock.bell import Bell
+
 __all__ = [
     "CreateContainer",
     "CreateInLine",
@@ -141,8 +143,8 @@ class Reply:
 
     def wait(self, seconds: float) -> bool:
         """Block until the answer is there; False if it is not in time."""
-        answered = threading.Event()
-        self.then(lambda _: answered.set())
+        answered = Bell()
+        self.then(lambda _: answered.ring())
         return answered.wait(seconds)
 
     # The wire

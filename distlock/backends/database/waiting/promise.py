@@ -9,12 +9,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from distlock.clock import clock, left
+from distlock.bell import Bell
+from distlock.clock import left
 from distlock.exceptions import LockError
 from distlock.lease import Lease
 
-#: Seconds. Python can miss a Ctrl-C that comes in the moment in which it begins to sleep.
-_LONGEST_SLEEP = 1.0
 _FOR_EVER = 1e9
 
 
@@ -31,8 +30,7 @@ class Promise(ABC):
         #: an event loop waits for it, which may have been stopped for good: nobody can tell
         self.for_loop = False
         self._mutex = threading.Lock()
-        self._answered = threading.Lock()
-        self._answered.acquire()
+        self._answered = Bell()
         self._answer: Lease | LockError | None = None
         self._taken = False
         self._tell: Callable[[], None] = lambda: None
@@ -70,9 +68,7 @@ class Promise(ABC):
 
     def result(self, deadline: float | None) -> Lease | None:
         """Wait for the lease; None if ``deadline`` passes first."""
-        while not self._answered.acquire(timeout=left(deadline, _LONGEST_SLEEP)):
-            if deadline is not None and clock() >= deadline:
-                break
+        self._answered.wait(left(deadline, _FOR_EVER))
         return self._accept()
 
     async def aresult(self, deadline: float | None) -> Lease | None:
@@ -120,6 +116,5 @@ class Promise(ABC):
         return answer
 
     def _end(self) -> None:
-        if not self.over:
-            self.over = True
-            self._answered.release()
+        self.over = True
+        self._answered.ring()

@@ -1,0 +1,84 @@
+"""Ctrl-C, or a worker's time limit, at any moment costs at most the session it came in."""
+
+import itertools
+import threading
+
+import pytest
+
+from distlock.backends.database import opening
+from distlock.backends.database.statements import Statement
+from distlock.clock import clock
+from tests.core.interrupting import interrupted
+from tests.database.speaking import claim, eventually
+
+ONE = Statement("SELECT 1")
+
+
+def interrupted_everywhere(call):
+    """Interrupt a call at one moment after the other; yield after each."""
+    for moment in itertools.count(1):
+        if not interrupted(call, moment):
+            assert moment > 20, "the interrupts did not reach the code"
+            return
+        yield
+
+
+def another_thread_is_served(pool):
+    answers = []
+    thread = threading.Thread(
+        target=lambda: answers.append(pool.run(ONE, clock() + 10).rows), daemon=True
+    )
+    thread.start()
+    thread.join(20)
+    return answers == [[(1,)]]
+
+
+@pytest.mark.parametrize("kept", [True, False], ids=["kept", "opened"])
+def test_in_a_request_leaves_all_sessions_to_the_others(make, kept):
+    pool = make(sessions=1).pool
+
+    def ask():
+        if not kept:
+            pool.close()
+        pool.run(ONE)
+
+    for _ in interrupted_everywhere(ask):
+        assert another_thread_is_served(pool)
+        assert pool.busy == 0
+        assert len(pool._free) <= 1
+
+
+def test_in_taking_and_leaving_a_lock(make, name):
+    backend = make(sessions=1)
+
+    def take_and_leave():
+        backend.release(backend.try_acquire(claim(f"{name}:{next(numbers)}")))
+
+    numbers = itertools.count()
+    for _ in interrupted_everywhere(take_and_leave):
+        assert another_thread_is_served(backend.pool)
+    assert backend.pool.busy == 0
+
+
+def test_in_opening_a_session_leaves_none_open(make, monkeypatch):
+    opened = []
+
+    class Watched(opening.Session):
+        def __init__(self, wrapper):
+            super().__init__(wrapper)
+            opened.append(self)
+
+    class WatchedLocally(opening.LocalSession):
+        def __init__(self, wrapper):
+            super().__init__(wrapper)
+            opened.append(self)
+
+    monkeypatch.setattr(opening, "Session", Watched)
+    monkeypatch.setattr(opening, "LocalSession", WatchedLocally)
+    pool = make().pool
+    had = []
+    for _ in interrupted_everywhere(lambda: had.append(pool.open())):
+        pass
+    had.pop().close()
+    assert not had
+    eventually(lambda: all(session.fileno() < 0 or not session.usable for session in opened))
