@@ -107,6 +107,8 @@ def server(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
 
         def get(kind: str) -> Any:
             found = request.getfixturevalue(kind)
+            if kind in ALIASES:  # the next test's queries must not find it lost
+                after.callback(connections[ALIASES[kind]].close)
             after.callback(found.heal)
             return found
 
