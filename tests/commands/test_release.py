@@ -14,6 +14,9 @@ from distlock.lease import State
 from distlock.signals import lock_broken
 from tests.commands.processes import hold_until_lost
 
+#: what is asked, and what is taken for a yes, has nothing to do with the engine
+on_one_engine = pytest.mark.parametrize("kind", ["sqlite"])
+
 
 class TestWithoutAQuestion:
     def test_breaks_the_hold_and_says_whose(self, local, run, taken):
@@ -95,6 +98,7 @@ class TestAnotherHold:
 
 
 class TestTheQuestion:
+    @on_one_engine
     @pytest.mark.parametrize("answer", ["y\n", "YES\n", " yes \n"])
     def test_answered_with_yes_breaks_the_hold(self, shared, holder, process, answer):
         token = holder("stock").tokens[0]
@@ -102,6 +106,7 @@ class TestTheQuestion:
         assert asking.wait() == 0
         assert shared.inspect("stock").state is State.FREE
 
+    @on_one_engine
     @pytest.mark.parametrize("answer", ["\n", "n\n", "ja\n", "\x04"])
     def test_answered_otherwise_does_nothing(self, shared, holder, process, answer):
         token = holder("stock").tokens[0]
@@ -120,6 +125,7 @@ class TestTheQuestion:
         assert run("release", "stock", f"--token={lock.token}").code == 4
         assert lock.held
 
+    @on_one_engine
     def test_needs_a_terminal(self, shared, holder, process):
         token = holder("stock").tokens[0]
         asking = process("release", "stock", f"--token={token}")
