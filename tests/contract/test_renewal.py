@@ -25,7 +25,7 @@ def test_a_short_lease_outlasts_itself_several_times(actor, name):
     end = clock() + 2.2 * LONGER
 
     async def block_the_loop():
-        time.sleep(1.2 * LONGER)
+        time.sleep(1.2 * LONGER)  # not asyncio's: nothing else runs on this loop meanwhile
 
     blocked = busy_actor.call(block_the_loop)
     while clock() < end:

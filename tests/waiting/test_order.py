@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock import Lock
+from distlock import Lock, locks
 from tests.contract.actors import PATIENCE
 
 
@@ -46,11 +46,17 @@ def test_whoever_tries_once_does_not_stand_in_line(actor, engine, name):
 
 @pytest.mark.parametrize("timeout", [1e-9, 0.0002, 0.001])
 @pytest.mark.parametrize("owner", [None, "order-42"])
-def test_a_free_lock_is_had_in_no_time_also_where_it_was_waited_for(engine, name, timeout, owner):
+def test_a_free_lock_is_had_in_no_time_also_where_it_was_waited_for(
+    actor, engine, using, name, timeout, owner
+):
     """However little time the caller has left, there is one look at the lock."""
-    with engine.taken_by_hand(engine_alias("default"), name), Lock(name) as lock:
-        assert lock.acquire(blocking=False)
-        lock.release()
+    before, waited = actor().take(name), actor("thread").lock(name)
+    got = waited.start("acquire")
+    engine.reaches_line(1)
+    before.release()
+    assert got.result(PATIENCE)
+    waited.release()
+    assert locks[using]._room._places.had(name)
     for _ in range(5):
         assert Lock(name, owner=owner).acquire(timeout=timeout)
         Lock(name, owner=owner).release()

@@ -1,6 +1,10 @@
 """The row decides: whoever has the native lock, a free lock finds its next holder."""
 
+import math
 import signal
+from types import SimpleNamespace
+
+import pytest
 
 from distlock import Lock, locks
 from distlock.backends.database.waiting.rows import Glance
@@ -123,6 +127,22 @@ def test_a_named_owner_is_let_in_while_it_waits(actor, engine, name):
     adopted = actor().lock(name, owner="order-42")
     assert adopted.acquire(timeout=PATIENCE)
     assert adopted.token == waiting.token + 1 or adopted.token > 0
+
+
+@pytest.mark.parametrize("same_question", [True, False])
+def test_one_at_rest_between_two_questions_is_not_taken_for_lost(using, name, same_question):
+    """The server is busy with none of its questions, but each look finds it at another one."""
+    hung_up = []
+    place = SimpleNamespace(
+        ident=0,
+        waits=lambda waiter, since=math.inf: same_question or since == math.inf,
+        hang_up=lambda: hung_up.append(True),
+    )
+    room = locks[using]._room
+    waiter = Waiter(room, Claim(name, Owner("key", "host", 1, "thread"), 6.0), place)
+    for _ in range(3):
+        room.lookout._consider(waiter, None, None, clock())
+    assert bool(hung_up) is same_question
 
 
 def test_who_is_seen_to_have_the_lock_may_have_got_it_after_us(using, name):

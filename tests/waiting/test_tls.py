@@ -10,6 +10,12 @@ from tests.contract.watch import eventually, passed
 from tests.databases import ALIASES, migrate, publish
 from tests.servers.mariadb import SecureMariaDB
 
+# The same here as there.
+from tests.waiting.test_faults import (  # noqa: F401
+    test_a_server_that_is_started_again,
+    test_a_session_that_an_administrator_ends,
+)
+
 
 @pytest.fixture(scope="module")
 def kind():
@@ -38,27 +44,11 @@ def test_sessions_are_encrypted_and_shared(using):
         assert second is first
 
 
-def test_a_session_that_an_administrator_ends_in_the_queue(behind, engine):
-    (session,) = engine.idents()
-    engine.disconnect(session)
-    eventually(lambda: engine.idents() not in ([session], []))
-    assert not behind.done()
-
-
 def test_a_session_that_an_administrator_ends_at_the_head(waiting, holder, engine):
     known = engine.sessions()
     (head,) = [waiter.place.ident for waiter in locks["default"]._room.waiters]
     engine.disconnect(head)
     eventually(lambda: engine.sessions() == known - 1 or waiting.done())
-    holder.lock_held.release()
-    assert waiting.result(PATIENCE)
-
-
-def test_a_server_that_is_started_again(waiting, holder, server, kind):
-    server(kind).stop()
-    server(kind).start()
-    passed(0.5)
-    assert not waiting.done()
     holder.lock_held.release()
     assert waiting.result(PATIENCE)
 

@@ -17,7 +17,7 @@ def arrived(limit: float, opening: Callable[[], Session]) -> Session:
     try:
         start(arrival.run, "distlock-connect")
         return arrival.result(limit)
-    except BaseException:
+    except BaseException:  # also Ctrl-C: the session would be opened for nobody, and stay
         arrival.abandon()
         raise
 

@@ -65,7 +65,7 @@ def open_session(
         try:
             with gate.closed:
                 return _opened(LocalSession, wrapper, "PRAGMA busy_timeout = 0", limit)
-        except BaseException:
+        except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
             with suppress(Exception):  # there may be none yet
                 wrapper.connection.close()
             raise

@@ -259,7 +259,7 @@ class _Loan:
         try:
             self._session = self._pool.lend(self._permit, self._until, fresh=self._fresh)
             return self._session
-        except BaseException:
+        except BaseException:  # also Ctrl-C: there will be no __exit__
             self._pool.give_back_permit(self._permit)
             raise
 

@@ -88,13 +88,12 @@ class Native(ABC):
         and how many seconds ago they came. What the server shows to others only is an empty text.
         """
 
-    #: the engine shows the last statement of a session that rests, so that signed() finds who is
-    #: first; otherwise that one has to rest in a statement
-    shows_idle: ClassVar[bool] = False
-
-    @abstractmethod
     def sleep(self, seconds: float) -> str:
-        """Return the statement that rests for so long."""
+        """Return the statement that rests for so long; "" if the engine shows what rests without.
+
+        Otherwise signed() would not find who is first, who rests between two looks.
+        """
+        return ""
 
     def then(self, *statements: str | Statement) -> Statement:
         """Return one packet that runs the statements one after the other."""

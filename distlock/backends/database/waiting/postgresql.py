@@ -60,7 +60,6 @@ class PostgreSQL(Native):
     """
 
     longest_wait = 600.0
-    shows_idle = True
 
     def key(self, database: str, name: str) -> str:
         return str(int.from_bytes(digest(database, name)[:8], "big", signed=True))
@@ -113,9 +112,6 @@ class PostgreSQL(Native):
             " ORDER BY query_start",
             {"mark": mark, "first": first},
         )
-
-    def sleep(self, seconds: float) -> str:
-        return f"SELECT pg_sleep({seconds:.3f})"
 
     def sessions(self, idents: Collection[int]) -> Statement:
         # Whoever runs a statement has a virtual transaction; another waits for it to end.

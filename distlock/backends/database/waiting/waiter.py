@@ -170,7 +170,7 @@ class Waiter(Promise):
                 rest = _SHORTEST_PAUSE
             pause = min(max((clock() - began) * _EAGERNESS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
             pause = max(min(pause, rest), _SHORTEST_PAUSE)
-            if place.native.shows_idle:
+            if not place.native.sleep(pause):
                 self._pause(pause)
                 pause = 0.0
 
