@@ -37,6 +37,32 @@ def test_what_was_granted_is_taken_back_when_its_renewal_could_not_be_sent(backe
     eventually(lambda: Lock("stock").info().state is State.FREE)
 
 
+def test_what_was_gone_when_it_was_to_be_renewed_is_forgotten_and_asked_for_again(
+    backend, monkeypatch
+):
+    """Or the claim would wait behind what this process keeps of its own first grant."""
+    take, told = backend.try_acquire, []
+
+    def take_slowly(claim, deadline=None):
+        lease = take(claim, deadline)
+        return lease if told else lease.until(clock() + lease.duration / 2)
+
+    def gone(leases, deadline=None):
+        for lease in leases:
+            backend.release(lease)
+        return {lease.nonce: False for lease in leases}
+
+    def forget(lease):
+        assert backend.inspect("stock").state is State.FREE
+        told.append(lease.token)
+
+    monkeypatch.setattr(backend, "try_acquire", take_slowly)
+    monkeypatch.setattr(backend, "renew", gone)
+    monkeypatch.setattr(backend, "forget", forget)
+    with Lock("stock") as lock:
+        assert told == [lock.token - 1]
+
+
 def test_a_lease_that_ends_while_it_is_freed_was_held_to_the_end(backend, monkeypatch):
     free = backend.release
 
