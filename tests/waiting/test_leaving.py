@@ -7,10 +7,12 @@ import threading
 
 import pytest
 
-from distlock import Lock, locks
+from distlock import Lock, LockUnavailable, locks
 from distlock.backends.database.waiting.lookout import Lookout
+from distlock.backends.database.waiting.room import Room
 from distlock.holdings import holdings
 from distlock.lease import State
+from distlock.watchdog import watchdog
 from tests.children import say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, waits
@@ -26,6 +28,11 @@ def held(actor, name):
 def nobody_waits(engine):
     """Return whether no native lock is held or waited for, and no thread waits here."""
     engine.reaches_line(0)
+    return no_thread_waits()
+
+
+def no_thread_waits():
+    """Return whether there is no thread here that would wait in a server."""
     eventually(
         lambda: (
             not any(
@@ -137,6 +144,49 @@ def test_an_event_loop_that_is_stopped_for_good(held, engine, using, name):
     loop.close()
 
 
+def test_an_answer_that_nobody_took_calls_nobody_out_later(held, engine, using, name, monkeypatch):
+    """A stopped event loop has a lease's time to take the answer; if it had, no more is to do."""
+    told = []
+    call_out = Lookout.call_out
+    monkeypatch.setattr(Lookout, "call_out", lambda *args: told.append(args) or call_out(*args))
+    watches = watchdog._watches
+    before = set(watches)
+    loop = asyncio.new_event_loop()
+    task = loop.create_task(Lock(name).aacquire())
+    while engine.line() < 1:
+        loop.run_until_complete(asyncio.sleep(0.01))
+    loop.close()
+    held.release()
+    assert nobody_waits(engine)
+    for watch in watches - before:
+        watch.action()
+    assert not [waiter for _, waiter in told if waiter.claim.name == name]
+    task._log_destroy_pending = False
+    task.get_coro().close()
+
+
+def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
+    held, actor, engine, using, name, monkeypatch
+):
+    """Nobody could hang up on it: it must not begin to wait behind others."""
+    first = actor().lock(name).start("acquire")
+    engine.reaches_line(1)
+    open_place = Room.open_place
+
+    def open_and_fail(room):
+        place = open_place(room)
+        for waiter in room.waiters:
+            waiter.fail(LockUnavailable("the database does not answer"))
+        return place
+
+    monkeypatch.setattr(Room, "open_place", open_and_fail)
+    with pytest.raises(LockUnavailable):
+        Lock(name).acquire(timeout=PATIENCE)
+    assert no_thread_waits()
+    held.release()
+    assert first.result(PATIENCE)
+
+
 def test_a_grant_that_comes_too_late_is_given_back(held, engine, using, name, monkeypatch):
     """The time is up, but the server has not been told when the lock becomes free."""
     told = []
@@ -144,7 +194,7 @@ def test_a_grant_that_comes_too_late_is_given_back(held, engine, using, name, mo
     monkeypatch.setattr(Lookout, "call_out", lambda self, waiter: told.append((self, waiter)))
     first = Lock(name)
     assert first.acquire(timeout=0.3) is False
-    ((lookout, waiter),) = told
+    ((lookout, waiter),) = [call for call in told if call[1].claim.name == name]
     held.release()
     engine.reaches_line(0)
     eventually(lambda: locks[using].inspect(name).state is State.FREE)

@@ -32,6 +32,7 @@ class Promise(ABC):
         self._mutex = threading.Lock()
         self._answered = Bell()
         self._answer: Lease | LockError | None = None
+        self._served = False  # it was answered in time: nobody stands in a queue for it any more
         self._taken = False
         self._tell: Callable[[], None] = lambda: None
 
@@ -49,6 +50,7 @@ class Promise(ABC):
             if self.over:
                 return False
             self._answer = answer
+            self._served = True
             self._end()
         self._tell()
         return True
@@ -102,7 +104,7 @@ class Promise(ABC):
             self._end()
         if isinstance(answer, Lease):
             self.give_back(answer)
-        else:
+        elif not self._served:
             self.leave()
 
     def _accept(self) -> Lease | None:

@@ -133,6 +133,8 @@ class Waiter(Promise):
                 place = self.place = self.room.open_place()
             except errors.NoSession as failed:
                 return self._wait_outside(failed)
+            if self.over:  # see fail(), which has found no place to hang up on
+                return
         why, self.why = self.why, None
         if why is Why.TAKE and self._take():
             return
