@@ -66,6 +66,8 @@ def _stop_signal() -> Iterator[Bell]:
         yield stop
         return
     usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A shell has what it runs in the background ignore Ctrl-C, which is meant for others then.
+    usual = {number: handler for number, handler in usual.items() if handler != signal.SIG_IGN}
 
     def restore() -> None:
         for number, handler in usual.items():

@@ -61,6 +61,21 @@ class TestAgainAndAgain:
         sweeping.signal(number)
         assert (sweeping.finish(), sweeping.errors) == ([], "")
 
+    def test_goes_on_where_ctrl_c_is_meant_for_others(self, shared, process, abandoned):
+        """A shell has what it runs in the background ignore it."""
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            sweeping = process("sweep", "--every", "0.05")
+        finally:
+            signal.signal(signal.SIGINT, before)
+        assert sweeping.line() == "default: 0 expired, 0 removed"
+        sweeping.signal(signal.SIGINT)
+        abandoned("stock")
+        while sweeping.line() != "default: 1 expired, 0 removed":
+            pass
+        sweeping.signal(signal.SIGTERM)
+        sweeping.finish()
+
     def test_sweeps_until_then(self, shared, process, abandoned):
         sweeping = process("sweep", "--every", "0.05")
         assert sweeping.line() == "default: 0 expired, 0 removed"
