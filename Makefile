@@ -6,6 +6,8 @@
 
 SHELL := /bin/bash
 .DELETE_ON_ERROR:
+# Tests start hundreds of processes, each of which would compile the whole project again.
+unexport PYTHONDONTWRITEBYTECODE
 
 # Each Python has its own Django, see requirements.txt.
 BASE := 3.11

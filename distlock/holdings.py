@@ -128,15 +128,7 @@ class Holdings:
         _undo(error, self._abandon, entry, unknown)
 
     def _admit(self, wish: Wish, lease: Lease, turn: Turn) -> None:
-        hold = Hold(
-            wish.backend,
-            lease,
-            alive=wish.alive,
-            at_least=wish.at_least,
-            renews=wish.renews,
-            on_lost=wish.on_lost,
-            on_end=lambda: self._turns.leave(turn),
-        )
+        hold = wish.fulfilled(lease, lambda: self._turns.leave(turn))
         with self._mutex:
             self._holds[wish.key, lease.owner.key] = hold
         self._keeper.keep(hold)

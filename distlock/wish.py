@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from distlock.backends.base import BaseBackend
-from distlock.hold import OnLost
+from distlock.hold import Hold, OnLost
 from distlock.lease import Claim, Lease
 from distlock.owners import Life
 from distlock.turns import Key, Turn, Turns
@@ -25,6 +26,18 @@ class Wish:
     @property
     def key(self) -> Key:
         return self.backend.alias, self.claim.name
+
+    def fulfilled(self, lease: Lease, on_end: Callable[[], None]) -> Hold:
+        """Return the hold that was wished for; ``on_end`` is called once nobody has it."""
+        return Hold(
+            self.backend,
+            lease,
+            alive=self.alive,
+            at_least=self.at_least,
+            renews=self.renews,
+            on_lost=self.on_lost,
+            on_end=on_end,
+        )
 
 
 class Entry:

@@ -135,28 +135,26 @@ def test_a_module_opens_with_what_it_is_for(path):
 @pytest.mark.parametrize("path", modules(), ids=dotted)
 def test_a_module_stays_short(path):
     """At most 250 lines that are neither blank nor comment nor docstring."""
-    tree = ast.parse(path.read_text())
-    lines = {
-        node.lineno + offset
-        for node in ast.walk(tree)
-        if isinstance(node, (ast.stmt, ast.expr)) and not is_docstring(node, tree)
-        for offset in range(node.end_lineno - node.lineno + 1 if is_simple(node) else 1)
+    text = path.read_text()
+    said = {
+        line
+        for docstring in docstrings(ast.parse(text))
+        for line in range(docstring.lineno, docstring.end_lineno + 1)
     }
+    lines = [
+        number
+        for number, line in enumerate(text.splitlines(), 1)
+        if line.strip() and not line.lstrip().startswith("#") and number not in said
+    ]
     assert len(lines) <= 250
 
 
-def is_simple(node):
-    return isinstance(node, ast.expr) or not hasattr(node, "body")
-
-
-def is_docstring(node, tree):
-    return any(
-        node is first or node is first.value
-        for parent in ast.walk(tree)
-        if isinstance(parent, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef))
-        for first in parent.body[:1]
-        if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant)
-    )
+def docstrings(tree):
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)):
+            for first in node.body[:1]:
+                if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+                    yield first
 
 
 def test_the_words_import_nothing_above_them():
