@@ -24,12 +24,29 @@ from tests.servers.zookeeper import ZooKeeper
 pytest_plugins = ["tests.fixtures"]
 
 _TESTS = Path(__file__).parent
-#: faults, crashes and programs: what they try is the work of servers and of the system
-_ONCE = {_TESTS / name for name in ("ground", "running", "waiting", "withstand", "zookeeper")}
+#: browsers, commands, faults and crashes: what they try is the work of programs and servers
+_ONCE = [
+    _TESTS / name
+    for name in [
+        "admin/browser",
+        "commands",
+        "ground",
+        "running",
+        "waiting",
+        "withstand",
+        "zookeeper",
+    ]
+]
 
 _DATABASE_BACKEND = "distlock.backends.database.DatabaseBackend"
 _LOCAL_BACKEND = "distlock.backends.local.LocalBackend"
 _ZOOKEEPER_BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
+
+_HANDLERS: dict[int, Callable[..., object]] = {
+    signal.SIGINT: signal.default_int_handler,
+    signal.SIGQUIT: lambda *_: None,
+    signal.SIGHUP: lambda *_: None,
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -37,16 +54,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    # What a shell runs in the background ignores Ctrl-C, and so would every process begun here.
-    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What a shell runs in the background ignores Ctrl-C, and so would every process begun here:
+    # only what is ignored is inherited.
+    for number, handler in _HANDLERS.items():
+        if signal.getsignal(number) == signal.SIG_IGN:
+            signal.signal(number, handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to the runs on other Pythons their share of the tests that need only one of them."""
     part, parts = map(int, config.getoption("share").split("/"))
     for item in items:
-        if _TESTS / item.path.relative_to(_TESTS).parts[0] in _ONCE:
+        if any(item.path.is_relative_to(folder) for folder in _ONCE):
             item.add_marker("once")
     once = [item for item in items if item.get_closest_marker("once")]
     # File by file, because the tests of a file share what takes long to start; in an order without
