@@ -14,6 +14,8 @@ from tests.database.conftest import SERVERS
 from tests.database.counting import statements
 from tests.database.speaking import claim, someone
 
+pytestmark = pytest.mark.once
+
 MANY = 10_000
 
 

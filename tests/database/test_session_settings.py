@@ -11,6 +11,8 @@ from distlock.clock import clock
 from tests.database.speaking import claim
 from tests.databases import ALIASES
 
+pytestmark = pytest.mark.once
+
 NAPS = {"mariadb": "SELECT SLEEP(.2)", "postgresql": "SELECT pg_sleep(.2)"}
 
 

@@ -14,6 +14,8 @@ from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.database.speaking import claim, eventually
 
+pytestmark = pytest.mark.once
+
 ONE = Statement("SELECT 1")
 
 

@@ -12,6 +12,8 @@ from tests.database.counting import statements
 from tests.database.speaking import claim, eventually, someone
 from tests.database.test_renewal import grant_many
 
+pytestmark = pytest.mark.once
+
 
 def age(sql, kind, days, where="1 = 1"):
     """Let rows look as if all had happened some days ago."""
