@@ -10,6 +10,7 @@ import pytest
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.database.waiting.lookout import Lookout
 from distlock.backends.database.waiting.room import Room
+from distlock.backends.database.waiting.waiter import Waiter
 from distlock.holdings import holdings
 from distlock.lease import State
 from distlock.watchdog import watchdog
@@ -106,11 +107,17 @@ def test_one_killed_in_the_middle_of_the_line(held, actor, engine, name):
     assert waiting[2].result(PATIENCE)
 
 
-def test_an_event_loop_that_is_closed_while_a_task_waits(held, engine, using, name):
+def task_in_line(engine, waiting):
+    """Return an event loop of its own, at rest, and a task of it that stands in the queue."""
     loop = asyncio.new_event_loop()
-    task = loop.create_task(Lock(name).aacquire())
+    task = loop.create_task(waiting)
     while engine.line() < 1:
         loop.run_until_complete(asyncio.sleep(0.01))
+    return loop, task
+
+
+def test_an_event_loop_that_is_closed_while_a_task_waits(held, engine, using, name):
+    loop, task = task_in_line(engine, Lock(name).aacquire())
     loop.close()
     held.release()
     assert nobody_waits(engine)
@@ -120,11 +127,8 @@ def test_an_event_loop_that_is_closed_while_a_task_waits(held, engine, using, na
 
 
 def test_a_task_that_is_dropped_unfinished(held, engine, using, name):
-    loop = asyncio.new_event_loop()
     waiting = Lock(name).aacquire()
-    task = loop.create_task(waiting)
-    while engine.line() < 1:
-        loop.run_until_complete(asyncio.sleep(0.01))
+    loop, task = task_in_line(engine, waiting)
     task._log_destroy_pending = False
     waiting.close()
     assert nobody_waits(engine)
@@ -133,10 +137,7 @@ def test_a_task_that_is_dropped_unfinished(held, engine, using, name):
 
 def test_an_event_loop_that_is_stopped_for_good(held, engine, using, name):
     """Nobody fetches the lock that was granted: when its lease ends, nothing is left of it."""
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(Lock(name, lease=1).aacquire())
-    while engine.line() < 1:
-        loop.run_until_complete(asyncio.sleep(0.01))
+    loop, task = task_in_line(engine, Lock(name, lease=1).aacquire())
     held.release()
     eventually(lambda: locks[using].inspect(name).state is not State.HELD)
     assert nobody_waits(engine)
@@ -149,17 +150,14 @@ def test_an_answer_that_nobody_took_calls_nobody_out_later(held, engine, using, 
     told = []
     call_out = Lookout.call_out
     monkeypatch.setattr(Lookout, "call_out", lambda *args: told.append(args) or call_out(*args))
-    watches = watchdog._watches
-    before = set(watches)
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(Lock(name).aacquire())
-    while engine.line() < 1:
-        loop.run_until_complete(asyncio.sleep(0.01))
+    loop, task = task_in_line(engine, Lock(name).aacquire())
     loop.close()
     held.release()
     assert nobody_waits(engine)
-    for watch in watches - before:
-        watch.action()
+    for action in [watch.action for watch in watchdog._watches]:
+        waiter = getattr(action, "__self__", None)
+        if isinstance(waiter, Waiter) and waiter.claim.name == name:
+            action()  # as if the lease had ended
     assert not [waiter for _, waiter in told if waiter.claim.name == name]
     task._log_destroy_pending = False
     task.get_coro().close()
