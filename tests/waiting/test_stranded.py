@@ -112,7 +112,7 @@ def test_a_row_that_is_deleted_by_hand(actor, engine, server, kind, name):
 
 
 def test_a_named_owner_is_let_in_past_the_native_lock(actor, engine, name):
-    """Another process that says its name takes the lock over; the first one keeps that one."""
+    """Another process that says its name takes the lock over, past the queue."""
     held = actor().take(name)
     others = [actor().lock(name) for _ in range(2)]
     others[0].start("acquire")
