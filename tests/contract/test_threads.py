@@ -11,7 +11,8 @@ from distlock import Lock, LockTimeout
 from distlock.clock import clock
 from tests.contract.actors import PATIENCE
 
-LEASE = 0.9  # seconds
+LEASE = 3.0  # seconds
+WAIT = 0.4  # seconds
 SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1}
 
 
@@ -37,7 +38,7 @@ def busy(using, name, lease):
             taken.update(look())
         asyncio.run(try_(using, name))
         taken.update(look())
-        ends = clock() + LEASE
+        ends = clock() + LEASE / 3 + WAIT  # until it has been renewed
         while clock() < ends:
             taken.update(look())
     return taken
@@ -45,14 +46,14 @@ def busy(using, name, lease):
 
 def wait(using, name):
     """Wait in vain, and for what is free."""
-    with pytest.raises(LockTimeout), Lock(name, using=using, timeout=LEASE / 2):
+    with pytest.raises(LockTimeout), Lock(name, using=using, timeout=WAIT):
         pass
     with Lock(f"{name}:other", using=using):
         pass
 
 
 async def try_(using, name):
-    assert not await Lock(name, using=using).aacquire(timeout=LEASE / 4)
+    assert not await Lock(name, using=using).aacquire(timeout=WAIT / 2)
 
 
 def look():
@@ -63,8 +64,11 @@ def look():
 
 def unblocked(thread):
     try:
-        status = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+        text = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
     except OSError:  # it has ended
         return set()
-    mask = next(line.split()[1] for line in status.splitlines() if line.startswith("SigBlk:"))
-    return {number.name for number in SIGNALS if not int(mask, 16) >> (number - 1) & 1}
+    status = dict(line.split(":\t", 1) for line in text.splitlines())
+    if status["Threads"] == "0":  # it is ending: its process and its mask are gone already
+        return set()
+    mask = int(status["SigBlk"], 16)
+    return {number.name for number in SIGNALS if not mask >> (number - 1) & 1}

@@ -97,9 +97,9 @@ def test_an_ensemble_serves_without_its_leader():
         ensemble.leader.kill()
         survivors = [member for member in ensemble.members if member.running]
         assert len(survivors) == 2
+        assert ensemble.leader in survivors
         for member in survivors:
             member.await_answer()
-        assert ensemble.leader in survivors
         ensemble.heal()
         assert all(member.answers() for member in ensemble.members)
 

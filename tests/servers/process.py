@@ -20,24 +20,27 @@ HOST = "127.0.0.1"
 #: Seconds in which a server has to answer after its start.
 START_LIMIT = 60.0
 
-_given_out: set[int] = set()
+_claims: list[socket.socket] = []
 
 
 def free_port() -> int:
     """Return a port that nobody listens on, and that outgoing connections do not use either.
 
     A client that keeps trying to reach a stopped server on an ephemeral port connects to itself
-    sooner or later.
+    sooner or later. The port stays this process's own, also while its server is down: other runs
+    of the tests see the claim, which is a name that the kernel forgets with the process.
     """
     for port in random.sample(range(20000, 32000), 1000):
-        with socket.socket() as probe:
-            try:
+        claim = socket.socket(socket.AF_UNIX)
+        try:
+            claim.bind(f"\0distlock-tests-{port}")
+            with socket.socket() as probe:
                 probe.bind((HOST, port))
-            except OSError:
-                continue
-        if port not in _given_out:
-            _given_out.add(port)
-            return port
+        except OSError:
+            claim.close()
+            continue
+        _claims.append(claim)
+        return port
     raise RuntimeError("There is no free port between 20000 and 32000.")
 
 

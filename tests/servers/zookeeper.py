@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Mapping
 from typing import Self
 
 from tests.servers.debian import jar, program
-from tests.servers.process import HOST, Server, free_port
+from tests.servers.process import HOST, START_LIMIT, Server, free_port
 
 #: Enough for tests; sessions can be as short as two ticks.
 TICK_MILLISECONDS = 200
@@ -113,11 +114,17 @@ class Ensemble:
 
     @property
     def leader(self) -> ZooKeeper:
-        """The member that leads now; LookupError while there is none."""
-        for member in self.members:
-            if member.running and "Mode: leader" in member.four_letters("srvr"):
-                return member
-        raise LookupError("The ensemble has no leader at the moment.")
+        """The member that leads, once one does; RuntimeError if none is elected.
+
+        Who has lost its leader goes on answering as a follower for a while.
+        """
+        ends_at = time.monotonic() + START_LIMIT
+        while time.monotonic() < ends_at:
+            for member in self.members:
+                if member.running and "Mode: leader" in member.four_letters("srvr"):
+                    return member
+            time.sleep(0.05)
+        raise RuntimeError("The ensemble elects no leader.")
 
     def start(self) -> Self:
         """Start all members and return when each of them serves clients."""
