@@ -80,6 +80,9 @@ class Holdings:
                     # Nobody was to watch over it, or is there any more, so nobody will leave it.
                     del self._holds[wish.key, wish.claim.owner.key]
                     self._keeper.lose(hold, hold.why_lost() or "")
+                    # The keeper's thread may have been first, but not have come this far yet.
+                    hold.backend.forget(hold.lease)
+                    hold.on_end()
                     return False
                 raise loss
             self._keeper.enter(hold, wish.alive, wish.at_least)
