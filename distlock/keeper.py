@@ -103,6 +103,11 @@ class Keeper:
         if hold := self._holds.get(lease.nonce):
             self.lose(hold, reason)
 
+    def lease_abandoned(self, nonce: str) -> None:
+        """See Listener. The garbage collector may call it, in a thread that has our mutex."""
+        if hold := self._holds.get(nonce):
+            hold.lives = set()
+
     # The thread
 
     def _watch(self) -> None:

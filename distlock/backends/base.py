@@ -33,6 +33,9 @@ class Listener(Protocol):
 
     def lease_lost(self, lease: Lease, reason: str) -> None: ...
 
+    def lease_abandoned(self, nonce: str) -> None:
+        """Note that none of those who hold a lease will leave it: they are over."""
+
 
 class BaseBackend(ABC):
     """A place where locks live.

@@ -32,9 +32,12 @@ def connection_of_test_case(database: str) -> Any:
 
 def is_around_test_case(connection: Any) -> bool:
     """Return whether a connection is within the transaction of a test case."""
-    return connection.in_atomic_block and any(
-        block._from_testcase for block in connection.atomic_blocks
-    )
+    return connection.in_atomic_block and blocks_of_test_case(connection) > 0
+
+
+def blocks_of_test_case(connection: Any) -> int:
+    """Return how many open atomic blocks of a connection Django has wrapped around a test case."""
+    return sum(block._from_testcase for block in connection.atomic_blocks)
 
 
 def _note(connection: Any, **kwargs: Any) -> None:

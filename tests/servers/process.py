@@ -20,8 +20,6 @@ HOST = "127.0.0.1"
 #: Seconds in which a server has to answer after its start.
 START_LIMIT = 60.0
 
-_claims: list[socket.socket] = []
-
 
 def free_port() -> int:
     """Return a port that nobody listens on, and that outgoing connections do not use either.
@@ -39,7 +37,7 @@ def free_port() -> int:
         except OSError:
             claim.close()
             continue
-        _claims.append(claim)
+        claim.detach()  # the descriptor stays open
         return port
     raise RuntimeError("There is no free port between 20000 and 32000.")
 

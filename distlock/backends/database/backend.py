@@ -87,7 +87,7 @@ class DatabaseBackend(BaseBackend):
             sessions=self.settings.count("sessions", at_least=1),
             pooled=self.wait == "poll",
         )
-        self._direct = Direct(self.database)
+        self._direct = Direct(self.database, self._abandoned)
         self._access = Access(self.pool, self._direct, self.dialect_for)
         self._transactions = Transactions(self._access, self.dialect_for)
         vendor = vendor_of(self.database)
@@ -243,6 +243,10 @@ class DatabaseBackend(BaseBackend):
         if self._room:
             self._room.forget(lease.nonce)
         self._direct.forget(lease.nonce)
+
+    def _abandoned(self, nonce: str) -> None:
+        if self.listener:
+            self.listener.lease_abandoned(nonce)
 
     # Looking
 

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import connections
 
 from distlock.backends.database.inprocess import LocalRunner
-from distlock.backends.testcase import connection_of_test_case
+from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
 from distlock.threads import start
 
 
@@ -38,8 +38,10 @@ class Fate:
 class Direct:
     """What was taken and freed in transactions of the callers that are, or were, open."""
 
-    def __init__(self, database: str) -> None:
+    def __init__(self, database: str, on_abandoned: Callable[[str], None]) -> None:
+        """``on_abandoned`` is told the nonce of a hold that a test case has left behind."""
         self.database = database
+        self._on_abandoned = on_abandoned
         # By nonce of a hold: the connection in whose open transaction it was taken, and the
         # savepoints that were open then.
         self._open: dict[str, tuple[Any, frozenset[str]]] = {}
@@ -71,6 +73,7 @@ class Direct:
     def taken(self, connection: Any, nonce: str) -> None:
         """Note that a lock was taken in the open transaction, and watch what becomes of that."""
         self._open[nonce] = connection, frozenset(connection.savepoint_ids)
+        around = blocks_of_test_case(connection)
 
         def commit() -> None:
             self._open.pop(nonce, None)
@@ -78,6 +81,8 @@ class Direct:
         def rollback() -> None:
             if self._open.pop(nonce, None) is not None:
                 self._undone.add(nonce)
+                if blocks_of_test_case(connection) < around:  # not a block of the code under test
+                    self._on_abandoned(nonce)
 
         connection.on_commit(Fate(commit, rollback))
 
