@@ -137,7 +137,8 @@ def test_in_the_background_it_runs_without_the_keyboard(shell):
 
 def test_a_program_stopped_past_its_lease_is_not_there_any_more(shell, backend):
     shell.type(
-        "manage locks run stock --lease=4 --grace=0.1 -- sh -c 'echo re''ady; read word; echo got-$word'\n"
+        "manage locks run stock --lease=4 --grace=0.1 --"
+        " sh -c 'echo re''ady; read word; echo got-$word'\n"
     )
     shell.see("ready")
     shell.type("\x1a")
