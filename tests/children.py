@@ -82,7 +82,7 @@ class Child:
         """What it has written to its stderr so far."""
         try:
             return os.pread(self._errors.fileno(), 1_000_000, 0).decode(errors="replace")
-        except ValueError:  # closed
+        except (ValueError, OSError):  # closed
             return self._last_errors
 
     def line(self, timeout: float = LIMIT) -> str:

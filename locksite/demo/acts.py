@@ -22,7 +22,7 @@ ADDITIONS = 20
 SEATS = 20
 EXPIRED = 3  # orders that nobody has paid for in time
 REBUILDS = 2
-LEASE = 2.0  # seconds, where a lock may have a lease of its own length
+LEASE = 4.0  # seconds, where a lock may have a lease of its own length
 
 
 @dataclass(frozen=True, slots=True)

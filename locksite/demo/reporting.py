@@ -45,7 +45,7 @@ def times_built(day: date, expected: int, worker: subprocess.Popen[bytes]) -> in
 
     Raises WorkerFailed if the Celery worker ends before.
     """
-    ends = time.monotonic() + PATIENCE / 3
+    ends = time.monotonic() + PATIENCE * 2 / 3
     while (built := _built(day)) != expected and time.monotonic() < ends:
         if worker.poll() is not None:
             raise WorkerFailed(f"the Celery worker ended with exit code {worker.returncode}")

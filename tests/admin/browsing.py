@@ -15,6 +15,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 from locksite.demo.server import HOST, site_server
 from tests.servers.debian import program
 
+#: Seconds that anything on a page may take.
+PATIENCE = 15
+expect.set_options(timeout=PATIENCE * 1000)
+
 #: Where screenshots of a run are kept.
 SHOTS = Path(__file__).parents[2] / "test-results" / "admin"
 
@@ -89,7 +93,7 @@ class Visitor:
     def __init__(self, browser: Browser, address: str, user, **options) -> None:
         options = {"viewport": DESKTOP, "color_scheme": "light", **options}
         self.context = browser.new_context(base_url=address, **options)
-        self.context.set_default_timeout(15_000)
+        self.context.set_default_timeout(PATIENCE * 1000)
         self.context.add_init_script(_IMPATIENT)
         self.context.route("**/favicon.ico", lambda route: route.fulfill(status=204))
         client = Client()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import SimpleNamespace
 
 import pytest
@@ -13,7 +14,8 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
-from distlock import Lock
+from distlock import Lock, LockUnavailable
+from distlock.admin.asking import LIMIT, ask_all
 from distlock.handler import locks
 from distlock.lease import State
 from tests.admin import holders
@@ -44,6 +46,18 @@ def users(sqlite):
     LogEntry.objects.all().delete()
     Session.objects.all().delete()
     User.objects.filter(username__in=RIGHTS).delete()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """Pages give backends as long as a busy machine may take."""
+    monkeypatch.setattr(ask_all, "__defaults__", (30.0,))
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """``impatient()``: from now on pages give backends no longer than they usually do."""
+    return lambda: monkeypatch.setattr(ask_all, "__defaults__", (LIMIT,))
 
 
 @pytest.fixture
@@ -87,7 +101,10 @@ def expired():
     """``expired("a")``: let a lease run out without a release."""
 
     def take(name, using="default"):
-        Lock(name, using=using, lease=0.01, renew=False).acquire()
+        taken = False
+        while not taken:
+            with suppress(LockUnavailable):  # its lease had ended before it was known to be taken
+                taken = Lock(name, using=using, lease=0.01, renew=False).acquire()
         while locks[using].inspect(name).state is not State.EXPIRED:
             time.sleep(0.005)
         return locks[using].inspect(name)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from distlock import Lock
 from distlock.activity import activity
 from tests.children import hear, say
@@ -36,11 +34,3 @@ def wait_for(using, name):
     Lock(name, using=using).acquire()
     say("got it")
     hear()
-
-
-def abandon(using, name):
-    """Take a lock for a moment and go away without releasing it."""
-    lock = Lock(name, using=using, lease=0.2, renew=False)
-    lock.acquire()
-    say(lock.token)
-    os._exit(0)

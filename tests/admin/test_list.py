@@ -7,8 +7,10 @@ from urllib.parse import parse_qs
 import pytest
 from django.utils import timezone
 
+from distlock.admin.asking import LIMIT
 from distlock.admin.query import SIZE, Query
 from distlock.handler import locks
+from tests.contract.watch import eventually
 
 LOCAL = "distlock.backends.local.LocalBackend"
 
@@ -55,8 +57,9 @@ def test_a_row_shows_what_is_known_of_a_lock(local, show, taken):
     (lock,) = taken("invoice:42", description="charging")
     page = show()
     info = local.inspect("invoice:42")
-    for shown in ("invoice:42", "charging", str(lock.token), str(info.owner.pid), "9 min 59 s"):
+    for shown in ("invoice:42", "charging", str(lock.token), str(info.owner.pid)):
         assert shown in page.text
+    assert re.search(r"9 min 5\d s", page.text)
     assert info.owner.host in page.text
     assert f"{timezone.localtime(info.until):%H:%M:%S%z}"[:-2] in page.text
 
@@ -168,7 +171,7 @@ def test_a_backend_that_is_down_is_a_card_and_the_others_are_shown(settings, sho
         "default": {"BACKEND": LOCAL},
         "down": {
             "BACKEND": "distlock.backends.database.DatabaseBackend",
-            "OPTIONS": {"database": "postgresql", "timeout": 1},
+            "OPTIONS": {"database": "postgresql"},
         },
         "wrong": {"BACKEND": "no.such.Backend"},
     }
@@ -203,7 +206,7 @@ def test_a_setting_that_is_wrong_altogether_is_no_error_page(settings, show):
 
 
 def test_silence_costs_two_seconds_and_hides_nothing_else(
-    proxied, backend_settings, settings, show, taken
+    impatient, proxied, backend_settings, settings, show, taken
 ):
     """The network swallows everything; the locks of this process are shown as it sees them."""
     network = proxied("mariadb")
@@ -215,15 +218,16 @@ def test_silence_costs_two_seconds_and_hides_nothing_else(
     taken("here", using="local")
     assert {row.standing for row in show().overview.rows} == {"held"}
     network.silence()
+    impatient()
     began = time.monotonic()
     page = show()
-    assert time.monotonic() - began < 10
+    assert LIMIT - 0.1 <= time.monotonic() - began < 10
     assert [(row.info.name, row.standing) for row in page.overview.rows] == [
         ("here", "held"),
         ("mine", "suspended"),
     ]
     assert page.overview.cards[0].counts is None
-    assert "No answer within 2 seconds." in page.text or "answer" in page.overview.cards[0].problem
+    assert "answer" in page.overview.cards[0].problem
     network.refuse()  # which is answered at once
     assert [name for _, name in show(state="suspended").locks] == ["mine"]
     assert show(state="expired").locks == []
@@ -237,17 +241,19 @@ def test_many_looks_at_a_silent_backend_do_not_pile_up(local, monkeypatch):
     from distlock.admin import asking
 
     answer = threading.Event()
-    began = []
+    began, most = [], asking._MOST_ASKING
 
     def hang(backend, deadline):
         began.append(1)
         answer.wait(30)
 
-    for _ in range(asking._MOST_ASKING + 3):
+    for _ in range(most + 3):
         (last,) = asking.ask_all(["default"], hang, limit=0.05).values()
-    assert len(began) == asking._MOST_ASKING
+    eventually(lambda: len(began) >= most)
+    assert len(began) == most
     assert "still without an answer" in last.problem
     answer.set()
+    eventually(lambda: not asking._asking._waiting["default"])  # the next test asks it, too
 
 
 def test_errors_of_a_backend_nobody_thought_of_are_shown_and_logged(

@@ -1,6 +1,7 @@
 """The page about one lock: what is known, what it means, and the command that does the same."""
 
 import json
+import re
 import shlex
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from distlock import Lock
 from distlock.handler import locks
 from distlock.lease import State
 from tests.admin import holders
+from tests.contract.watch import eventually
 
 KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
 
@@ -30,9 +32,16 @@ def look(operator, url):
 
 
 @pytest.fixture(params=KINDS)
-def backend(request, backend_settings, settings):
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def backend(kind, backend_settings, settings):
     """One backend of every kind in turn."""
-    settings.DISTLOCK = backend_settings(request.param)
+    # Its session must not end while a page is made on a machine that is busy.
+    options = {"session_timeout": 8} if kind == "zookeeper" else {}
+    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
     yield locks["default"]
     locks.close_all()
 
@@ -62,9 +71,10 @@ def test_what_cannot_be_a_lock_is_not_found(local, look, name, backend):
 
 
 @pytest.mark.parametrize("name", [" x", "x\0", "a\nb"])
-def test_what_no_code_can_call_a_lock_may_still_be_looked_at(backend, look, name):
-    page = look(name)
-    assert "Nobody holds this lock." in page.text or "Cannot be asked" in page.text
+def test_what_no_code_can_call_a_lock_may_still_be_looked_at(kind, backend, look, name):
+    """PostgreSQL has no text with a zero character in it."""
+    refused = kind == "postgresql" and "\0" in name
+    assert ("Cannot be asked" if refused else "Nobody holds this lock.") in look(name).text
 
 
 def test_a_named_owner_is_called_by_the_name(local, look):
@@ -109,7 +119,7 @@ def test_a_backend_that_is_gone_while_this_process_holds_a_lock_there(
     proxied, backend_settings, settings, look, taken
 ):
     network = proxied("mariadb")
-    settings.DISTLOCK = backend_settings("mariadb", OPTIONS={"timeout": 1})
+    settings.DISTLOCK = backend_settings("mariadb")
     taken("mine", lease=60)
     network.refuse()
     page = look("mine")
@@ -161,15 +171,14 @@ def test_its_command_does_the_same(sqlite, backend_settings, settings, look, tak
 
 
 def test_waiters_in_zookeeper_stand_in_line(zookeeper, backend_settings, settings, look, child):
-    settings.DISTLOCK = backend_settings("zookeeper")
+    settings.DISTLOCK = backend_settings("zookeeper", OPTIONS={"session_timeout": 8})
     with Lock("feed"):
         pids = []
         for place in range(3):
             waiter = child(holders.wait_for, "default", "feed")
             waiter.line()
             pids.append(waiter.pid)
-            while len(locks["default"].inspect("feed").waiters) <= place:
-                pass
+            eventually(lambda place=place: len(locks["default"].inspect("feed").waiters) > place)
         page = look("feed")
         assert [waiter.pid for waiter in page.context["info"].waiters] == pids
     locks.close_all()
@@ -182,9 +191,8 @@ def test_waiters_in_a_database_are_told_with_their_patience(
     with Lock("feed"):
         waiter = child(holders.wait_for, "default", "feed")
         waiter.line()
-        while not locks["default"].inspect("feed").waiters:
-            pass
-        page = look("feed")
+        # The first in line asks now and then, and is not seen in between.
+        page = eventually(lambda: (page := look("feed")).context["info"].waiters and page)
         assert [waiting.pid for waiting in page.context["info"].waiters] == [waiter.pid]
-        assert "for 0 s" in page.text or "for 1 s" in page.text
+        assert re.search(r"for \d+ s", page.text)
     locks.close_all()

@@ -7,7 +7,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.contenttypes.models import ContentType
 from django.contrib.messages import get_messages
 
-from distlock import LockLost
+from distlock import LockLost, LockUnavailable
 from distlock.admin.chosen import MOST, Chosen
 from distlock.handler import locks
 from distlock.lease import State
@@ -214,7 +214,7 @@ def test_an_expired_hold_can_be_released_too(ask, confirm, local, expired):
 @pytest.fixture
 def behind_a_network(proxied, backend_settings, settings, taken):
     """Locks in a database that can be cut off."""
-    entry = backend_settings("mariadb", OPTIONS={"timeout": 1})
+    entry = backend_settings("mariadb")
     network = proxied("mariadb")
     settings.DISTLOCK = entry
     held = taken("one", "two")
@@ -227,6 +227,8 @@ def test_a_backend_that_is_gone_at_the_last_moment(ask, confirm, behind_a_networ
     network, _ = behind_a_network
     page = ask("one", "two")
     network.refuse()
+    with pytest.raises(LockUnavailable):
+        locks["default"].inspect("one")  # it knows by now that its session is closed
     response = confirm(page)
     (said,) = response.said
     assert said.startswith("2 locks were not released, because their backend could not be asked")

@@ -19,7 +19,7 @@ from tests.celery.workers import Worker
 from tests.databases import ALIASES
 from tests.nodes import ROOT
 
-LEASE = 3.0
+LEASE = 6.0
 
 
 @pytest.fixture(scope="package")

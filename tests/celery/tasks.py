@@ -80,7 +80,7 @@ def tasks_of(using):
     def log_waiting(self, key, trace):
         log(self, key, trace)
 
-    @task("minute", lock="{key}", on_busy="skip", at_least=1.5)
+    @task("minute", lock="{key}", on_busy="skip", at_least=60)
     def minute(self, key):
         return "done"
 

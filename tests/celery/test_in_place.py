@@ -174,7 +174,7 @@ def test_an_interrupt_between_two_steps_leaves_no_lock(app, settings, monkeypatc
             usual(self, *args)
         raise SoftTimeLimitExceeded
 
-    settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 0.3}}
+    settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 1}}
     task = task_of(app, lambda: 1, lock="a", queueing_lock="a", until="finished")
     with monkeypatch.context() as patch:
         patch.setattr(Run, step, interrupted)

@@ -1,6 +1,7 @@
 """A task's queueing lock is held from its publication on, and by nobody when it is free."""
 
 import time
+import uuid
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -132,8 +133,10 @@ def test_it_is_freed_when_publishing_fails(tasks, key, lock):
 
 
 def test_it_is_freed_when_the_task_is_revoked(tasks, key, lock, prefork):
-    first = tasks.queued.apply_async((key,), countdown=1)
-    app.control.revoke(first.id, reply=True, timeout=5, destination=["prefork@tests"])
+    task_id = str(uuid.uuid4())
+    # The worker knows of it before the task can have come.
+    app.control.revoke(task_id, reply=True, timeout=5, destination=["prefork@tests"])
+    first = tasks.queued.apply_async((key,), task_id=task_id)
     with pytest.raises(TaskRevokedError):
         first.get(timeout=LIMIT)
     until(lambda: lock().state is State.FREE)
@@ -148,7 +151,6 @@ def test_it_is_freed_when_the_task_expires(tasks, key, lock):
 
 def test_it_ends_when_the_message_is_lost(tasks, key, lock):
     first = tasks.queued.apply_async((key,), queue=NOWHERE, expires=1)
-    assert tasks.queued.apply_async((key,), queue=NOWHERE).id == first.id
     until(lambda: lock().state is State.EXPIRED)
     second = tasks.queued.delay(key)
     assert second.id != first.id

@@ -8,6 +8,7 @@ from distlock.celery import SKIPPED
 from distlock.lease import State
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import report
+from tests.contract.watch import eventually
 
 LIMIT = 30
 
@@ -52,8 +53,7 @@ def test_a_busy_task_is_queued_again_without_using_up_its_retries(tasks, key, pr
     heard(f"{key}:started")
     second = tasks.retry.delay(key)
     prefork.await_log(f"{second.id}] is put off")
-    while second.state != "RETRY":
-        pass
+    eventually(lambda: second.state == "RETRY")
     assert second.children == []  # it has not called itself
     cue(f"{key}:end", 2)
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key

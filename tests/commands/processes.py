@@ -23,7 +23,7 @@ def hold(*names, **options):
 
 def hold_until_lost(name):
     """Hold the lock, tell its token, and tell when it has been lost."""
-    with Lock(name, lease=1.5, on_lost=lambda lease: say("lost", lease.token)) as lock:
+    with Lock(name, lease=4, on_lost=lambda lease: say("lost", lease.token)) as lock:
         say(lock.token)
         hear()
 

@@ -16,6 +16,7 @@ from distlock.lease import State
 from distlock.owners import is_kept
 from tests.commands.processes import manage
 from tests.contract.watch import eventually
+from tests.management.commands.report import Command as Report
 
 NIGHTLY = "command:tests.nightly"
 
@@ -117,7 +118,8 @@ def test_the_name_is_filled_in_from_the_options(shared):
     )
 
 
-def test_it_stays_taken_for_a_while_at_the_least(shared):
+def test_it_stays_taken_for_a_while_at_the_least(shared, monkeypatch):
+    monkeypatch.setattr(Report, "lock_at_least", 600)
     call_command("report", "7", stdout=io.StringIO())
     assert is_kept(Lock("report:7:monthly").info().owner)
     with pytest.raises(CommandError, match="was left by") as raised:
@@ -126,7 +128,7 @@ def test_it_stays_taken_for_a_while_at_the_least(shared):
 
 
 def test_where_a_lock_ends_with_its_process_the_command_stays(child, backend_settings, settings):
-    settings.DISTLOCK = backend_settings("zookeeper")
+    settings.DISTLOCK = backend_settings("zookeeper", OPTIONS={"session_timeout": 8})
     began = time.monotonic()
     assert child(manage, "report", "7").wait() == 0
     assert time.monotonic() - began >= 1.5

@@ -6,11 +6,11 @@ import os
 import re
 import socket
 import subprocess
-import time
 
 import pytest
 
 from tests.commands.processes import hold
+from tests.contract.watch import eventually
 
 
 class TestAHeldLock:
@@ -26,8 +26,8 @@ class TestAHeldLock:
         assert shown["owner"] == f"{socket.gethostname()}:{os.getpid()}:MainThread"
         assert shown["owner's name"] == "order-42"
         assert shown["waiters"] == "not known to this backend"
-        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+05:45 \(0s\)", shown["held since"])
-        assert re.search(r" \(in (9m59s|10m00s)\)$", shown["lease ends"])
+        assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+05:45 \(\d+s\)", shown["held since"])
+        assert re.search(r" \(in (9m5\ds|10m00s)\)$", shown["lease ends"])
 
     @pytest.mark.parametrize(
         "name", ["stock", "it's $HOME", "a\u202e\\b", "-x", "🔒", "a  b", "$'x'"]
@@ -64,13 +64,12 @@ class TestAHeldLock:
         waiting = []
         for place in (1, 2):
             waiting.append(child(hold, "stock"))
-            while len(shared.inspect("stock").waiters) < place:
-                time.sleep(0.01)
-        out = run("show", "stock").out
-        assert re.search("waiters +2\n", out)
+            eventually(lambda place=place: len(shared.inspect("stock").waiters) >= place)
+        # The first in line may ask now and then, and is not seen in between.
+        out = eventually(lambda: re.search(r"(?s).*waiters +2\n.*", run("show", "stock").out))[0]
         for place, process in enumerate(waiting, 1):
             assert re.search(rf"  {place}\. +{socket.gethostname()}:{process.pid}:", out)
-        assert run("list").out.splitlines()[1].split()[-1] == "2"
+        eventually(lambda: run("list").out.splitlines()[1].split()[-1] == "2")
 
 
 class TestAFreeLock:

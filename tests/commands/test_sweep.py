@@ -13,6 +13,7 @@ from distlock import Lock
 from distlock.handler import locks
 from distlock.lease import State
 from distlock.models import DatabaseLock
+from tests.contract.watch import eventually
 from tests.databases import ALIASES
 
 
@@ -111,7 +112,12 @@ class TestAgainAndAgain:
     def test_leaves_the_handlers_of_signals_as_they_were(self, local, run):
         before = signal.getsignal(signal.SIGTERM)
         main = threading.main_thread().ident
-        alarm = threading.Timer(0.2, signal.pthread_kill, [main, signal.SIGTERM])
+
+        def end():
+            eventually(lambda: signal.getsignal(signal.SIGTERM) is not before)
+            signal.pthread_kill(main, signal.SIGTERM)
+
+        alarm = threading.Thread(target=end)
         alarm.start()
         run("sweep", "--every=0.01")
         alarm.join()

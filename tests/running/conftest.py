@@ -48,7 +48,8 @@ class Beats:
             return []
         lines = self._path.read_text().splitlines()
         beats = [line.split() for line in lines]
-        return [(who, int(pid), float(when)) for who, pid, when in beats]
+        # The last line may have been read in part.
+        return [(beat[0], int(beat[1]), float(beat[2])) for beat in beats if len(beat) == 3]
 
     def begin(self):
         """Wait until all three beat; return their pids with when they were born."""

@@ -167,7 +167,7 @@ def test_a_backend_that_cannot_be_asked_has_a_code_of_its_own(here, settings):
 
 
 def test_nothing_that_the_program_leaves_behind_works_on(start, beats, backend):
-    run = start("stock", "--lease=3", "--", "sh", "-c", '"$@" & read word', "sh", *beats.command)
+    run = start("stock", "--", "sh", "-c", '"$@" & read word', "sh", *beats.command)
     born = beats.begin()
     run.tell("go on")
     assert run.wait() == 0
@@ -176,7 +176,7 @@ def test_nothing_that_the_program_leaves_behind_works_on(start, beats, backend):
 
 def test_not_even_what_ignores_that_it_should_end(start, beats):
     program = ["sh", "-c", '"$@" & read word', "sh", *beats.command, "stubborn"]
-    run = start("stock", "--lease=3", "--grace=0.2", "--", *program)
+    run = start("stock", "--grace=0.2", "--", *program)
     born = beats.begin()
     run.tell("go on")
     assert run.wait() == 0
@@ -199,7 +199,7 @@ def test_the_lock_stays_taken_for_a_while_at_the_least(here, backend):
 
 
 def test_a_broken_lock_ends_the_program(start, beats, backend):
-    run = start("stock", "--lease=1.5", "--", *beats.command)
+    run = start("stock", "--lease=6", "--grace=0.1", "--", *beats.command)
     born = beats.begin()
     assert Lock("stock").force_release(backend.inspect("stock").token)
     assert run.wait() == LOST
@@ -208,10 +208,9 @@ def test_a_broken_lock_ends_the_program(start, beats, backend):
 
 
 def test_leases_longer_than_the_run_are_renewed(start, backend):
-    run = start("stock", "--lease=1.5", "--", "sh", "-c", "read word")
+    run = start("stock", "--lease=6", "--grace=0.1", "--", "sh", "-c", "read word")
     first = eventually(lambda: backend.inspect("stock").until)
-    eventually(lambda: backend.inspect("stock").held_for > 1.8)
-    assert backend.inspect("stock").until > first
+    eventually(lambda: backend.inspect("stock").until > first)
     run.tell()
     assert run.wait() == 0
 

@@ -64,14 +64,14 @@ def test_waiting_for_the_lock_ends_with_a_signal(start, backend, signum):
 
 
 def waits(pid):
-    """Return whether the process has got as far as to handle SIGHUP."""
+    """Return whether the process has got as far as to handle SIGCONT, the last of its signals."""
     with open(f"/proc/{pid}/status") as file:
         caught = next(line for line in file if line.startswith("SigCgt:"))
-    return bool(int(caught.split()[1], 16) >> (signal.SIGHUP - 1) & 1)
+    return bool(int(caught.split()[1], 16) >> (signal.SIGCONT - 1) & 1)
 
 
 def test_who_kills_the_run_ends_the_program_and_all_it_started(start, backend, beats):
-    run = start("stock", "--lease=3", "--grace=0.3", "--", *beats.command, "stubborn")
+    run = start("stock", "--lease=9", "--grace=0.3", "--", *beats.command, "stubborn")
     born = beats.begin()
     guard = guard_of(run)
     born[guard] = started_at(guard)
@@ -104,7 +104,7 @@ def test_who_kills_both_kills_the_program(start, backend):
 
 @on_a_server
 def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, backend, beats):
-    run = start("stock", "--lease=1.5", "--", *beats.command)
+    run = start("stock", "--lease=6", "--grace=1.2", "--", *beats.command)
     born = beats.begin()
     run.signal(signal.SIGSTOP)
     until = backend.inspect("stock").until.timestamp()
@@ -119,7 +119,7 @@ def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, bac
 def test_a_run_and_guard_that_were_stopped_end_the_program_as_soon_as_they_go_on(
     start, backend, beats
 ):
-    run = start("stock", "--lease=1.5", "--", *beats.command)
+    run = start("stock", "--lease=4", "--grace=0.1", "--", *beats.command)
     born = beats.begin()
     guard = guard_of(run)
     for pid in (run.pid, guard, *born):

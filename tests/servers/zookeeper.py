@@ -11,8 +11,9 @@ from typing import Self
 from tests.servers.debian import jar, program
 from tests.servers.process import HOST, START_LIMIT, Server, free_port
 
-#: Enough for tests; sessions can be as short as two ticks.
+#: Enough for tests; sessions can be as short as two ticks, and no longer than 20 unless told so.
 TICK_MILLISECONDS = 200
+LONGEST_SESSION_MILLISECONDS = 60_000
 
 
 class ZooKeeper(Server):
@@ -54,6 +55,7 @@ class ZooKeeper(Server):
             "clientPort": str(self.port),
             "clientPortAddress": self.host,
             "tickTime": str(TICK_MILLISECONDS),
+            "maxSessionTimeout": str(LONGEST_SESSION_MILLISECONDS),
             "initLimit": "100",
             "syncLimit": "20",
             "maxClientCnxns": "0",

@@ -27,7 +27,7 @@ from tests.site.conftest import Manage
 
 pytestmark = pytest.mark.once
 
-LIMIT = 60.0
+LIMIT = 110.0
 KINDS = ["sqlite", "mariadb", "postgresql"]
 
 

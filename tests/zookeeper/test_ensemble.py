@@ -14,7 +14,7 @@ from tests.withstand.checker import Log, check
 
 pytestmark = pytest.mark.parametrize("servers", [pytest.param(3, id="three")], indirect=True)
 
-#: seconds; the most that servers with so short a tick allow
+#: seconds, of which the election of a new leader may take a good part
 SESSION = 4
 
 

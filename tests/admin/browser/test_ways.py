@@ -86,4 +86,5 @@ def test_other_languages_fit_as_well(visit, locale, title, look):
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
     visitor.check(f"list-{locale}-{look}")
     page.get_by_role("link", name="stock:7").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("stock:7")
     visitor.check(f"lock-{locale}-{look}")

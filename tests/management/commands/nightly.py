@@ -5,7 +5,7 @@ from tests.children import hear, say
 
 
 class Command(LockedCommand):
-    lock_lease = 1.5  # a lock that was broken is noticed with the next renewal
+    lock_lease = 6  # a lock that was broken is noticed with the next renewal
     help = "Does what is done at night."
 
     def handle(self, **options):
