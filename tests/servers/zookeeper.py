@@ -54,6 +54,7 @@ class ZooKeeper(Server):
             "clientPort": str(self.port),
             "clientPortAddress": self.host,
             "tickTime": str(TICK_MILLISECONDS),
+            "maxSessionTimeout": "60000",
             "initLimit": "100",
             "syncLimit": "20",
             "maxClientCnxns": "0",
