@@ -9,7 +9,7 @@ from django.test import override_settings
 
 from distlock import NotSupported, locks
 from tests.contract.actor_process import ProcessActor, Processes
-from tests.contract.actors import TaskActor, ThreadActor, part
+from tests.contract.actors import PATIENCE, TaskActor, ThreadActor, part
 from tests.contract.watch import events, eventually
 
 KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
@@ -114,7 +114,7 @@ def using(kind, request, backend_settings, configured):
     """The alias of the backend under test."""
     wanted = {"OPTIONS": {"session_timeout": SESSION}} if kind == "zookeeper" else {}
     if request.node.get_closest_marker("eager") and kind not in ONE_LEASE:
-        wanted["RENEW"] = EAGER
+        wanted |= {"LEASE": 2 * PATIENCE, "RENEW": EAGER}
     configured(backend_settings(kind, **wanted))
     yield "default"
     if kind in ONE_PROCESS:

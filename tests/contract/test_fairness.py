@@ -1,7 +1,6 @@
 """First come, first served: among the threads and tasks of a process, and among processes."""
 
 from itertools import groupby
-from statistics import median
 
 import pytest
 
@@ -56,8 +55,8 @@ def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, na
 
     if backend.supports_fairness:
         found = eventually(lambda: len(lengths := compete()) > 10 and lengths)
-        # The median, because one that the system keeps from running does not stand in line.
-        assert median(found) == 1
+        # Not all, because one that the system keeps from running does not stand in line.
+        assert found.count(1) > 0.75 * len(found)
     else:
         compete()  # whoever waits gets in at last, when the other one has stopped
 
