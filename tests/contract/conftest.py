@@ -9,8 +9,8 @@ from django.test import override_settings
 
 from distlock import NotSupported, locks
 from tests.contract.actor_process import ProcessActor, Processes
-from tests.contract.actors import TaskActor, ThreadActor, part
-from tests.contract.watch import events
+from tests.contract.actors import PATIENCE, TaskActor, ThreadActor, part
+from tests.contract.watch import events, eventually
 
 KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
 #: kinds whose locks exist within one process only
@@ -20,6 +20,11 @@ SHARED = [kind for kind in KINDS if kind not in ONE_PROCESS]
 #: kinds whose leases have one length, which no lock can change
 ONE_LEASE = {"zookeeper"}
 
+#: seconds; ZooKeeper's locks last as long as their session, which is to survive a busy machine
+SESSION = 8
+#: seconds between the renewals of a lease of any length, in tests that are ``eager`` to see one
+EAGER = 0.2
+
 SINGLE = [("thread",), ("task",)]
 PAIRS = [("thread", "thread"), ("task", "task"), ("thread", "task")]
 PAIRS_OF_PROCESSES = [("thread", "process")]
@@ -27,6 +32,7 @@ PAIRS_OF_PROCESSES = [("thread", "process")]
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "shared: for backends that several processes share")
+    config.addinivalue_line("markers", "eager: long leases, too, are renewed at short intervals")
 
 
 def pytest_generate_tests(metafunc):
@@ -104,10 +110,12 @@ def configured():
 
 
 @pytest.fixture
-def using(kind, backend_settings, configured):
+def using(kind, request, backend_settings, configured):
     """The alias of the backend under test."""
-    wanted = backend_settings(kind)
-    configured(wanted)
+    wanted = {"OPTIONS": {"session_timeout": SESSION}} if kind == "zookeeper" else {}
+    if request.node.get_closest_marker("eager") and kind not in ONE_LEASE:
+        wanted |= {"LEASE": 2 * PATIENCE, "RENEW": EAGER}
+    configured(backend_settings(kind, **wanted))
     yield "default"
     if kind in ONE_PROCESS:
         locks.close_all()  # its locks end with it
@@ -165,6 +173,17 @@ def anna(actor, roles):
 def ben(actor, roles):
     """Who wants it too."""
     return actor(roles[1])
+
+
+@pytest.fixture
+def at_once(kind, roles):
+    """``at_once(condition)``: its value as soon as anyone can know of what was done before.
+
+    ZooKeeper is told of a young hold's end without waiting for the answer; a request that another
+    process sends meanwhile may come first.
+    """
+    late = kind == "zookeeper" and "process" in roles
+    return eventually if late else lambda condition: condition()
 
 
 @pytest.fixture

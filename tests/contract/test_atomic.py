@@ -6,6 +6,7 @@ from django.db import connections, transaction
 
 from distlock import Lock, LockError, LockLost, NotSupported, locks
 from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, steadily
 from tests.databases import ALIASES
 
 GROUP = "written under the lock"
@@ -110,14 +111,16 @@ def lose(lock):
 
 
 def test_an_ended_lease_rolls_everything_back(refused, using, name, database):
-    from tests.contract.watch import eventually
-
     if refused:
         return
-    lock = Lock(name, using=using, lease=0.3, renew=False)
-    with pytest.raises(LockLost), lock.atomic():
-        write(database)
-        eventually(lambda: not lock.held)
+
+    def attempt(lease):
+        lock = Lock(f"{name}:{lease}", using=using, lease=lease, renew=False)
+        with pytest.raises(LockLost), lock.atomic():
+            write(database)
+            eventually(lambda: not lock.held)
+
+    steadily(attempt, 0.3, 2, 6)
     assert written(database) == 0
 
 

@@ -4,15 +4,21 @@ import pytest
 
 from distlock import LockDeadlock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import waits
+from tests.contract.watch import eventually, in_line, waits
+
+
+@pytest.fixture
+def lined_up(using, name):
+    """``lined_up(number)``: wait until someone stands in line behind the lock's holder."""
+    return lambda number: eventually(lambda: in_line(using, f"{name}:{number}") == 2)
 
 
 @pytest.mark.parametrize("people", ["thread+thread", "task+task", "thread+task", "task+thread"])
-def test_two_of_one_process_that_wait_for_each_other_are_told(actor, people, name):
+def test_two_of_one_process_that_wait_for_each_other_are_told(actor, people, name, lined_up):
     anna, ben = (actor(what) for what in people.split("+"))
     one, two = anna.take(f"{name}:1"), ben.take(f"{name}:2")
     waiting = anna.lock(f"{name}:2").start("acquire")
-    assert waits(waiting)
+    lined_up(2)
     with pytest.raises(LockDeadlock) as caught:
         ben.lock(f"{name}:1").acquire()
     assert f"{name}:1" in str(caught.value)
@@ -22,13 +28,13 @@ def test_two_of_one_process_that_wait_for_each_other_are_told(actor, people, nam
     one.verify()
 
 
-def test_a_circle_of_three_is_found(actor, name):
+def test_a_circle_of_three_is_found(actor, name, lined_up):
     people = [actor("thread"), actor("task"), actor("thread")]
     held = [person.take(f"{name}:{number}") for number, person in enumerate(people)]
     first = people[0].lock(f"{name}:1").start("acquire")
-    assert waits(first)
+    lined_up(1)
     second = people[1].lock(f"{name}:2").start("acquire")
-    assert waits(second)
+    lined_up(2)
     with pytest.raises(LockDeadlock):
         people[2].lock(f"{name}:0").acquire()
     held[2].release()
@@ -39,11 +45,11 @@ def test_a_circle_of_three_is_found(actor, name):
 
 
 @pytest.mark.parametrize("limits", [(0.3, None), (None, 0.3)], ids=["first", "last"])
-def test_a_circle_in_which_one_waits_for_a_limited_time_is_none(carl, dora, name, limits):
+def test_a_circle_in_which_one_waits_for_a_limited_time_is_none(carl, dora, using, name, limits):
     """It ends by itself: who has waited in vain can let the other one go on."""
     one, two = carl.take(f"{name}:1"), dora.take(f"{name}:2")
     first = carl.lock(f"{name}:2").start("acquire", timeout=limits[0])
-    assert waits(first)
+    eventually(lambda: first.done() or in_line(using, f"{name}:2") == 2)
     last = dora.lock(f"{name}:1").start("acquire", timeout=limits[1])
     brief, held, patient = (first, one, last) if limits[0] else (last, two, first)
     assert brief.result(PATIENCE) is False
@@ -74,10 +80,10 @@ def test_waiting_for_one_that_waits_for_a_third_is_no_deadlock(carl, dora, actor
     assert last.result(PATIENCE)
 
 
-def test_after_a_deadlock_the_lock_can_be_waited_for_again(carl, dora, name):
+def test_after_a_deadlock_the_lock_can_be_waited_for_again(carl, dora, name, lined_up):
     one, two = carl.take(f"{name}:1"), dora.take(f"{name}:2")
     waiting = carl.lock(f"{name}:2").start("acquire")
-    assert waits(waiting)
+    lined_up(2)
     again = dora.lock(f"{name}:1")
     with pytest.raises(LockDeadlock):
         again.acquire()

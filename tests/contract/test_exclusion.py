@@ -36,9 +36,10 @@ def test_who_did_not_get_it_does_not_hold_it(anna, ben, name):
     assert lock.locked() is True
 
 
-def test_the_next_gets_it_once_it_is_free(anna, ben, name):
+def test_the_next_gets_it_once_it_is_free(anna, ben, at_once, name):
     anna.take(name).release()
-    assert ben.lock(name).acquire(blocking=False) is True
+    lock = ben.lock(name)
+    assert at_once(lambda: lock.acquire(blocking=False)) is True
 
 
 def test_a_waiter_gets_it_when_it_is_released(anna, ben, name):
@@ -69,11 +70,11 @@ def test_a_failed_try_changes_nothing_for_the_holder(anna, ben, name):
     assert (after.owner, after.token, after.since) == (before.owner, before.token, before.since)
 
 
-def test_a_failed_try_leaves_nothing_that_takes_the_lock_later(anna, ben, carl, name):
+def test_a_failed_try_leaves_nothing_that_takes_the_lock_later(anna, ben, carl, at_once, name):
     held = anna.take(name)
     assert not ben.tries(name)
     held.release()
-    assert not ben.lock(name).locked()
+    assert at_once(lambda: not ben.lock(name).locked())
     assert carl.tries(name)
 
 
@@ -85,7 +86,6 @@ def test_locks_of_different_names_have_nothing_to_do_with_each_other(anna, ben, 
 def test_one_owner_may_hold_many_locks(anna, name):
     held = [anna.take(f"{name}:{number}") for number in range(20)]
     assert all(lock.held for lock in held)
-    assert len({lock.token for lock in held}) >= 1
     for lock in reversed(held):
         lock.release()
 

@@ -1,7 +1,6 @@
 """First come, first served: among the threads and tasks of a process, and among processes."""
 
-from itertools import pairwise
-from statistics import median
+from itertools import groupby
 
 import pytest
 
@@ -45,29 +44,38 @@ def test_a_newcomer_does_not_overtake_those_in_line(actor, using, name):
 def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, name):
     """Two processes that never pause; where the backend is fair, they take turns."""
     people = [actor("process"), actor("process")]
-    assert all(person.tries(name) for person in people)  # they are connected
-    started = [person.call(take_turns, using, name, 1.0) for person in people]
-    tokens = [future.result(PATIENCE) for future in started]
-    assert all(tokens)  # whoever waits gets in at last, when the other one has stopped
-    assert not set(tokens[0]) & set(tokens[1])
+    # they are connected
+    assert all(eventually(lambda person=person: person.tries(name)) for person in people)
+
+    def compete():
+        started = [person.call(take_turns, using, name, 1.0) for person in people]
+        tokens = [future.result(PATIENCE) for future in started]
+        assert not set(tokens[0]) & set(tokens[1])
+        return runs(tokens)
+
     if backend.supports_fairness:
-        order = sorted((token, number) for number in (0, 1) for token in tokens[number])
-        # while both were there
-        first = max(each[0] for each in tokens)
-        last = min(each[-1] for each in tokens)
-        turns = [number for token, number in order if first <= token <= last]
-        for number in (0, 1):
-            places = [place for place, whose in enumerate(turns) if whose == number]
-            # The median, because one that the system keeps from running does not stand in line.
-            assert median(later - one for one, later in pairwise(places)) == 2
+        found = eventually(lambda: len(lengths := compete()) > 10 and lengths)
+        # Not all, because one that the system keeps from running does not stand in line.
+        assert found.count(1) > 0.75 * len(found)
+    else:
+        compete()  # whoever waits gets in at last, when the other one has stopped
+
+
+def runs(tokens):
+    """Return how often in a row each of them had its turn, while both were there."""
+    order = sorted((token, number) for number in (0, 1) for token in tokens[number])
+    first = max(each[0] for each in tokens)
+    last = min(each[-1] for each in tokens)
+    turns = (number for token, number in order if first <= token <= last)
+    return [len(list(run)) for _, run in groupby(turns)]
 
 
 def take_turns(using, name, seconds):
-    """Take and leave the lock until the time is over; return the tokens."""
+    """Take and leave the lock until the time is over, but once at least; return the tokens."""
     lock = Lock(name, using=using)
     tokens = []
     end = clock() + seconds
-    while clock() < end:
+    while not tokens or clock() < end:
         with lock:
             tokens.append(lock.token)
     return tokens

@@ -71,7 +71,7 @@ def look_after_fork(using, name):
 
 def keep_working_after_fork(using, name):
     """The parent's and the child's sessions do not mix: both work at the same time."""
-    lock = Lock(f"{name}:parent", using=using, lease=0.9)
+    lock = Lock(f"{name}:parent", using=using)
 
     def child():
         for number in range(20):
@@ -171,6 +171,7 @@ def test_a_forked_child_holds_nothing_and_can_work(process, kind, using, name):
     assert works is True
 
 
+@pytest.mark.eager
 def test_parent_and_child_work_side_by_side(process, using, name):
     assert process.call(keep_working_after_fork, using, name).result(PATIENCE) == [True]
 

@@ -6,7 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from distlock.lease import Claim
 from distlock.listing import Order, Place, Selection, Standing, page_of, place_of, standing_of
+from distlock.owners import current_owner
 from tests.contract.watch import eventually
 
 NAMES = ["a", "B", "b", "ä", "100%", "x_y", "it's", "鍵", "🔑 key"]
@@ -130,7 +132,7 @@ def test_filters_go_together(taken, backend, name):
 def test_leases_that_end_soon_and_have_ended_are_told_apart(anna, backend, name):
     long = anna.take(f"{name}:long", lease=600)
     anna.take(f"{name}:soon", lease=backend.soon * 0.9, renew=False)
-    anna.take(f"{name}:gone", lease=0.05, renew=False)
+    backend.try_acquire(Claim(f"{name}:gone", current_owner(), 0.05))
     eventually(lambda: backend.inspect(f"{name}:gone").remaining == 0)
     for standing, rest in [("held", "long"), ("expiring", "soon"), ("expired", "gone")]:
         page = backend.page(Selection(search=name, standings=frozenset({Standing(standing)})))

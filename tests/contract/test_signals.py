@@ -38,7 +38,8 @@ def test_receivers_get_the_lease(using, name, signal):
     leases = []
 
     def receive(sender, lease, using, **kwargs):
-        leases.append(lease)
+        if lease.name == name:
+            leases.append(lease)
 
     signal.connect(receive)
     try:
@@ -48,11 +49,11 @@ def test_receivers_get_the_lease(using, name, signal):
         signal.disconnect(receive)
     (lease,) = leases
     assert isinstance(lease, Lease)
-    assert (lease.name, lease.token) == (name, token)
+    assert lease.token == token
 
 
 @pytest.mark.parametrize("signal", [lock_acquired, lock_released])
-def test_an_error_in_a_receiver_disturbs_nobody(anna, ben, name, signal):
+def test_an_error_in_a_receiver_disturbs_nobody(anna, ben, at_once, name, signal):
     def fail(**kwargs):
         raise RuntimeError("a receiver has a bug")
 
@@ -63,14 +64,15 @@ def test_an_error_in_a_receiver_disturbs_nobody(anna, ben, name, signal):
         lock.release()
     finally:
         signal.disconnect(fail)
-    assert ben.tries(name)
+    assert at_once(lambda: ben.tries(name))
 
 
 def test_the_lock_is_held_when_its_taking_is_told(using, name):
     held = []
 
     def receive(sender, lease, using, **kwargs):
-        held.append(Lock(lease.name, using=using).held)
+        if lease.name == name:
+            held.append(Lock(name, using=using).held)
 
     lock_acquired.connect(receive)
     try:
@@ -84,7 +86,8 @@ def test_a_receiver_may_be_a_coroutine_function(using, actor, name):
     seen = []
 
     async def receive(sender, lease, using, **kwargs):
-        seen.append(lease.name)
+        if lease.name == name:
+            seen.append(lease.name)
 
     async def work():
         async with Lock(name, using=using):

@@ -58,7 +58,7 @@ def test_whoever_had_the_swept_lock_has_lost_it(anna, backend, name):
 def test_a_swept_lock_can_be_taken(anna, carl, backend, name):
     ended(anna, name)
     backend.sweep()
-    assert carl.tries(name)
+    eventually(lambda: carl.tries(name))  # its place in line is given up a moment later
 
 
 def test_sweeping_does_not_disturb_who_waits(anna, ben, backend, name):

@@ -3,6 +3,8 @@
 import asyncio
 import signal
 import threading
+from collections import defaultdict
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -10,37 +12,37 @@ import pytest
 from distlock import Lock, LockTimeout
 from distlock.clock import clock
 from tests.contract.actors import PATIENCE
+from tests.contract.conftest import EAGER
 
-LEASE = 3.0  # seconds
 WAIT = 0.4  # seconds
 SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1}
 
 
 @pytest.mark.shared
-def test_they_take_no_signals(actor, backend, using, name):
+@pytest.mark.eager
+def test_they_take_no_signals(actor, using, name):
     """The main thread may be blocked in something that Ctrl-C or a time limit is to interrupt.
 
     Whichever thread begins or ends at the moment takes the signal, if it may.
     """
-    lease = LEASE if backend.supports_lease else None
-    found = actor("process").call(busy, using, name, lease).result(PATIENCE)
+    found = actor("process").call(busy, using, name).result(PATIENCE)
     assert found, "no thread was seen"
     assert {thread: taken for thread, taken in found.items() if taken} == {}
 
 
-def busy(using, name, lease):
-    """Hold, renew, wait and give up; return which signals each thread of ours would take."""
-    taken = {}
-    with Lock(name, using=using, lease=lease):
-        waiting = threading.Thread(target=wait, args=(using, name), name="user")
-        waiting.start()
-        while waiting.is_alive():
-            taken.update(look())
+def busy(using, name):
+    """Hold, renew, wait and give up; return which signals each thread of ours would ever take."""
+    taken = defaultdict(set)
+    with Lock(name, using=using), ThreadPoolExecutor(1, "user") as user:
+        waiting = user.submit(wait, using, name)
+        while not waiting.done():
+            look(taken)
+        waiting.result()
         asyncio.run(try_(using, name))
-        taken.update(look())
-        ends = clock() + LEASE / 3 + WAIT  # until it has been renewed
+        look(taken)
+        ends = clock() + EAGER + WAIT  # until it has been renewed
         while clock() < ends:
-            taken.update(look())
+            look(taken)
     return taken
 
 
@@ -56,10 +58,11 @@ async def try_(using, name):
     assert not await Lock(name, using=using).aacquire(timeout=WAIT / 2)
 
 
-def look():
-    """Return which of the signals each thread would take, by the names of the threads."""
-    ours = (thread for thread in threading.enumerate() if thread.name not in ("MainThread", "user"))
-    return {thread.name: unblocked(thread) for thread in ours if thread.native_id}
+def look(taken):
+    """Add which of the signals each thread would take now, by the names of the threads."""
+    for thread in threading.enumerate():
+        if thread.native_id and not thread.name.startswith(("MainThread", "user")):
+            taken[thread.name] |= unblocked(thread)
 
 
 def unblocked(thread):

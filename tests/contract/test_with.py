@@ -8,6 +8,7 @@ import pytest
 
 from distlock import Lock, LockLost, LockTimeout
 from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, steadily
 
 
 @pytest.fixture
@@ -90,13 +91,12 @@ def test_leaving_a_lost_lock_raises_lock_lost(run, broken, lock):
 
 
 def test_leaving_a_lock_that_ran_out_raises_lock_lost(run, using, name):
-    from tests.contract.watch import eventually
+    def attempt(lease):
+        lock = Lock(f"{name}:{lease}", using=using, lease=lease, renew=False)
+        with pytest.raises(LockLost):
+            run(lock, lambda entered: eventually(lambda: not entered.held))
 
-    with pytest.raises(LockLost):
-        run(
-            Lock(name, using=using, lease=0.2, renew=False),
-            lambda entered: eventually(lambda: not entered.held),
-        )
+    steadily(attempt, 0.2, 2, 6)
 
 
 def test_an_exception_of_the_body_is_not_hidden_by_the_loss(run, broken, lock):

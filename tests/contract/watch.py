@@ -2,10 +2,11 @@
 
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import pytest
 
+from distlock import LockError
 from distlock.clock import clock
 from distlock.holdings import holdings
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
@@ -39,6 +40,19 @@ def passed(seconds):
     """Let that many seconds pass on the clock that leases are counted on."""
     end = clock() + seconds
     eventually(lambda: clock() > end)
+
+
+def steadily(attempt, *leases):
+    """Let ``attempt(lease)`` succeed with one of the leases, of which the shorter come first.
+
+    On a machine that stands still for a moment a short lease may end before its time has come. Each
+    attempt has to use a name of its own.
+    """
+    *shorter, last = leases
+    for lease in shorter:
+        with suppress(AssertionError, LockError):
+            return attempt(lease)
+    return attempt(last)
 
 
 class Events(list):
