@@ -12,7 +12,7 @@ from tests.databases import publish
 from tests.site.conftest import manage  # noqa: F401 (a fixture)
 
 PODS = 3
-MIGRATE = ["locks", "run", "migrate", "--timeout=60", "--", sys.executable, "manage.py", "migrate"]
+MIGRATE = ["locks", "run", "migrate", "--timeout=240", "--", sys.executable, "manage.py", "migrate"]
 
 
 @pytest.fixture
@@ -36,10 +36,11 @@ def empty_database(kind, server, tmp_path):
     there.execute(f"DROP DATABASE {name}")
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgresql"])
 def test_three_pods_migrate_one_after_the_other(manage, empty_database):  # noqa: F811
     pods = [manage(*MIGRATE, DATABASE_URL=empty_database) for _ in range(PODS)]
-    said = [pod.communicate(timeout=90) for pod in pods]
+    said = [pod.communicate(timeout=280) for pod in pods]
     assert [pod.returncode for pod in pods] == [0] * PODS, said
     assert [error for _, error in said] == [""] * PODS
     did = [out for out, _ in said if "Applying shop.0001_initial" in out]
