@@ -19,7 +19,7 @@ PROCESSES = 4
 TURNS = 40
 #: seconds after which they end all the same, where one gets all the turns
 SECONDS = 10
-#: of all turns; without a turnstile nearly all are had by who had the one before
+#: of all turns; without a turnstile, most are had by who had the one before
 MOST_REPEATED = 0.3
 
 
