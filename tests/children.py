@@ -103,8 +103,12 @@ class Child:
         self._process.stdin.flush()
 
     def signal(self, signum: int) -> None:
-        """Send it a signal."""
+        """Send it a signal; SIGSTOP has stopped it when this returns."""
+        from tests.servers.process import await_rest
+
         self._process.send_signal(signum)
+        if signum == signal.SIGSTOP:
+            await_rest([self.pid])
 
     def kill(self) -> None:
         """End it at once, if it still runs."""

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connections, transaction
 
+from distlock.backends.database import access, errors
 from distlock.exceptions import LockUnavailable
 from distlock.models import DatabaseLock
 from tests.database.conftest import SERVERS
@@ -16,7 +17,14 @@ pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 
 @pytest.fixture
 def backend(make):
-    return make(timeout=2.5)
+    return make(timeout=10)
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """The first refusal is told: no time is left to be refused once more."""
+    monkeypatch.setattr(access, "ROW_WAIT", 60)
+    monkeypatch.setattr(errors, "ROW_WAIT", 60)
 
 
 @contextmanager
@@ -37,6 +45,7 @@ def table_locked(database, how):
 
 
 @pytest.mark.parametrize("how", ["writes", "all"])
+@pytest.mark.usefixtures("impatient")
 def test_a_free_lock_in_a_locked_table_is_not_taken_for_held(backend, database, name, how):
     lease = backend.try_acquire(claim(name))
     assert backend.release(lease)
@@ -47,6 +56,7 @@ def test_a_free_lock_in_a_locked_table_is_not_taken_for_held(backend, database, 
     assert backend.try_acquire(claim(name))
 
 
+@pytest.mark.usefixtures("impatient")
 def test_a_held_lock_in_a_locked_table_is_held(backend, database, name):
     lease = backend.try_acquire(claim(name))
     with table_locked(database, "writes"):

@@ -5,9 +5,11 @@ import time
 
 import pytest
 
+from distlock.backends.database import pool
 from distlock.backends.database.pool import SHORTEST_LIMIT
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
+from distlock.lease import State
 from tests.database.conftest import SERVERS
 from tests.database.speaking import claim, eventually
 
@@ -99,22 +101,23 @@ def test_a_server_that_hangs_costs_no_more_than_the_limit(
 
 def test_a_server_that_hangs_while_one_connects(backend, kind, server, name):
     server(kind).pause()
-    with pytest.raises(LockUnavailable, match="cannot connect within") as raised:
+    with pytest.raises(LockUnavailable, match="cannot connect") as raised:
         backend.try_acquire(claim(name), clock() + 0.5)
     assert raised.value.sent is False
 
 
 def test_without_a_deadline_the_option_limits_the_wait(make, kind, server, name):
-    backend = make(timeout=0.6)
+    backend = make(timeout=2)
     lease = backend.try_acquire(claim(name))
     server(kind).pause()
     began = clock()
     with pytest.raises(LockUnavailable):
         backend.verify(lease)
-    assert clock() - began < 0.6 + GRACE
+    assert clock() - began < 2 + GRACE
 
 
-def test_the_last_look_gets_a_moment_although_the_time_is_up(backend, name):
+def test_the_last_look_gets_a_moment_although_the_time_is_up(backend, name, monkeypatch):
+    monkeypatch.setattr(pool, "SHORTEST_LIMIT", 5)  # connecting has to fit in
     assert backend.try_acquire(claim(name), clock() - 1)
 
 
@@ -144,6 +147,7 @@ def test_a_take_that_a_hanging_server_carries_out_later_can_be_withdrawn(
         backend.try_acquire(wish, clock() + SHORTEST_LIMIT)
     assert raised.value.sent is True
     server(kind).resume()
+    eventually(lambda: backend.inspect(name).state is State.HELD)
     backend.withdraw(wish)
     assert eventually(lambda: backend.try_acquire(claim(name)))
 

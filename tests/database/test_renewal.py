@@ -100,6 +100,8 @@ def test_what_was_renewed_before_the_database_went_away_is_told(
     renew = renewing._renew
 
     def renew_and_break(access, leases, deadline):
+        if access is not backend._access:  # a keeper's
+            return renew(access, leases, deadline)
         if len(batches) == 2:
             proxy.refuse()
         batches.append(leases)

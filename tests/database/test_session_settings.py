@@ -6,6 +6,7 @@ import threading
 import pytest
 from django.db import connections
 
+from distlock.backends.database import pool
 from distlock.backends.database.statements import Statement
 from distlock.clock import clock
 from tests.database.speaking import claim
@@ -84,7 +85,8 @@ def test_a_default_of_the_server_does_not_matter(make, database, sql, name):
         "",
     ],
 )
-def test_every_sql_mode_will_do(make, database, name, mode, dialect, options):
+def test_every_sql_mode_will_do(make, database, name, mode, dialect, options, monkeypatch):
+    monkeypatch.setattr(pool, "SHORTEST_LIMIT", 5)  # for the last look of a short wait
     options(init_command=f"SET sql_mode = '{mode}'")
     backend = make()
     lease = backend.try_acquire(claim(f"{name}'\"\\`%", description="it's \\ 100 %"))
@@ -175,7 +177,7 @@ def work_with(database, name, default_timeout):
     if default_timeout:
         socket.setdefaulttimeout(0.05)
     backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
-    inside = []
+    inside, turns = [], []
 
     def work():
         for _ in range(5):
@@ -187,6 +189,7 @@ def work_with(database, name, default_timeout):
             assert backend.verify(lease)
             inside.pop()
             assert backend.release(lease)
+            turns.append(lease.token)
 
     threads = [threading.Thread(target=work) for _ in range(3)]
     for thread in threads:
@@ -194,15 +197,15 @@ def work_with(database, name, default_timeout):
     for thread in threads:
         thread.join()
     backend.close()
-    say("done")
+    say("turns", len(turns))
 
 
 def test_greenlets_can_use_locks(kind, make, name, child):
     make()
-    assert child(work_with, ALIASES[kind], name, False, gevent=True).finish() == ["done"]
+    assert child(work_with, ALIASES[kind], name, False, gevent=True).finish() == ["turns 15"]
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
 def test_a_default_time_limit_of_sockets_does_not_reach_the_driver(kind, make, name, child):
     make()
-    assert child(work_with, ALIASES[kind], name, True).finish() == ["done"]
+    assert child(work_with, ALIASES[kind], name, True).finish() == ["turns 15"]

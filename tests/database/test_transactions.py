@@ -82,6 +82,8 @@ def test_a_renewal_meanwhile_does_no_harm(backend, isolated, kind, level, databa
         assert renewed in ({lease.nonce: True}, {})
         if level == "read committed":
             assert renewed == {lease.nonce: True}
+        elif kind == "postgresql":
+            assert renewed == {}
     assert written(database) == 1
     assert backend.renew([lease]) == {lease.nonce: True}
 
@@ -102,8 +104,9 @@ def test_between_the_check_and_the_commit_nobody_can_take_the_lock(
 ):
     """The row is locked: a lease that ends just then does not let another one in."""
     backend = make()
-    lease = backend.try_acquire(claim(name, duration=0.5))
     connection = connections[database]
+    connection.ensure_connection()  # not while the lease runs
+    lease = backend.try_acquire(claim(name, duration=2))
     commit, seen = connection._commit, []
 
     def commit_late():

@@ -5,6 +5,7 @@ import pytest
 from distlock.backends.database import errors
 from distlock.backends.database.statements import Statement
 from distlock.watchdog import watchdog
+from tests.database.asleep import CALL_OUT, DISCONNECT, SLEEP, once_asleep
 from tests.database.conftest import SERVERS
 
 TEXTS = [
@@ -20,18 +21,6 @@ TEXTS = [
 ECHO = {
     "mariadb": "SELECT 1; SELECT %(text)s, %(number)s + 1",
     "postgresql": "SELECT 1; SELECT %(text)s::text, %(number)s + 1",
-}
-SLEEP = {
-    "mariadb": "SELECT 1 FROM (SELECT SLEEP(30)) AS slept",
-    "postgresql": "SELECT pg_sleep(30)",
-}
-CALL_OUT = {
-    "mariadb": "KILL QUERY %(ident)s",
-    "postgresql": "SELECT pg_cancel_backend(%(ident)s)",
-}
-DISCONNECT = {
-    "mariadb": "KILL CONNECTION %(ident)s",
-    "postgresql": "SELECT pg_terminate_backend(%(ident)s)",
 }
 #: settings under which a server reads text in another way than usual
 ODD = {
@@ -91,10 +80,8 @@ def test_a_failure_is_told_like_any_other(kind, session):
 
 
 def test_who_is_called_out_can_go_on(kind, backend, session):
-    with backend.pool.session() as other:
-        watchdog.add(0.3, lambda: other.run(Statement(CALL_OUT[kind], {"ident": session.ident}), 5))
-        with pytest.raises(errors.Cancelled):
-            session.exchange(Statement(SLEEP[kind]), None)
+    with once_asleep(kind, backend.pool, session, CALL_OUT), pytest.raises(errors.Cancelled):
+        session.exchange(Statement(SLEEP[kind]), None)
     assert session.usable
     assert session.exchange(Statement("SELECT 1"), 5)[-1].rows
 
@@ -113,9 +100,6 @@ def test_who_is_hung_up_is_gone(kind, session):
 
 
 def test_whose_session_an_administrator_ended_is_gone(kind, backend, session):
-    with backend.pool.session() as other:
-        ident = {"ident": session.ident}
-        watchdog.add(0.3, lambda: other.run(Statement(DISCONNECT[kind], ident), 5))
-        with pytest.raises(errors.Gone):
-            session.exchange(Statement(SLEEP[kind]), None)
+    with once_asleep(kind, backend.pool, session, DISCONNECT), pytest.raises(errors.Gone):
+        session.exchange(Statement(SLEEP[kind]), None)
     assert not session.usable

@@ -32,6 +32,7 @@ def locks(backend_settings, settings):
         lock.release()
 
 
+@pytest.mark.timeout(360)
 def test_many_leases_are_renewed_in_few_statements(locks, mariadb):
     def statements():
         return int(mariadb.execute(STATEMENTS)[0][0])

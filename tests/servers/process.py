@@ -42,7 +42,7 @@ def free_port() -> int:
     raise RuntimeError("There is no free port between 20000 and 32000.")
 
 
-def _await_rest(pids: list[int]) -> None:
+def await_rest(pids: list[int]) -> None:
     """Wait until signals have taken effect; a process that writes to disk takes a little longer."""
     ends_at = time.monotonic() + GRACE
     while not all(map(is_at_rest, pids)) and time.monotonic() < ends_at:
@@ -141,7 +141,7 @@ class Server(ABC):
         pids = self.pids()
         for pid in pids:
             send(pid, signal.SIGSTOP)
-        _await_rest(pids)
+        await_rest(pids)
 
     def resume(self) -> None:
         """Let all its processes go on."""
@@ -209,6 +209,6 @@ class Server(ABC):
             for pid in family:
                 send(pid, signal.SIGKILL)
             process.wait()
-        _await_rest(family)
+        await_rest(family)
         guard().forget(process.pid)
         self._process = None

@@ -5,11 +5,9 @@ import pytest
 from distlock import locks
 from tests.contract.actor_process import Processes
 from tests.contract.actors import TaskActor, ThreadActor, part
-from tests.waiting.engine import ENGINES
+from tests.waiting.engine import ENGINES, GRACE, set_pace
 
 KINDS = ["mariadb", "postgresql"]
-#: seconds that the database gets for any one answer, in these tests
-TIMEOUT = 2
 
 
 @pytest.fixture(params=KINDS, scope="module")
@@ -25,9 +23,22 @@ def options():
 
 
 @pytest.fixture
-def using(kind, options, backend_settings, settings):
+def limit():
+    """The seconds that the database gets for any one answer."""
+    return 10
+
+
+@pytest.fixture
+def grace():
+    """The seconds that those in front are given to take a lock; see ``unhurried``."""
+    return GRACE
+
+
+@pytest.fixture
+def using(kind, options, limit, grace, backend_settings, settings, monkeypatch):
     """The alias of the backend under test."""
-    settings.DISTLOCK = backend_settings(kind, LEASE=6, OPTIONS={"timeout": TIMEOUT, **options})
+    set_pace(grace, monkeypatch.setattr)
+    settings.DISTLOCK = backend_settings(kind, LEASE=6, OPTIONS={"timeout": limit, **options})
     yield "default"
     locks.close_all()
 
@@ -47,7 +58,7 @@ def processes():
 
 
 @pytest.fixture
-def actor(using, loop, processes):
+def actor(using, grace, loop, processes):
     """Make an actor: ``actor("thread")``, ``actor("task")`` or a process, ``actor()``."""
     made = []
 
@@ -58,6 +69,7 @@ def actor(using, loop, processes):
             new = TaskActor(using, loop)
         else:
             new = processes.take(using)
+            new.call(set_pace, grace)  # also in one that another test has had
         made.append(new)
         return new
 

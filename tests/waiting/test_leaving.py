@@ -18,6 +18,7 @@ from tests.children import say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, waits
 from tests.databases import ALIASES
+from tests.waiting.engine import unhurried
 
 
 @pytest.fixture
@@ -93,6 +94,7 @@ def test_a_process_that_is_killed(held, actor, engine, name):
     assert in_line.result(PATIENCE)
 
 
+@unhurried
 def test_one_killed_in_the_middle_of_the_line(held, actor, engine, name):
     people = [actor() for _ in range(3)]
     waiting = []
@@ -141,6 +143,7 @@ def test_an_event_loop_that_is_stopped_for_good(held, engine, using, name):
     held.release()
     eventually(lambda: locks[using].inspect(name).state is not State.HELD)
     assert nobody_waits(engine)
+    eventually(lambda: locks[using].inspect(name).state is State.FREE)
     loop.run_until_complete(asyncio.gather(task, return_exceptions=True))
     loop.close()
 
@@ -154,7 +157,7 @@ def test_an_answer_that_nobody_took_calls_nobody_out_later(held, engine, using, 
     loop.close()
     held.release()
     assert nobody_waits(engine)
-    for action in [watch.action for watch in watchdog._watches]:
+    for action in [watch.action for watch in list(watchdog._watches)]:
         waiter = getattr(action, "__self__", None)
         if isinstance(waiter, Waiter) and waiter.claim.name == name:
             action()  # as if the lease had ended
@@ -185,19 +188,30 @@ def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
     assert first.result(PATIENCE)
 
 
-def test_a_grant_that_comes_too_late_is_given_back(held, engine, using, name, monkeypatch):
-    """The time is up, but the server has not been told when the lock becomes free."""
+@unhurried
+def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, name, monkeypatch):
+    """Nobody waits any more, but the server has not been told when the lock becomes free."""
     told = []
     call_out = Lookout.call_out
     monkeypatch.setattr(Lookout, "call_out", lambda self, waiter: told.append((self, waiter)))
-    first = Lock(name)
-    assert first.acquire(timeout=0.3) is False
-    ((lookout, waiter),) = [call for call in told if call[1].claim.name == name]
+    first, late = actor().lock(name), actor("task")
+    got = first.start("acquire")
+    engine.reaches_line(1)
+    waiting = late.lock(name, lease=3600).start("acquire")
+    engine.reaches_waiting(1)
+    late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        waiting.result(PATIENCE)
+    eventually(lambda: not holdings._withdrawals._pending)
+    lookout, waiter = next(call for call in told if call[1].claim.name == name)
+    engine.reaches_waiting(1)
     held.release()
+    assert got.result(PATIENCE)
+    first.release()
     engine.reaches_line(0)
     eventually(lambda: locks[using].inspect(name).state is State.FREE)
-    assert first.acquire(blocking=False)
-    first.release()
+    assert Lock(name).acquire(blocking=False)
+    Lock(name).release()
     monkeypatch.setattr(Lookout, "call_out", call_out)
     lookout.call_out(waiter)  # the call comes late, too
     assert nobody_waits(engine)
@@ -242,6 +256,7 @@ def test_interrupts_at_any_moment(held, child, engine, name):
     engine.reaches_line(0)
 
 
+@unhurried
 def test_a_session_that_was_given_up_takes_no_lock_for_nobody(actor, engine, kind, using, name):
     """It stands in the server's queue until that notices, and may come to its end before."""
     waiter = actor("task")

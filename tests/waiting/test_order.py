@@ -4,8 +4,10 @@ import pytest
 
 from distlock import Lock, locks
 from tests.contract.actors import PATIENCE
+from tests.waiting.engine import unhurried
 
 
+@unhurried
 def test_eight_processes_are_served_in_the_order_they_came(actor, engine, name):
     held = actor("thread").take(name)
     line = []
@@ -25,6 +27,7 @@ def test_eight_processes_are_served_in_the_order_they_came(actor, engine, name):
     engine.reaches_line(0)
 
 
+@unhurried
 def test_a_newcomer_does_not_take_a_lock_that_others_stand_in_line_for(engine, using, name):
     """A moment in which the lock is free and the first in line has not taken it yet."""
     with Lock(name):
@@ -62,6 +65,7 @@ def test_a_free_lock_is_had_in_no_time_also_where_it_was_waited_for(
         Lock(name, owner=owner).release()
 
 
+@unhurried
 def test_the_next_is_woken_by_the_release_itself(actor, engine, name):
     """Holders that had to wait hand the lock over in the server, without anyone looking."""
     first, second, third = (actor().lock(name) for _ in range(3))

@@ -11,6 +11,7 @@ from distlock.lease import Claim, Owner, State, Waiting
 from distlock.listing import Selection
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+from tests.waiting.engine import unhurried
 
 HERE = socket.gethostname()
 
@@ -19,6 +20,7 @@ def pids(waiters):
     return [waiter.pid for waiter in waiters]
 
 
+@unhurried
 def test_they_are_seen_in_order_from_the_first_on(actor, using, name):
     """The first, who has come to the end of the server's queue, included."""
     held = actor("thread").take(name)
@@ -47,9 +49,12 @@ def test_how_long_they_have_waited_is_known(actor, name):
     both = eventually(lambda: len(seen := held.info().waiters) == 2 and seen)
     assert min(waiter.waited for waiter in both) >= 0
     before = {waiter.pid: waiter.waited for waiter in both}
-    eventually(
-        lambda: all(now.waited > before[now.pid] + 0.5 for now in held.info().waiters),
-    )
+
+    def longer():
+        waiters = held.info().waiters
+        return [now.waited > before[now.pid] + 0.5 for now in waiters] == [True, True]
+
+    eventually(longer)
 
 
 def test_a_list_shows_them_for_many_locks(actor, using, name):

@@ -10,6 +10,7 @@ from distlock import Lock, locks
 from tests.children import hear, say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+from tests.waiting.engine import set_pace
 
 NAMES = [f"one of many:{number}" for number in range(100)]
 
@@ -68,7 +69,9 @@ def test_a_holder_gives_up_its_native_lock_for_one_who_waits(actor, engine, usin
         assert waiting[number].result(PATIENCE)
     assert engine.holding() == 2
     third = holders[2].start("acquire")
-    eventually(lambda: not third.done() and engine.line() == 2)
+    eventually(lambda: locks[using]._room._places.kept == 1)
+    engine.reaches_line(2)
+    assert not third.done()
     first[2].release()
     assert third.result(PATIENCE)
     for lock in holders:
@@ -119,6 +122,7 @@ def test_gevent_looks_now_and_then(child, actor, engine, name):
 
 def fork_while_waiting(name):
     """Fork while another thread waits for a lock."""
+    set_pace()
     lock = Lock(name)
     got = threading.Event()
 
