@@ -15,10 +15,10 @@ from tests.contract.actors import PATIENCE
 from tests.withstand.checker import Log
 
 PROCESSES = 4
-#: of each process
+#: of each process, at the least
 TURNS = 40
 #: seconds after which they end all the same, where one gets all the turns
-SECONDS = 10
+SECONDS = 20
 #: of all turns; without a turnstile, most are had by who had the one before
 MOST_REPEATED = 0.3
 
@@ -67,9 +67,9 @@ def test_who_leaves_and_comes_again_does_not_overtake_those_who_wait(child, usin
     log = Log(path)
     pids = [event[2] for event in log.events()]
     log.close()
-    assert set(pids) == {str(worker.pid) for worker in workers}
+    everybody = [str(worker.pid) for worker in workers]
+    assert min(map(pids.count, everybody)) >= TURNS
     # Judged by their order, while all were there: a slow machine changes how many turns there are.
-    everybody = set(pids)
     begin = max(pids.index(pid) for pid in everybody)
     end = len(pids) - max(pids[::-1].index(pid) for pid in everybody)
     together = pids[begin:end]
