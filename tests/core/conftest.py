@@ -5,6 +5,8 @@ import threading
 import pytest
 
 from distlock import locks
+from distlock.holdings import holdings
+from tests.contract.watch import eventually
 
 
 @pytest.fixture(autouse=True)
@@ -12,6 +14,14 @@ def backend(settings):
     settings.DISTLOCK = {"default": {"BACKEND": "distlock.backends.local.LocalBackend"}}
     yield locks["default"]
     locks.close_all()
+
+
+@pytest.fixture(autouse=True)
+def nobody_left_in_line():
+    """Let the next test come first for any lock: threads of the package may still be leaving."""
+    before = set(holdings._turns._queues)
+    yield
+    eventually(lambda: holdings._turns._queues.keys() <= before)
 
 
 @pytest.fixture

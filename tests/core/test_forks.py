@@ -14,10 +14,12 @@ def in_child(function):
     pid = os.fork()
     if pid == 0:
         threading.Timer(20, os._exit, [9]).start()
+        code = 1
         try:
             function()
+            code = 0
         finally:
-            os._exit(0)
+            os._exit(code)
     return os.waitpid(pid, 0)[1]
 
 

@@ -8,8 +8,6 @@ from distlock import Lock, LockLost, NotSupported, locks
 from distlock.backends.local import LocalBackend
 from tests.contract.watch import eventually
 
-LEASE = 0.3  # seconds
-
 
 class OneLength(LocalBackend):
     """As if its locks were held by a session."""
@@ -30,14 +28,14 @@ class OneLength(LocalBackend):
 
 @pytest.fixture
 def backend(settings):
-    settings.DISTLOCK = {"default": {"BACKEND": OneLength, "LEASE": LEASE}}
+    settings.DISTLOCK = {"default": {"BACKEND": OneLength, "LEASE": 30, "RENEW": 0.1}}
     yield locks["default"]
     locks.close_all()
 
 
 def test_its_leases_are_kept_alive(backend):
     with Lock("a") as lock:
-        eventually(lambda: backend.renewed >= 4)  # one is due every third of a lease
+        eventually(lambda: backend.renewed >= 4)
         lock.verify()
 
 

@@ -72,7 +72,7 @@ def test_a_lease_that_ends_while_it_is_freed_was_held_to_the_end(backend, monkey
         return freed
 
     monkeypatch.setattr(backend, "release", free_slowly)
-    with Lock("stock", lease=0.3):
+    with Lock("stock", lease=1):
         pass
 
 

@@ -9,13 +9,21 @@ from distlock.lease import Claim, Owner
 from distlock.exceptions import LockLost
 from distlock.terminating import ByAnAsynchronousException
 
+class Slow(ByAnAsynchronousException):
+    def _raise(self, loss):
+        leaving.wait(30)
+        super()._raise(loss)
+
 lease = Claim("stock", Owner("key", "host", 1, "thread"), 30.0).granted(7, 0.0)
 
 def body(late):
     try:
-        with ByAnAsynchronousException() as ending:
+        with Slow() as ending:
             teller = threading.Thread(target=ending.on_lost, args=(lease,))
             teller.start()
+            while late and ending.loss is None:
+                pass
+            leaving.set()
             if late:
                 ending.__exit__(None, None, None)
             while True:
@@ -24,6 +32,7 @@ def body(late):
         print(error)
 
 for late in (False, True):
+    leaving = threading.Event()
     thread = threading.Thread(target=body, args=(late,))
     thread.start()
     thread.join()

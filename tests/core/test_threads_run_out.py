@@ -5,7 +5,6 @@ import threading
 import pytest
 
 from distlock import Lock, LockLost
-from distlock.clock import clock
 from distlock.holdings import holdings
 from tests.contract.watch import Once, events, eventually
 
@@ -32,12 +31,12 @@ def refuse(monkeypatch):
     return lambda word, times=1: left.update({word: times})
 
 
-def test_a_renewal_that_could_not_start_is_tried_again(refuse):
+def test_a_renewal_that_could_not_start_is_tried_again(refuse, backend):
+    backend.settings.renew = 0.1
     refuse("renewal")
-    with Lock("run-out:renewal", lease=1.5) as lock:
-        end = clock() + 2
-        eventually(lambda: clock() > end)
-        lock.check()
+    with Lock("run-out:renewal", lease=6) as lock:
+        deadline = lock._hold.lease.deadline
+        eventually(lambda: lock._hold.lease.deadline > deadline)
 
 
 def test_a_loss_is_told_all_the_same(refuse):

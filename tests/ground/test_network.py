@@ -14,10 +14,10 @@ def kind(request):
 
 @pytest.fixture
 def connect(server, kind):
-    """Open a session through a port; it waits at most two seconds for an answer."""
+    """Open a session through a port; it waits ``limit`` seconds for an answer."""
     sessions = []
 
-    def connected(port):
+    def connected(port, limit=10):
         it = server(kind)
         if kind == "mariadb":
             session = MySQLdb.connect(
@@ -27,8 +27,8 @@ def connect(server, kind):
                 password=it.password,
                 database=it.database,
                 autocommit=True,
-                connect_timeout=2,
-                read_timeout=2,
+                connect_timeout=limit,
+                read_timeout=limit,
             )
         else:
             session = psycopg.connect(
@@ -38,8 +38,8 @@ def connect(server, kind):
                 password=it.password,
                 dbname=it.database,
                 autocommit=True,
-                connect_timeout=2,
-                tcp_user_timeout=2000,
+                connect_timeout=limit,
+                tcp_user_timeout=limit * 1000,
             )
         sessions.append(session)
         return session
@@ -87,7 +87,7 @@ def test_a_silent_network_lets_nobody_in_until_it_is_healed(proxied, kind, conne
     proxy = proxied(kind)
     getattr(proxy, way)()
     with pytest.raises(ERRORS[kind]):
-        connect(proxy.port)
+        connect(proxy.port, limit=2)
     proxy.heal()
     assert list(run(connect(proxy.port), "SELECT 1")) == [(1,)]
 

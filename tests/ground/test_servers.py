@@ -6,6 +6,7 @@ import pytest
 from django.db import connections
 
 from tests.databases import ALIASES
+from tests.ground.waiting import eventually
 from tests.servers.debian import Missing, program
 from tests.servers.guard import is_at_rest, started_at
 from tests.servers.zookeeper import Ensemble
@@ -23,7 +24,7 @@ def test_a_server_answers_after_a_stop_and_a_start(server, kind):
     assert [started_at(pid) for pid in pids] == [None] * len(pids)
     it.start()
     assert it.port == port
-    assert it.answers()
+    assert eventually(it.answers)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -41,7 +42,7 @@ def test_a_paused_server_stands_still_in_all_its_processes(server, kind):
     it.pause()
     assert all(is_at_rest(pid) for pid in it.pids())
     it.resume()
-    assert it.answers()
+    assert eventually(it.answers)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -101,7 +102,7 @@ def test_an_ensemble_serves_without_its_leader():
         for member in survivors:
             member.await_answer()
         ensemble.heal()
-        assert all(member.answers() for member in ensemble.members)
+        assert all(eventually(member.answers) for member in ensemble.members)
 
 
 def test_what_is_not_installed_is_named_with_the_command_that_installs_it(monkeypatch):

@@ -38,13 +38,13 @@ def started_at(pid: int) -> str | None:
     Together with the pid this names a process for ever; a zombie counts as ended.
     """
     fields = _status(pid)
-    return fields[19] if fields and fields[0] != "Z" else None
+    return fields[19] if fields and fields[0] not in "ZX" else None
 
 
 def is_at_rest(pid: int) -> bool:
     """Tell whether a process has stopped or ended."""
     fields = _status(pid)
-    return fields is None or fields[0] in "TZ"
+    return fields is None or fields[0] in "TZX"
 
 
 def descendants(pid: int) -> list[int]:

@@ -138,10 +138,10 @@ class Server(ABC):
 
     def pause(self) -> None:
         """Stop all its processes where they are; connections stay open and silent."""
-        pids = self.pids()
-        for pid in pids:
-            send(pid, signal.SIGSTOP)
-        await_rest(pids)
+        while not all(map(is_at_rest, pids := self.pids())):  # some may be new
+            for pid in pids:
+                send(pid, signal.SIGSTOP)
+            await_rest(pids)
 
     def resume(self) -> None:
         """Let all its processes go on."""
@@ -199,6 +199,8 @@ class Server(ABC):
         process = self._process
         if process is None:
             return
+        if signum == signal.SIGKILL:
+            self.pause()  # or one could start another meanwhile
         family = self.pids()
         for pid in family if signum == signal.SIGKILL else family[:1]:
             send(pid, signum)

@@ -19,8 +19,10 @@ LONGEST_SESSION_MILLISECONDS = 60_000
 class ZooKeeper(Server):
     """A ``QuorumPeerMain``; alone, or ``number`` of the ``peers`` of an ensemble.
 
-    ``properties`` are lines of ``zoo.cfg`` that differ from those below. ``peers`` gives for each
-    number of the ensemble the ports for followers and for elections.
+    ``properties`` are lines of ``zoo.cfg`` that differ from those below. Every
+    ``containers_checked_every`` milliseconds it removes containers that have become empty; not
+    while a test looks at them, unless told so. ``peers`` gives for each number of the ensemble the
+    ports for followers and for elections.
     """
 
     name = "zookeeper"
@@ -29,10 +31,12 @@ class ZooKeeper(Server):
         self,
         properties: Mapping[str, str] | None = None,
         *,
+        containers_checked_every: int = 3_600_000,
         number: int = 1,
         peers: Mapping[int, tuple[int, int]] | None = None,
     ) -> None:
         super().__init__()
+        self._containers_checked_every = containers_checked_every
         self._number = number
         self._peers = peers or {}
         self._properties = dict(properties or {})
@@ -78,6 +82,7 @@ class ZooKeeper(Server):
             "-XX:+UseSerialGC",
             "-XX:TieredStopAtLevel=1",
             "-Dzookeeper.extendedTypesEnabled=true",
+            f"-Dznode.container.checkIntervalMs={self._containers_checked_every}",
             "-Djava.net.preferIPv4Stack=true",
             "-cp",
             jar("zookeeper.jar"),

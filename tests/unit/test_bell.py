@@ -24,9 +24,12 @@ def test_it_is_heard_however_late_and_often_one_listens():
 
 
 def test_nobody_waits_longer_than_was_said():
-    began = clock()
-    assert not Bell().wait(0.05)
-    assert 0.05 <= clock() - began < 1
+    def waited():
+        began = clock()
+        assert not Bell().wait(0.05)
+        return clock() - began
+
+    assert 0.05 <= min(waited() for _ in range(3)) < 1
 
 
 def test_who_is_interrupted_in_ringing_can_ring_again():
