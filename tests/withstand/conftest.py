@@ -4,9 +4,10 @@ import pytest
 from django.db import connections
 
 from distlock import locks
+from distlock.holdings import holdings
 from tests.contract.actor_process import ProcessActor
 from tests.contract.actors import TaskActor, ThreadActor, part
-from tests.contract.watch import events
+from tests.contract.watch import events, eventually
 from tests.databases import ALIASES
 
 DATABASES = ["sqlite", "mariadb", "postgresql"]
@@ -20,11 +21,19 @@ def kind(request):
 
 
 @pytest.fixture
-def using(kind, backend_settings, settings):
+def answer_limit():
+    """Seconds that a database gets for an answer."""
+    return 10
+
+
+@pytest.fixture
+def using(kind, answer_limit, backend_settings, settings):
     """The alias of the backend under test."""
-    options = {"timeout": 2} if kind in DATABASES else {}
+    options = {"timeout": answer_limit} if kind in DATABASES else {}
     settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
     yield "default"
+    # The server is back by now: what could not be left is left, and disturbs no other test.
+    eventually(lambda: not holdings._withdrawals._pending)
     locks.close_all()
 
 
@@ -62,3 +71,14 @@ def told():
     """What the signals of this process told during the test."""
     with events() as seen:
         yield seen
+
+
+def renewed(lock, meanwhile=lambda: None):
+    """Wait until the lease of a held lock has been renewed; call ``meanwhile`` over and over."""
+    until = lock.info().until
+
+    def has_moved():
+        meanwhile()
+        return lock.info().until > until
+
+    eventually(has_moved)

@@ -18,10 +18,11 @@ from distlock import Lock
 from distlock.clock import clock
 from tests.children import hear, say
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.withstand.conftest import renewed
 
 HOUR = 3600
-LEASE = 0.9  # seconds
+LEASE = 0.9  # seconds, of a lease that is to end
+RENEWED = 3  # and of one that is not
 
 #: modules of the package that may read the clock of the day, and what for
 READERS = {
@@ -54,6 +55,8 @@ def hold_shifted(using, name, seconds, lease, renew):
 
 def try_shifted(using, name, seconds):
     shift(seconds)
+    say("ready")
+    hear()
     say(Lock(name, using=using).acquire(blocking=False))
     lock = Lock(name, using=using)
     say("waiting")
@@ -69,13 +72,14 @@ SHIFTS = [
 
 @pytest.mark.parametrize(("seconds", "env"), SHIFTS)
 def test_a_holder_with_a_wrong_clock_keeps_its_lock(child, actor, using, name, seconds, env):
-    holder = child(hold_shifted, using, name, seconds, LEASE, True, env=env)
+    holder = child(hold_shifted, using, name, seconds, RENEWED, True, env=env)
     assert holder.line().startswith("held ")
     other = actor("thread")
-    end = clock() + 1.5 * LEASE
-    while clock() < end:
+
+    def try_in_vain():
         assert not other.tries(name)
-        time.sleep(0.005)
+
+    renewed(other.lock(name), try_in_vain)
     holder.tell("go on")
     since = datetime.fromisoformat(holder.line())
     assert abs(datetime.now(UTC) - since) < timedelta(seconds=PATIENCE)
@@ -99,10 +103,12 @@ def test_a_lease_taken_with_a_wrong_clock_ends_when_it_should(
 def test_a_waiter_with_a_wrong_clock_gets_the_lock_neither_early_nor_never(
     child, actor, using, name, seconds, env
 ):
-    held = actor("thread").take(name, lease=LEASE, renew=False)
-    deadline = clock() + held.remaining
-    token = held.token
     waiter = child(try_shifted, using, name, seconds, env=env)
+    assert waiter.line() == "ready"
+    deadline = clock() + LEASE
+    held = actor("thread").take(name, lease=LEASE, renew=False)
+    token = held.info().token
+    waiter.tell("go on")
     said = waiter.line()
     assert said == "False" or clock() >= deadline
     if said == "False":
@@ -113,15 +119,13 @@ def test_a_waiter_with_a_wrong_clock_gets_the_lock_neither_early_nor_never(
 
 
 def test_a_jump_of_the_clock_while_holding_changes_nothing(actor, using, name, monkeypatch):
-    lock = actor("thread").take(name, lease=LEASE)
+    lock = actor("thread").take(name, lease=RENEWED)
     true = time.time
     monkeypatch.setattr(time, "time", lambda: true() + HOUR)
-    until = lock.info().until
-    eventually(lambda: lock.info().until > until)
+    renewed(lock)
     lock.verify()
     monkeypatch.setattr(time, "time", lambda: true() - HOUR)
-    until = lock.info().until
-    eventually(lambda: lock.info().until > until)
+    renewed(lock)
     lock.verify()
 
 

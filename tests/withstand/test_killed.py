@@ -12,7 +12,7 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.withstand.checker import Log, NotGrowing, Overlap, check
 
-LEASE = 0.6  # seconds
+LEASE = 1.8  # seconds
 WORKERS = 4
 KILLS = 10
 
@@ -85,11 +85,16 @@ enter 3 a
 leave 3 a
 kill a
 enter 5 c
+kill c
+leave 5 c
+kill d
+enter 6 d
+enter 7 e
 """
 
 
 def test_the_checker_accepts_turns_and_deaths():
-    assert check(events(GOOD)) == 4
+    assert check(events(GOOD)) == 6
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,9 @@ from django.db import connections
 from distlock import Lock, LockLost, LockUnavailable, NotSupported, locks
 from distlock.models import DatabaseLock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import Once, eventually, waits
+from tests.contract.watch import Once, waits
 from tests.databases import ALIASES, publish
+from tests.withstand.conftest import renewed
 
 
 def delete(database, name):
@@ -148,11 +149,10 @@ def test_an_outage_of_one_database_does_not_disturb_the_other(
     other = "postgresql" if kind == "mariadb" else "mariadb"
     lost = Once()
     actor("thread", second).take(f"{name}:gone", lease=0.9, on_lost=lost)
-    lock = actor("thread", using).take(name, lease=0.9)
+    lock = actor("thread", using).take(name, lease=3)
     server(other).pause()
     lost.wait()
-    until = lock.info().until
-    eventually(lambda: lock.info().until > until)
+    renewed(lock)
     lock.verify()
     assert actor("thread", using).tries(f"{name}:another")
     server(other).resume()

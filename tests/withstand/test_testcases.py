@@ -21,12 +21,12 @@ def run_tests():
 def test_a_projects_tests_run_with_locks_in_the_test_database(child, kind, using):
     """In memory for SQLite; created before and dropped after, which an open session would stop."""
     process = child(run_tests, env={"DISTLOCK_SAMPLE_KIND": kind})
-    process.finish(60)
+    process.finish(110)
     assert "\nOK\n" in process.errors
 
 
 @pytest.mark.parametrize("kind", ["local"])
 def test_a_projects_tests_run_with_local_locks(child, kind, using):
     process = child(run_tests, env={"DISTLOCK_SAMPLE_KIND": "sqlite"})
-    process.finish(60)
+    process.finish(110)
     assert "\nOK\n" in process.errors
