@@ -14,7 +14,7 @@ from tests.zookeeper.tree import Tree
 BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
 
 #: seconds; a lease lasts two thirds of it, and is renewed after a third of that
-SESSION = 2.4
+SESSION = 4
 
 #: each alias is a client of its own, as if it were another process
 CLIENTS = ("default", "other", "third")
@@ -62,7 +62,7 @@ def configure(settings, root, hosts):
     """``configure({alias: location}, option=value)``: clients that reach the servers in a way."""
 
     def make(locations=None, **options):
-        options = {"root": root, "session_timeout": SESSION, "timeout": 4, **options}
+        options = {"root": root, "session_timeout": SESSION, "timeout": 2 * SESSION, **options}
         settings.DISTLOCK = {
             alias: {"BACKEND": BACKEND, "LOCATION": hosts, "OPTIONS": options} for alias in CLIENTS
         }

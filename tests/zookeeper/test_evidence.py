@@ -5,16 +5,14 @@ import socket
 import pytest
 
 from distlock import Lock, locks
-from distlock.backends.zookeeper.evidence import REPORTED_AFTER, Evidence
+from distlock.backends.zookeeper.evidence import Evidence
 from distlock.clock import clock
 from distlock.lease import Claim
 from distlock.owners import current_owner
-from tests.contract.watch import eventually
 from tests.servers.proxy import Proxy
 from tests.zookeeper.conftest import CLIENTS, SESSION
 
 LEASE = SESSION * 2 / 3
-REPORT = SESSION * REPORTED_AFTER
 
 
 @pytest.fixture
@@ -58,12 +56,14 @@ def test_after_a_pause_a_renewal_waits_until_the_leader_must_have_heard(using, n
     paused(using)
     begun_at = clock()
     assert backend.renew([lease]) == {lease.nonce: True}
-    assert clock() - begun_at >= REPORT
+    counted_from = locks[using]._client.counted_from(clock())
+    assert counted_from >= begun_at - SESSION / 3  # what a lease leaves of its session
 
 
 def test_after_a_pause_the_lease_of_a_lock_that_is_taken_ends_earlier(using, backend, name):
     Lock(name, using=using).locked()  # connects
     paused(using)
+    locks[using]._client._handler.wire.evidence.add = lambda sent_at: None  # of a ping
     session_ends_at = clock() + SESSION / 2
     lease = backend.try_acquire(Claim(name, current_owner(), LEASE))
     assert lease.deadline <= session_ends_at
@@ -74,14 +74,14 @@ def test_a_hold_moves_to_another_server_when_its_own_says_nothing(patient, confi
     """Before its lease ends; a server that has died so does not even close its connections."""
     with Proxy(patient.port) as one, Proxy(patient.port) as two:
         location = f"{one.host}:{one.port},{two.host}:{two.port}"
-        using = configure({"default": location}, session_timeout=6)
+        using = configure({"default": location}, session_timeout=9, timeout=10)
         lock = Lock(name, using=using)
         lock.acquire()
         token = lock.token
         its_own, other = (one, two) if one.connections else (two, one)
         its_own.silence()
-        eventually(lambda: other.connections and locks[using]._client.connected)
         lock.verify()
+        assert other.connections
         assert lock.token == token
         lock.release()
         locks.close_all()

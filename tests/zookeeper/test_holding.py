@@ -105,13 +105,13 @@ def test_the_lock_of_a_killed_process_is_had_by_the_next(using, child, actor, tr
 
 
 def test_a_process_that_ends_takes_its_locks_along_at_once(configure, patient, child, name):
-    """In a session that would last for a minute without it."""
+    """In a session that would last for a minute without it, and so longer than the wait."""
     using = configure(dict.fromkeys(("default", "other"), patient.hosts), session_timeout=60)
     holder = child(hold, using, name)
     holder.line()
     holder.tell("end")
     holder.finish()
-    assert Lock(name, using="other").acquire(blocking=False)
+    assert Lock(name, using="other", timeout=PATIENCE).acquire()
 
 
 def leave_in_a_hurry(using, name):

@@ -1,5 +1,7 @@
 """What taking, waiting and leaving do to the tree, and what the servers see of it."""
 
+import asyncio
+import concurrent.futures
 import os
 import socket
 import threading
@@ -7,7 +9,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from distlock import Lock, LockTimeout, locks
+from distlock import Lock, LockTimeout, LockUnavailable, locks
 from distlock.backends.zookeeper.requests import GetChildren
 from distlock.lease import State
 from tests.contract.actors import PATIENCE
@@ -41,10 +43,9 @@ def test_a_released_lock_has_no_node(using, tree, name):
     eventually(lambda: tree.line(name) == [])
 
 
-def test_the_servers_clear_the_node_of_a_lock_that_nobody_uses(configure, monkeypatch, name):
+def test_the_servers_clear_the_node_of_a_lock_that_nobody_uses(configure, name):
     """It is a container; they look for empty ones every minute, and here more often."""
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Dznode.container.checkIntervalMs=100")
-    with ZooKeeper() as server:
+    with ZooKeeper(containers_checked_every=100) as server:
         using = configure({"default": server.hosts})
         with Lock(name, using=using) as lock:
             token = lock.token
@@ -77,7 +78,8 @@ def test_a_failed_try_leaves_neither_node_nor_watch(using, zookeeper, tree, name
 def test_who_waited_too_long_leaves_neither_node_nor_watch(using, zookeeper, tree, name):
     with Lock(name, using="other"):
         for _ in range(3):
-            with pytest.raises(LockTimeout):
+            # A server may take longer than that to say that someone else has it.
+            with pytest.raises((LockTimeout, LockUnavailable)):
                 Lock(name, using=using, timeout=0.05).__enter__()
         eventually(lambda: len(tree.line(name)) == 1)
         eventually(lambda: watches(zookeeper, session_of(locks[using])) == [])
@@ -92,7 +94,7 @@ def test_a_waiting_task_that_is_cancelled_leaves_neither_node_nor_watch(
         eventually(lambda: locks[using]._client and locks[using]._client.session)
         eventually(lambda: watches(zookeeper, session_of(locks[using])) == tree.line(name)[:1])
         task.cancel()
-        with pytest.raises(BaseException):  # noqa: B017 - asyncio's, or that of the future
+        with pytest.raises((concurrent.futures.CancelledError, asyncio.CancelledError)):
             waiting.result(PATIENCE)
         eventually(lambda: len(tree.line(name)) == 1)
         eventually(lambda: watches(zookeeper, session_of(locks[using])) == [])
@@ -113,7 +115,7 @@ def test_everyone_watches_the_node_just_ahead_and_nothing_else(using, zookeeper,
 
 def test_taking_a_free_lock_is_one_round_trip(configure, zookeeper, name):
     """Two requests that are sent together; one where nobody else can have come meanwhile."""
-    using = configure(session_timeout=4)
+    using = configure(session_timeout=60)  # no ping comes in between
     lock = Lock(name, using=using)
     lock.acquire()
     lock.release()
@@ -128,7 +130,7 @@ def test_taking_a_free_lock_is_one_round_trip(configure, zookeeper, name):
     taken = asked()
     lock.release()
     left = eventually(lambda: (now := asked()) > taken and now)
-    assert left - before <= 3 + 1  # create, list, delete; and perhaps a ping
+    assert left - before <= 3  # create, list, delete
 
 
 def test_a_lock_that_is_taken_again_at_once_need_not_be_looked_at(using, zookeeper, tree, name):

@@ -11,6 +11,7 @@ from kazoo.security import make_digest_acl
 from distlock import Lock, LockUnavailable, NotSupported, locks
 from distlock.backends.zookeeper import ZooKeeperBackend
 from distlock.backends.zookeeper.handlers import new_handler
+from tests.contract.watch import eventually
 
 HOSTS = "127.0.0.1:1"
 PASSWORD = "correct-horse-battery-staple"
@@ -158,4 +159,4 @@ def test_atomic_is_refused_with_the_way_out_and_nothing_stays_locked(using, tree
         Lock(name, using=using).atomic(),
     ):
         raise AssertionError("the body must not run")
-    assert tree.line(name) == []
+    eventually(lambda: tree.line(name) == [])

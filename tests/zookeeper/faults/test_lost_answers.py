@@ -31,7 +31,7 @@ def test_a_place_in_line_that_was_never_answered_is_found_again(using, network, 
     person = actor("thread", using)
     person.take(f"{name}:connected")
     with Lock(name, using="other"):
-        lost = network.lose_reply(to=name.encode())
+        lost = network.lose_reply(to=f"{name}/".encode())
         waiting = person.lock(name).start("acquire")
         assert lost.wait(PATIENCE)
         eventually(lambda: locks[using]._client.connected)

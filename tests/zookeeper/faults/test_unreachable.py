@@ -17,6 +17,7 @@ def test_a_server_that_cannot_be_reached_is_not_a_held_lock(configure, network, 
     with pytest.raises(LockUnavailable):
         Lock(name, using=using).locked()
     network.heal()
+    locks[using].options.timeout = 4
     with Lock(name, using=using) as lock:
         lock.verify()
 
@@ -27,6 +28,7 @@ async def test_nor_for_tasks(configure, network, name):
     with pytest.raises(LockUnavailable):
         await Lock(name, using=using).aacquire(blocking=False)
     network.heal()
+    locks[using].options.timeout = 4
     async with Lock(name, using=using) as lock:
         await lock.averify()
 

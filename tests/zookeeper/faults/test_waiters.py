@@ -72,21 +72,24 @@ def test_a_waiter_gives_up_in_time_during_an_outage_and_leaves_no_node(
     """Nobody can tell then whether someone else has the lock: that is no plain time-out."""
     with Lock(name, using="other"):
         person = actor(what, using)
-        waiting = person.lock(name).start("acquire", timeout=0.6)
+        person.lock(name).locked()  # connects
+        waiting = person.lock(name).start("acquire", timeout=2)
         eventually(lambda: len(tree.line(name)) == 2)
         network.refuse()
         with pytest.raises(LockUnavailable):
             waiting.result(PATIENCE)
         network.heal()
         eventually(lambda: locks[using]._client.connected)
-        assert person.lock(name).acquire(timeout=0.1) is False
+        assert person.lock(name).acquire(blocking=False) is False
         eventually(lambda: len(tree.line(name)) == 1)
 
 
 def test_who_waits_for_ever_is_told_when_there_is_nobody_to_wait_for(
-    configure, network, actor, name
+    configure, network, actor, name, settings
 ):
-    using = configure({"default": network.location}, timeout=0.5, session_timeout=1)
+    using = configure({"default": network.location}, timeout=2, session_timeout=2)
+    options = settings.DISTLOCK["other"]["OPTIONS"]
+    settings.DISTLOCK["other"]["OPTIONS"] = {**options, "timeout": 4, "session_timeout": SESSION}
     with Lock(name, using="other"):
         waiting = actor("thread", using).lock(name).start("acquire")
         assert waits(waiting)
