@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from itertools import cycle
 from pathlib import Path
 from typing import Any
 
@@ -69,13 +69,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if any(item.path.is_relative_to(folder) for folder in _ONCE):
             item.add_marker("once")
     once = [item for item in items if item.get_closest_marker("once")]
-    # File by file, because the tests of a file share what takes long to start; by size, so that
-    # each run gets as much, and not all that is slow about the same thing. They are dealt to and
-    # fro: the last run would get the larger file of every round.
-    files = sorted({item.path for item in once}, key=lambda path: (path.stat().st_size, path))
-    deal = [*range(1, parts + 1), *range(parts, 0, -1)]
-    dealt = dict(zip(files, cycle(deal), strict=False))
-    left = {item for item in once if dealt[item.path] != part}
+    # File by file, because the tests of a file share what takes long to start; by their number, so
+    # that each run gets as much, and not all that is slow about the same thing.
+    sizes = Counter(item.path for item in once)
+    files = sorted(sizes, key=lambda path: (sizes[path], path))
+    left = {item for item in once if files.index(item.path) % parts != part - 1}
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
