@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -69,10 +68,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if any(item.path.is_relative_to(folder) for folder in _ONCE):
             item.add_marker("once")
     once = [item for item in items if item.get_closest_marker("once")]
-    # File by file, because the tests of a file share what takes long to start; by their number, so
-    # that each run gets as much, and not all that is slow about the same thing.
-    sizes = Counter(item.path for item in once)
-    files = sorted(sizes, key=lambda path: (sizes[path], path))
+    # File by file, because the tests of a file share what takes long to start; by size, so that
+    # each run gets as much, and not all that is slow about the same thing.
+    files = sorted({item.path for item in once}, key=lambda path: (path.stat().st_size, path))
     left = {item for item in once if files.index(item.path) % parts != part - 1}
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
