@@ -1,6 +1,6 @@
 """A lease renews itself for as long as its owner lives, and then no longer."""
 
-import time
+import threading
 
 import pytest
 
@@ -25,13 +25,22 @@ def test_a_short_lease_outlasts_itself_several_times(actor, name):
         held = [people[who].take(names[who], lease=lease) for who in people]
         end = clock() + 2.2 * lease
 
+        over = threading.Event()
+
         async def block_the_loop():
-            time.sleep(1.2 * lease)  # not asyncio's: nothing else runs on this loop meanwhile
+            over.wait(PATIENCE)  # not asyncio's: nothing else runs on this loop meanwhile
 
         blocked = people["busy"].call(block_the_loop)
-        while clock() < end:
-            assert not any(ben.tries(each) for each in names.values())
+        try:
+            got = False
+            while clock() < end and not got:
+                got = any(ben.tries(each) for each in names.values())
+        finally:
+            over.set()
         blocked.result(PATIENCE)
+        for lock in held:
+            lock.check()
+        assert not got
         for lock in held:
             lock.verify()
             lock.release()
@@ -69,7 +78,9 @@ def test_a_lock_entered_twice_is_renewed_until_the_last_exit(carl, dora, name):
         lock.acquire()
         lock.release()
         passed(1.2 * lease)
-        assert not dora.tries(f"{name}:{lease}")
+        got = dora.tries(f"{name}:{lease}")
+        lock.check()
+        assert not got
         lock.verify()
 
     steadily(attempt, *LASTING)

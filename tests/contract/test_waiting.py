@@ -73,10 +73,12 @@ def test_a_limit_covers_the_whole_wait_and_not_each_look(actor, dora, name):
     holder = actor("process")
 
     def attempt(lease):
-        holder.take(f"{name}:{lease}", lease=lease)
+        held = holder.take(f"{name}:{lease}", lease=lease)
         lock = dora.lock(f"{name}:{lease}")
         start = clock()
-        assert lock.acquire(timeout=2.7 * lease) is False
+        got = lock.acquire(timeout=2.7 * lease)
+        held.check()
+        assert got is False
         assert 2.7 * lease <= clock() - start < PATIENCE
 
     steadily(attempt, 0.3, 3)

@@ -45,12 +45,13 @@ def passed(seconds):
 def steadily(attempt, *leases):
     """Let ``attempt(lease)`` succeed with one of the leases, of which the shorter come first.
 
-    On a machine that stands still for a moment a short lease may end before its time has come. Each
-    attempt has to use a name of its own.
+    On a machine that stands still for a moment a short lease may end before its time has come, and
+    only that is forgiven: an attempt has to ask its holder before it says that another one was let
+    in, and to use a name of its own.
     """
     *shorter, last = leases
     for lease in shorter:
-        with suppress(AssertionError, LockError):
+        with suppress(LockError):
             return attempt(lease)
     return attempt(last)
 
