@@ -99,6 +99,9 @@ LOCKS = os.environ.get("LOCKS", "database")
 if LOCKS not in LOCK_BACKENDS:
     raise ImproperlyConfigured(f"LOCKS is {LOCKS!r}; it must be one of {', '.join(LOCK_BACKENDS)}.")
 DISTLOCK = {"default": LOCK_BACKENDS[LOCKS]}
+if LOCKS == "zookeeper":
+    # A hold there ends with its process, so what is queued needs another place.
+    DISTLOCK["queue"] = LOCK_BACKENDS["database"]
 
 # Celery needs no server here: messages and results are files. That is enough for one machine and a
 # demo, and for nothing else.

@@ -65,7 +65,7 @@ class BaseBackend(ABC):
     #: whether a transaction can be made to commit only while a lock is held
     supports_atomic: ClassVar[bool] = False
 
-    #: whether a lock that is kept stays so when the process that left it has ended
+    #: whether a hold goes on when the process that took it has ended, until its time is over
     keeps_beyond_process: ClassVar[bool] = True
 
     #: pauses between two looks at a lock that is waited for, in seconds
@@ -85,15 +85,6 @@ class BaseBackend(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"
-
-    @property
-    def lasting(self) -> BaseBackend:
-        """The same locks, for holds that last until their time is over.
-
-        Whatever becomes of the process that took one, they end by time alone or are released, by
-        whichever process knows the lease. Where all holds are of that kind it is this backend.
-        """
-        return self
 
     # Taking and leaving
 

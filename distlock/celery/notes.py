@@ -33,8 +33,8 @@ class Ticket:
 
     @property
     def backend(self) -> BaseBackend:
-        """The backend that has the lock, for holds that no process keeps."""
-        return locks[self.using].lasting
+        """The backend that has the lock."""
+        return locks[self.using]
 
     @property
     def claim(self) -> Claim:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 
+from distlock.backends.base import BaseBackend
+from distlock.exceptions import NotSupported
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.hold import OnLost
 from distlock.waits import checked_callback, checked_seconds
@@ -48,7 +51,8 @@ class Options:
     - ``on_queued``: a second call gets the result of the first ("return") or AlreadyQueued
       ("raise").
     - ``queueing_ttl``: how long after the moment at which it may start a message is waited for.
-    - ``queueing_using``: the alias of the backend, if it is to be another one.
+    - ``queueing_using``: the alias of the backend, if it is to be another one. It must be one
+      whose holds outlive the process that took them.
     """
 
     lock: Template | None = None
@@ -97,7 +101,12 @@ class Options:
     @property
     def queueing_alias(self) -> str:
         """The alias of the backend that has the queueing lock."""
-        return self.using if self.queueing_using is None else self.queueing_using
+        return str(getattr(self, self.queueing_option))
+
+    @property
+    def queueing_option(self) -> str:
+        """The option that gives that alias."""
+        return "using" if self.queueing_using is None else "queueing_using"
 
     def delay(self, times: int) -> float:
         """Return the longest pause before a busy task is queued again for the n-th time."""
@@ -130,6 +139,35 @@ def configured(task: str, option: str, alias: str) -> str:
             f"task {task}: {option}={alias!r} is not in DISTLOCK, whose aliases are: {known}."
         )
     return alias
+
+
+def queueing_backend(task: str, locking: Options) -> BaseBackend:
+    """Return the backend that keeps the place of a task in the queue.
+
+    Raises ImproperlyConfigured if there is none, NotSupported if its holds end with the process
+    that took them: the publisher may end before a worker gets the message.
+    """
+    option = locking.queueing_option
+    backend = locks[configured(task, option, locking.queueing_alias)]
+    if backend.keeps_beyond_process:
+        return backend
+    able = ", ".join(f"{each.alias!r} ({type(each).__name__})" for each in _able_to_queue())
+    if able:
+        way_out = f"Set queueing_using to one of: {able}."
+    else:
+        way_out = "No alias of DISTLOCK can: add one for a database, and set queueing_using to it."
+    raise NotSupported(
+        f"task {task}: {option}={backend.alias!r} cannot keep queueing_lock: what"
+        f" {type(backend).__name__} (DISTLOCK[{backend.alias!r}]) holds ends with the process that"
+        f" took it. {way_out}"
+    )
+
+
+def _able_to_queue() -> Iterator[BaseBackend]:
+    for alias in locks:
+        with suppress(ImproperlyConfigured):
+            if locks[alias].keeps_beyond_process:
+                yield locks[alias]
 
 
 def _checked_template(option: str, value: object) -> None:

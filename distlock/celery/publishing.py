@@ -16,7 +16,7 @@ from distlock.celery import queueing
 from distlock.celery.current import current_run
 from distlock.celery.errors import AlreadyQueued
 from distlock.celery.notes import HEADER, Note, Ticket
-from distlock.celery.options import configured
+from distlock.celery.options import queueing_backend
 from distlock.exceptions import LockError
 from distlock.lease import LONGEST_LEASE
 
@@ -76,11 +76,9 @@ def publish(
     " `await sync_to_async(task.delay)()`."
 )
 def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]) -> Ticket:
-    locking = task.locking
-    option = "using" if locking.queueing_using is None else "queueing_using"
     return queueing.take(
         task.queueing_name(args, kwargs),
-        configured(task.name, option, locking.queueing_alias),
+        queueing_backend(task.name, task.locking),
         lifetime(task, options),
         task.name,
         task_id,

@@ -17,7 +17,6 @@ from distlock.celery.errors import AlreadyQueued
 from distlock.celery.notes import Ticket
 from distlock.events import tell
 from distlock.exceptions import LockError, LockUnavailable
-from distlock.handler import locks
 from distlock.hold import Hold
 from distlock.holdings import holdings
 from distlock.lease import Claim, Lease, Owner, State
@@ -35,13 +34,13 @@ _TRIES = 10
 _withdrawals = Withdrawals()
 
 
-def take(name: str, using: str, seconds: float, task: str, task_id: str) -> Ticket:
+def take(name: str, backend: BaseBackend, seconds: float, task: str, task_id: str) -> Ticket:
     """Take a queueing lock for a task that is about to be published.
 
     Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
     backend cannot be asked.
     """
-    backend = locks[using].lasting
+    using = backend.alias
     owner = current_owner(checked_owner(f"{_OWNER}{uuid.uuid4().hex}:{task_id}"))
     for _ in range(_TRIES):
         claim = Claim(name, owner, seconds, f"Celery task {task}[{task_id}], queued")

@@ -13,7 +13,7 @@ from celery import shared_task
 from celery.app.task import Task
 from celery.contrib.django.task import DjangoTask
 
-from distlock.celery import endings
+from distlock.celery import checks, endings
 from distlock.celery.current import innermost
 from distlock.celery.naming import CallName
 from distlock.celery.options import NAMES, OF_LOCK, Options
@@ -65,6 +65,8 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
             cls.locking = checked(task, cls.locking, given)
             cls.lock_name = _named(task, "lock", cls.locking, body)
             cls.queueing_name = _named(task, "queueing_lock", cls.locking, body)
+            if cls.queueing_name is not None:
+                checks.declare(task, cls.locking)
 
     @property
     def lock(self) -> Lock:
@@ -117,7 +119,8 @@ def locked_task(*args: Any, **options: Any) -> Any:
     """Make a ``shared_task`` that runs under a lock, or is queued under one, or both.
 
     Takes the options of :class:`~distlock.celery.options.Options` and those of Celery's tasks.
-    Raises TypeError or ValueError that names the task, the option and its value.
+    Raises TypeError or ValueError that names the task, the option and its value; NotSupported if
+    the backend of the queueing lock cannot keep it.
     """
     if args:
         raise TypeError(
@@ -141,6 +144,9 @@ def locked_task(*args: Any, **options: Any) -> Any:
         body = MethodType(function, object()) if options.get("bind") else function
         for option in ("lock", "queueing_lock"):
             _named(task, option, locking, body)
+        if locking.queueing_lock is not None:
+            named = str(options.get("name") or f"{function.__module__}.{function.__name__}")
+            checks.declare(named, locking)
         return shared_task(**{**options, "base": base})(function)
 
     return make

@@ -6,6 +6,7 @@ import time
 from datetime import date, timedelta
 from typing import Any
 
+from django.conf import settings
 from django.db.models import Count, Sum
 from django.utils import timezone
 
@@ -25,7 +26,14 @@ def lock_of(day: str | None = None) -> str:
 
 # Several machines may have a scheduler, and a scheduler may catch up on what it has missed: while
 # one report is queued no second one is, and while one is written the next one waits in its queue.
-@locked_task(bind=True, lock=lock_of, queueing_lock=lock_of, busy_delay=0.1, busy_delay_max=2)
+@locked_task(
+    bind=True,
+    lock=lock_of,
+    queueing_lock=lock_of,
+    queueing_using="queue" if "queue" in settings.DISTLOCK else "default",
+    busy_delay=0.1,
+    busy_delay_max=2,
+)
 def nightly_report(self: Any, day: str | None = None) -> int:
     """Write the report of a day (yesterday); returns how many seats were sold until its end."""
     return write_report(self.lock, _day(day))

@@ -15,6 +15,8 @@ from tests.celery.stage import say, wait_for_cue
 
 #: The aliases of the lock backends that the tests run on.
 BACKENDS = ("mariadb", "zookeeper")
+#: The one that has the queueing locks of all tasks: ZooKeeper cannot keep them.
+QUEUEING = "mariadb"
 
 
 def act(task, key, **what):
@@ -29,6 +31,8 @@ def tasks_of(using):
     """Return the tasks whose locks are in one backend."""
 
     def task(name, **options):
+        if "queueing_lock" in options:
+            options["queueing_using"] = QUEUEING
         return locked_task(name=f"{using}.{name}", using=using, bind=True, **options)
 
     @task("skip", lock="{key}", on_busy="skip")

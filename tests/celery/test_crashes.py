@@ -11,7 +11,7 @@ from distlock import locks
 from distlock.lease import State
 from tests.celery.app import app
 from tests.celery.stage import cue, heard, silence
-from tests.celery.tasks import OF
+from tests.celery.tasks import OF, QUEUEING
 
 pytestmark = pytest.mark.once
 
@@ -39,7 +39,7 @@ def states(using, key):
     """The states of the task's two locks."""
     return lambda: (
         locks[using].inspect(key).state,
-        locks[using].lasting.inspect(f"queueing:{key}").state,
+        locks[QUEUEING].inspect(f"queueing:{key}").state,
     )
 
 

@@ -11,7 +11,7 @@ from distlock import locks
 from distlock.lease import State
 from tests.celery.app import HANDED
 from tests.celery.stage import cue, heard, silence
-from tests.celery.tasks import OF
+from tests.celery.tasks import OF, QUEUEING
 from tests.children import say
 
 pytestmark = pytest.mark.once
@@ -80,7 +80,7 @@ def test_two_processes_queue_a_task_once(publisher, using, key):
     cue(f"{key}:end")
     assert json.loads(one.line(LIMIT)) == json.loads(other.line(LIMIT)) == [key] * 2
     assert silence(f"{key}:started")
-    assert locks[using].lasting.inspect(f"queueing:{key}").state is State.FREE
+    assert locks[QUEUEING].inspect(f"queueing:{key}").state is State.FREE
 
 
 # Without an event loop, as with files, billiard waits for ten seconds before it gives up a process;
@@ -92,7 +92,7 @@ def test_what_a_killed_process_held_is_free(publisher, using, key):
     ends = time.monotonic() + LIMIT
     while State.HELD in (
         locks[using].inspect(key).state,
-        locks[using].lasting.inspect(f"queueing:{key}").state,
+        locks[QUEUEING].inspect(f"queueing:{key}").state,
     ):
         assert time.monotonic() < ends
         time.sleep(0.05)

@@ -8,7 +8,7 @@ from distlock import LockLost, locks
 from distlock.celery import SKIPPED
 from distlock.lease import State
 from tests.celery.stage import cue, heard
-from tests.celery.tasks import BACKENDS, OF
+from tests.celery.tasks import BACKENDS, OF, QUEUEING
 
 pytestmark = pytest.mark.once
 
@@ -78,7 +78,7 @@ def test_a_queueing_lock_is_freed(tasks, key, using, worker):
     assert tasks.queued_whole.apply_async((key,), queue=worker.queue).id == result.id
     cue(f"{key}:end")
     result.get(timeout=LIMIT)
-    assert locks[using].lasting.inspect(f"queueing:{key}").state is State.FREE
+    assert locks[QUEUEING].inspect(f"queueing:{key}").state is State.FREE
 
 
 @pytest.mark.parametrize(

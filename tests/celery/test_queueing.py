@@ -14,6 +14,7 @@ from distlock.lease import State
 from tests.celery.app import app
 from tests.celery.conftest import LEASE
 from tests.celery.stage import cue, heard, silence
+from tests.celery.tasks import BACKENDS, QUEUEING
 
 pytestmark = pytest.mark.once
 
@@ -23,9 +24,15 @@ NOWHERE = "nowhere"
 
 
 @pytest.fixture
-def lock(using, key):
+def using():
+    """Tasks with a queueing lock only, or where the running lock's backend makes no difference."""
+    return QUEUEING
+
+
+@pytest.fixture
+def lock(key):
     """What is known of the queueing lock."""
-    return lambda: locks[using].lasting.inspect(f"queueing:{key}")
+    return lambda: locks[QUEUEING].inspect(f"queueing:{key}")
 
 
 def until(condition):
@@ -114,6 +121,7 @@ def test_it_is_kept_when_the_broker_is_to_deliver_again(tasks, key, lock):
     until(lambda: lock().state is State.FREE)
 
 
+@pytest.mark.parametrize("using", BACKENDS)
 def test_it_is_kept_while_a_busy_task_is_queued_again(tasks, key, lock, prefork):
     first = tasks.both.delay(key)
     heard(f"{key}:started")

@@ -16,7 +16,6 @@ from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.evidence import REPORTED_AFTER
 from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Grants
 from distlock.backends.zookeeper.instances import register
-from distlock.backends.zookeeper.lasting import LastingBackend
 from distlock.backends.zookeeper.node import Node
 from distlock.backends.zookeeper.options import DEFAULTS, Options
 from distlock.backends.zookeeper.patience import Patience
@@ -58,7 +57,6 @@ class ZooKeeperBackend(BaseBackend):
                 )
         self.options = Options(self.settings)
         self._set_lease(self.options.session_timeout)
-        self._lasting = LastingBackend(alias, self.settings, self._connected)
         self._reset()
         register(self)
 
@@ -72,11 +70,6 @@ class ZooKeeperBackend(BaseBackend):
         if self._client is not None:
             self._client.abandon()
         self._reset()
-
-    @property
-    def lasting(self) -> LastingBackend:
-        """See BaseBackend.lasting."""
-        return self._lasting
 
     # Taking and leaving
 
@@ -247,11 +240,9 @@ class ZooKeeperBackend(BaseBackend):
     def sweep(self) -> Swept:
         """Remove the nodes of locks that nobody holds or waits for.
 
-        What is held by a session does not expire here: the servers end sessions, and remove their
-        nodes. What outlives its session does.
+        Nothing expires here: the servers end sessions, and remove their nodes.
         """
-        ended = self.lasting.sweep()
-        return Swept(expired=ended.expired, removed=self._survey(None).clear())
+        return Swept(removed=self._survey(None).clear())
 
     def close(self) -> None:
         """End the session, and every hold with it."""
