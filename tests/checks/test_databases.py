@@ -10,6 +10,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from distlock.handler import locks
+from tests.contract.watch import eventually
 from tests.databases import ALIASES
 
 EVERY = ["sqlite", "mariadb", "postgresql"]
@@ -136,6 +137,30 @@ class TestOnMariaDB:
             assert (message.id, "MyISAM" in message.msg) == ("distlock.E005", True)
             database.execute(message.hint.rstrip("."))
             assert messages(kind) == []
+
+
+FORGETFUL = [
+    ("mariadb", "innodb_flush_log_at_trx_commit", "SET GLOBAL {} = {}", "2", "1"),
+    ("postgresql", "fsync", "ALTER SYSTEM SET {} = {}", "off", "on"),
+    ("postgresql", "full_page_writes", "ALTER SYSTEM SET {} = {}", "off", "on"),
+]
+
+
+@pytest.mark.parametrize(("kind", "name", "change", "bad", "good"), FORGETFUL, indirect=["kind"])
+def test_a_server_that_may_forget_a_grant_is_a_warning(database, kind, name, change, bad, good):
+    def put(value):
+        database.execute(change.format(name, value))
+        if kind == "postgresql":
+            database.execute("SELECT pg_reload_conf()")
+            eventually(lambda: database.execute(f"SHOW {name}") == [(value,)])
+
+    put(bad)
+    try:
+        (message,) = messages(kind)
+    finally:
+        put(good)
+    assert (message.id, f"{name} = {bad}" in message.msg) == ("distlock.W006", True)
+    assert messages(kind) == []
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"], indirect=True)

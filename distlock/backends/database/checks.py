@@ -136,6 +136,7 @@ def _table(entry: str, connection: Any) -> Iterator[CheckMessage]:
             )
         if connection.vendor == "mysql":
             yield from _mysql(entry, cursor)
+        yield from _durability(entry, connection.vendor, cursor)
 
 
 def _mysql(entry: str, cursor: Any) -> Iterator[CheckMessage]:
@@ -167,6 +168,32 @@ def _mysql(entry: str, cursor: Any) -> Iterator[CheckMessage]:
             obj=entry,
             id="distlock.E006",
         )
+
+
+#: Settings by which a server may forget a commit in a crash, the values that do not, and what then
+#: can forget it. No session can choose these for itself.
+_DURABLE: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
+    "postgresql": {
+        "fsync": (("on",), "a crash of its machine"),
+        "full_page_writes": (("on",), "a crash of its machine"),
+    },
+    "mysql": {"innodb_flush_log_at_trx_commit": (("1", "3"), "a crash")},
+}
+_ASK_SETTING = {"postgresql": "SHOW {}", "mysql": "SELECT @@global.{}"}
+
+
+def _durability(entry: str, vendor: str, cursor: Any) -> Iterator[CheckMessage]:
+    for setting, (durable, after) in _DURABLE.get(vendor, {}).items():
+        cursor.execute(_ASK_SETTING[vendor].format(setting))
+        (value,) = cursor.fetchone()
+        if str(value) not in durable:
+            yield Warning(
+                f"The server has {setting} = {value}: after {after} it may have forgotten who"
+                " holds a lock, and grant it to a second one with the same token.",
+                hint=f"Set {setting} to {durable[0]} in the server's configuration.",
+                obj=entry,
+                id="distlock.W006",
+            )
 
 
 def _fields() -> Any:

@@ -31,13 +31,16 @@ _MYSQL = (
     "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1,"
     " sql_mode = 'STRICT_TRANS_TABLES'"
 )
+# A grant must not be told before it is on disk, and on the synchronous standby if there is one,
+# whatever the defaults of the database and of the role are.
 _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
-    " SET lock_timeout = '{0}s'"
+    " SET lock_timeout = '{0}s'; SET synchronous_commit = 'on'"
 )
 _POSTGRESQL_EVERY_TIME = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET LOCAL lock_timeout = '1s'",
+    "SET LOCAL synchronous_commit = 'on'",
 )
 
 
