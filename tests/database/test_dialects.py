@@ -1,5 +1,7 @@
 """Every way of speaking to an engine says the same."""
 
+import time
+
 import pytest
 
 from distlock.backends.database.dialects import dialect_for
@@ -10,6 +12,7 @@ from distlock.backends.database.dialects.postgresql import PostgreSQL
 from distlock.backends.database.dialects.sqlite import SQLite
 from distlock.lease import State
 from distlock.models import DatabaseLock
+from distlock.owners import is_kept
 from tests.database.speaking import claim, eventually, someone
 
 OWN = {"sqlite": SQLite, "mariadb": MariaDB, "postgresql": PostgreSQL}
@@ -82,6 +85,21 @@ def test_every_grant_has_a_greater_token(backend, name):
     assert tokens == sorted(set(tokens))
 
 
+def test_a_row_that_went_back_in_time_hands_out_no_token_twice(backend, name, sql):
+    """As on a standby that had missed grants when it was promoted, or after a restore."""
+    tokens = []
+    for _ in range(4):
+        lease = backend.try_acquire(claim(name))
+        tokens.append(lease.token)
+        assert backend.release(lease)
+    time.sleep(0.01)  # SQLite's clock counts milliseconds
+    sql(f"UPDATE {TABLE} SET token = {tokens[0]}")
+    lease = backend.try_acquire(claim(name, someone("@anna")))
+    assert lease.token > tokens[-1]
+    sql(f"UPDATE {TABLE} SET token = {tokens[0]}")
+    assert backend.try_acquire(claim(name, lease.owner)).token > lease.token
+
+
 def test_a_lease_that_ended_can_be_taken_over(backend, name):
     old = backend.try_acquire(claim(name, duration=0.1))
     new = eventually(lambda: backend.try_acquire(claim(name)))
@@ -106,6 +124,21 @@ def test_the_same_claim_twice_is_one_hold(backend, name):
     assert backend.verify(second)
     backend.withdraw(wish)
     assert backend.inspect(name).state is State.FREE
+
+
+@pytest.mark.parametrize("leave", ["release", "keep"])
+def test_a_claim_that_the_server_carried_out_once_more_can_be_left(backend, name, leave):
+    """As when a request that was given up arrives after the one that was answered."""
+    lease = backend.try_acquire(claim(name))
+    assert backend.try_acquire(lease.claim).token > lease.token
+    assert backend.verify(lease)
+    assert backend.renew([lease]) == {lease.nonce: True}
+    if leave == "keep":
+        assert backend.keep(lease, 30)
+        assert is_kept(backend.inspect(name).owner)
+    else:
+        assert backend.release(lease)
+        assert backend.inspect(name).state is State.FREE
 
 
 def test_a_lease_does_not_end_at_the_server_before_it_ends_here(backend, name):

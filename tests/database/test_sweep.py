@@ -14,6 +14,9 @@ from tests.database.test_renewal import grant_many
 
 pytestmark = pytest.mark.once
 
+#: microseconds, in which tokens are counted
+DAY = 86_400_000_000
+
 
 def age(sql, kind, days, where="1 = 1"):
     """Let rows look as if all had happened some days ago."""
@@ -22,7 +25,8 @@ def age(sql, kind, days, where="1 = 1"):
         "mariadb": f"expires_at - INTERVAL {days} DAY",
         "postgresql": f"expires_at - interval '{days} days'",
     }[kind]
-    sql(f"UPDATE database_lock SET expires_at = {earlier} WHERE {where}")
+    token = f"token - {int(days * DAY)}"
+    sql(f"UPDATE database_lock SET expires_at = {earlier}, token = {token} WHERE {where}")
 
 
 def count(sql):
@@ -63,13 +67,35 @@ def test_the_token_grows_after_a_row_was_deleted_by_hand(backend, sql, name):
     assert backend.try_acquire(claim(name)).token > lease.token
 
 
+@pytest.mark.parametrize("dialect", [None, "generic"])
+def test_a_token_ahead_of_the_clock_is_not_forgotten(backend, sql, kind, name):
+    """The server's clock was a week ahead for a while, and a lock was taken then."""
+    backend.release(backend.try_acquire(claim(name)))
+    sql(f"UPDATE database_lock SET token = token + {7 * DAY}")
+    ahead = backend.try_acquire(claim(name))
+    backend.release(ahead)
+    age(sql, kind, 2)
+    assert backend.sweep().removed == 0
+    assert backend.try_acquire(claim(name)).token > ahead.token - 2 * DAY
+
+
+@pytest.mark.parametrize("dialect", [None, "generic"])
+def test_a_row_goes_once_the_clock_has_passed_its_token(make, sql, kind, name):
+    backend = make(keep=0.001)
+    lease = backend.try_acquire(claim(name))
+    backend.release(lease)
+    sql("UPDATE database_lock SET token = token + 1000000")
+    eventually(lambda: backend.sweep().removed)
+    assert backend.try_acquire(claim(name)).token > lease.token + 1000000
+
+
 def test_an_ended_lease_is_freed_and_its_row_kept(backend, sql, kind, name):
     lease = backend.try_acquire(claim(name))
     age(sql, kind, 2)
     swept = backend.sweep()
     assert (swept.expired, swept.removed) == (1, 0)
     info = backend.inspect(name)
-    assert (info.state, info.token) == (State.FREE, lease.token)
+    assert (info.state, info.token) == (State.FREE, lease.token - 2 * DAY)
     assert backend.release(lease) is False
 
 

@@ -61,6 +61,19 @@ def test_whoever_stands_behind_others(held, actor, engine, name):
     assert first.result(PATIENCE)
 
 
+def test_a_holder_whose_request_the_server_carried_out_once_more(held, actor, engine, name):
+    """The hold is the same, whatever has become of its token."""
+    lock = actor("thread").lock(name)
+    waiting = lock.start("acquire")
+    engine.reaches_line(1)
+    held.release()
+    assert waiting.result(PATIENCE)
+    engine.server.execute("UPDATE database_lock SET token = token + 1")
+    lock.verify()
+    lock.release()
+    assert nobody_waits(engine)
+
+
 def test_an_interrupted_process(held, actor, engine, name):
     process = actor()
     waiting = process.lock(name).start("acquire")

@@ -189,9 +189,8 @@ class DatabaseBackend(BaseBackend):
 
         def free(dialect: Dialect, ask: Ask) -> bool:
             nonlocal lost
-            freeing = dialect.free(
-                lease.name, nonce=lease.nonce, owner=holder(lease.claim), token=lease.token
-            )
+            # Not by the token: a request that arrived once more has raised it, for the same hold.
+            freeing = dialect.free(lease.name, nonce=lease.nonce)
             try:
                 if ask(freeing).changed:
                     return True

@@ -19,16 +19,21 @@ def sweep(access: Access, keep: float) -> Swept:
 
     Rows are found first and cleared by their ids, in batches, each under the same condition once
     more: what was taken in between is left alone, and so is a row that someone keeps locked.
+
+    A removed row begins again with the server's time as its token. So a row stays whose token is
+    ahead of that, because the server's clock was once, and ``keep`` seconds longer.
     """
     expired = _clear_all(
         access,
         lambda dialect, after: dialect.ended(after, SIZE),
         lambda dialect, ids: dialect.free_ended(ids),
     )
+    now = access.do(lambda dialect, ask: dialect.microseconds(ask), None)
+    newest = now - int(keep * 1_000_000)
     removed = _clear_all(
         access,
-        lambda dialect, after: dialect.unused(after, SIZE, keep),
-        lambda dialect, ids: dialect.remove_unused(ids, keep),
+        lambda dialect, after: dialect.unused(after, SIZE, keep, newest),
+        lambda dialect, ids: dialect.remove_unused(ids, keep, newest),
     )
     return Swept(expired, removed)
 

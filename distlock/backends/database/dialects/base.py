@@ -84,7 +84,9 @@ class Dialect(ABC):
     def take(self, ask: Ask, claim: Claim) -> int | None:
         """Take the lock if it is free, has ended, or is the owner's; the token, or None.
 
-        Doing it again with the same claim is as good as once, though the token grows.
+        The token is the greater one of the last token + 1 and the server's time in microseconds: a
+        row that has lost its last grants, on a standby or in a backup, repeats none of their
+        tokens. Doing it again with the same claim is as good as once, though the token grows.
         """
 
     @abstractmethod
@@ -134,12 +136,19 @@ class Dialect(ABC):
         """Free those of the rows whose lease has ended."""
 
     @abstractmethod
-    def unused(self, after: int, size: int, keep: float) -> Statement:
-        """Ask for the first ids after ``after`` that have been free for ``keep`` seconds."""
+    def microseconds(self, ask: Ask) -> int:
+        """Ask for the server's time in microseconds since 1970, from which tokens are made."""
 
     @abstractmethod
-    def remove_unused(self, ids: Sequence[int], keep: float) -> Statement:
-        """Remove those of the rows that have been free for ``keep`` seconds."""
+    def unused(self, after: int, size: int, keep: float, newest: int) -> Statement:
+        """Ask for the first ids after ``after`` that have been free for ``keep`` seconds.
+
+        Rows whose token is greater than ``newest`` are left out.
+        """
+
+    @abstractmethod
+    def remove_unused(self, ids: Sequence[int], keep: float, newest: int) -> Statement:
+        """Remove those of the rows that unused() would name."""
 
 
 def holder(claim: Claim) -> str:

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, ClassVar
 
 from django.db.models import DateTimeField, DurationField, ExpressionWrapper, F, Q, Value
-from django.db.models.functions import Now
+from django.db.models.functions import Greatest, Now
 from django.db.models.sql import DeleteQuery, InsertQuery, UpdateQuery
 from django.utils import timezone
 
@@ -34,7 +34,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Generic(Dialect):
-    """Statements compiled for the connection of one session; taking needs two, a new row four."""
+    """Statements compiled for the connection of one session; taking needs three, a new row four."""
 
     guards_early: ClassVar[bool] = True
     by_code_point: ClassVar[bool] = False
@@ -51,13 +51,14 @@ class Generic(Dialect):
             "expires_at": _from_now(claim.duration),
         }
         locks = self._locks.filter(possible, lock=claim.name)
-        updating = self._update(locks, **grant, token=F("token") + 1)
+        now = self.microseconds(ask)
+        updating = self._update(locks, **grant, token=Greatest(F("token") + 1, Value(now)))
         for _ in range(_ATTEMPTS):
             ask(updating)
             if rows := self.rows(ask(self.one(claim.name))):
                 return rows[0].token if rows[0].nonce == claim.nonce else None
             with suppress(Duplicate):  # someone else was first
-                ask(self._insert(**grant, token=self._microseconds(ask)))
+                ask(self._insert(**grant, token=now))
         raise Conflict("the row of the lock comes and goes")
 
     def free(self, lock: str, **hold: str | int) -> Statement:
@@ -68,7 +69,6 @@ class Generic(Dialect):
         locks = self._locks.filter(
             Q(nonce=lease.nonce) | Q(owner=nobody),
             lock=lease.name,
-            token=lease.token,
             expires_at__gt=Now(),
         )
         return self._update(locks, owner=nobody, nonce="", expires_at=_from_now(seconds))
@@ -101,11 +101,12 @@ class Generic(Dialect):
     def free_ended(self, ids: Sequence[int]) -> Statement:
         return self._free(self._ended.filter(id__in=ids))
 
-    def unused(self, after: int, size: int, keep: float) -> Statement:
-        return self._ids(self._unused(keep), after, size)
+    def unused(self, after: int, size: int, keep: float, newest: int) -> Statement:
+        return self._ids(self._unused(keep, newest), after, size)
 
-    def remove_unused(self, ids: Sequence[int], keep: float) -> Statement:
-        return self._compiled(self._unused(keep).filter(id__in=ids).query.chain(DeleteQuery))
+    def remove_unused(self, ids: Sequence[int], keep: float, newest: int) -> Statement:
+        unused = self._unused(keep, newest).filter(id__in=ids)
+        return self._compiled(unused.query.chain(DeleteQuery))
 
     # What is talked about
 
@@ -121,8 +122,8 @@ class Generic(Dialect):
     def _ended(self) -> Any:
         return self._locks.exclude(owner="").filter(expires_at__lte=Now())
 
-    def _unused(self, keep: float) -> Any:
-        return self._locks.filter(owner="", expires_at__lte=_from_now(-keep))
+    def _unused(self, keep: float, newest: int) -> Any:
+        return self._locks.filter(owner="", expires_at__lte=_from_now(-keep), token__lte=newest)
 
     def _these(self, leases: Sequence[Lease]) -> Any:
         return self._locks.exclude(owner="").filter(
@@ -161,8 +162,7 @@ class Generic(Dialect):
 
     # Times
 
-    def _microseconds(self, ask: Ask) -> int:
-        """Ask for the server's time in microseconds since 1970."""
+    def microseconds(self, ask: Ask) -> int:
         compiler = self._locks.query.get_compiler(connection=self._wrapper)
         now = Now()
         sql, params = compiler.compile(now)

@@ -10,6 +10,7 @@ from distlock.backends.database.dialects.text import TextDialect, whole
 
 _NOW = "UTC_TIMESTAMP(6)"
 _LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
+_MICROSECONDS = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
 
 # Assignments are made from left to right, and later ones see what earlier ones have assigned:
 # the first decides, the others look at what it decided, and owner and expires_at, by which it was
@@ -21,11 +22,11 @@ INSERT INTO {TABLE}
     (`lock`, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
-     TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW}), {_NOW}, {_LATER.format("%(duration)s")})
+     {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
 ON DUPLICATE KEY UPDATE
     nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {_NOW}) AND {{condition}},
                VALUES(nonce), nonce),
-    token = IF({_MINE}, token + 1, token),
+    token = IF({_MINE}, GREATEST(token + 1, {_MICROSECONDS}), token),
     description = IF({_MINE}, VALUES(description), description),
     host = IF({_MINE}, VALUES(host), host),
     process = IF({_MINE}, VALUES(process), process),
@@ -50,6 +51,7 @@ class MySQL(TextDialect):
     LOCK: ClassVar[str] = "`lock`"
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
+    MICROSECONDS: ClassVar[str] = _MICROSECONDS
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     TAKE: ClassVar[str] = f"{_TAKE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
 

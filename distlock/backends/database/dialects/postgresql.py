@@ -12,6 +12,7 @@ from distlock.backends.database.statements import Statement
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
 _NOW = "clock_timestamp()"
 _LATER = f"{_NOW} + {{0}} * interval '1 microsecond'"
+_MICROSECONDS = f"(extract(epoch FROM {_NOW}) * 1000000)::bigint"
 
 # EXCLUDED has the values as they were before the row was waited for, so not its times.
 _TAKE = f"""
@@ -19,11 +20,12 @@ INSERT INTO {TABLE} AS held
     (lock, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
-     (extract(epoch FROM {_NOW}) * 1000000)::bigint, {_NOW}, {_LATER.format("%(duration)s")})
+     {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
 ON CONFLICT (lock) DO UPDATE SET
     description = EXCLUDED.description, owner = EXCLUDED.owner, nonce = EXCLUDED.nonce,
     host = EXCLUDED.host, process = EXCLUDED.process, thread = EXCLUDED.thread,
-    token = held.token + 1, acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
+    token = GREATEST(held.token + 1, {_MICROSECONDS}),
+    acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
 WHERE (held.owner = '' OR held.owner = EXCLUDED.owner OR held.expires_at <= {_NOW})
     AND {{condition}}
 RETURNING nonce, token
@@ -37,6 +39,7 @@ class PostgreSQL(TextDialect):
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
+    MICROSECONDS: ClassVar[str] = _MICROSECONDS
     EARLIER: ClassVar[str] = f"{_NOW} - {{0}} * interval '1 microsecond'"
 
     def free(self, lock: str, **hold: str | int) -> Statement:

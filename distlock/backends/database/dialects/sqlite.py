@@ -14,19 +14,22 @@ from distlock.lease import Lease
 _TIME = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'{0})"
 _NOW = _TIME.format("")
 _LATER = _TIME.format(", '+' || {0} || ' seconds'")
-_EPOCH = "CAST(strftime('%%s', 'now') AS INTEGER)"
-_MILLISECOND = "CAST(substr(strftime('%%f', 'now'), 4) AS INTEGER)"
+_MICROSECONDS = (
+    "(CAST(strftime('%%s', 'now') AS INTEGER) * 1000000"
+    " + CAST(substr(strftime('%%f', 'now'), 4) AS INTEGER) * 1000)"
+)
 
 _TAKE = f"""
 INSERT INTO {TABLE} AS held
     (lock, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
-     {_EPOCH} * 1000000 + {_MILLISECOND} * 1000, {_NOW}, {_LATER.format("%(duration)s")})
+     {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
 ON CONFLICT (lock) DO UPDATE SET
     description = excluded.description, owner = excluded.owner, nonce = excluded.nonce,
     host = excluded.host, process = excluded.process, thread = excluded.thread,
-    token = held.token + 1, acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
+    token = max(held.token + 1, {_MICROSECONDS}),
+    acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
 WHERE (held.owner = '' OR held.owner = excluded.owner OR held.expires_at <= {_NOW})
     AND {{condition}}
 RETURNING nonce, token
@@ -39,6 +42,7 @@ class SQLite(TextDialect):
     TAKE: ClassVar[str] = _TAKE
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
+    MICROSECONDS: ClassVar[str] = _MICROSECONDS
     EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
     guards_early: ClassVar[bool] = True
     one_writer: ClassVar[bool] = True

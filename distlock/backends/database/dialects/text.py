@@ -34,6 +34,8 @@ class TextDialect(Dialect):
     LATER: ClassVar[str]
     #: the time that is so much earlier
     EARLIER: ClassVar[str]
+    #: the server's time in whole microseconds since 1970
+    MICROSECONDS: ClassVar[str]
     #: a time as it is read
     READ: ClassVar[str] = "{0}"
     #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
@@ -81,11 +83,10 @@ class TextDialect(Dialect):
         later = self.LATER.format("%(seconds)s")
         return Statement(
             f"UPDATE {TABLE} SET owner = %(nobody)s, nonce = '', expires_at = {later}"
-            f" WHERE {self.LOCK} = %(lock)s AND token = %(token)s AND expires_at > {self.NOW}"
+            f" WHERE {self.LOCK} = %(lock)s AND expires_at > {self.NOW}"
             " AND (nonce = %(nonce)s OR owner = %(nobody)s)",
             {
                 "lock": lease.name,
-                "token": lease.token,
                 "nonce": lease.nonce,
                 "nobody": kept(lease.owner, lease.nonce).key,
                 "seconds": self.duration(seconds),
@@ -132,13 +133,17 @@ class TextDialect(Dialect):
             _named("id", ids),
         )
 
-    def unused(self, after: int, size: int, keep: float) -> Statement:
-        return self._ids(self._unused, {"after": after, "keep": self.duration(keep)}, size)
+    def microseconds(self, ask: Ask) -> int:
+        return int(ask(Statement(f"SELECT {self.MICROSECONDS}")).rows[0][0])
 
-    def remove_unused(self, ids: Sequence[int], keep: float) -> Statement:
+    def unused(self, after: int, size: int, keep: float, newest: int) -> Statement:
+        params = {"after": after, "keep": self.duration(keep), "newest": newest}
+        return self._ids(self._unused, params, size)
+
+    def remove_unused(self, ids: Sequence[int], keep: float, newest: int) -> Statement:
         return Statement(
             f"DELETE FROM {TABLE} WHERE {_in('id', 'id', ids)} AND {self._unused}",
-            {**_named("id", ids), "keep": self.duration(keep)},
+            {**_named("id", ids), "keep": self.duration(keep), "newest": newest},
         )
 
     @property
@@ -153,7 +158,8 @@ class TextDialect(Dialect):
 
     @property
     def _unused(self) -> str:
-        return f"owner = '' AND expires_at <= {self.EARLIER.format('%(keep)s')}"
+        earlier = self.EARLIER.format("%(keep)s")
+        return f"owner = '' AND expires_at <= {earlier} AND token <= %(newest)s"
 
     def these(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
         """Return the condition that finds the rows of leases that are held and have not ended."""

@@ -21,12 +21,13 @@ _SETTINGS = {
     "tcp_keepalives_count": "3",
     "plan_cache_mode": "force_generic_plan",
 }
-_HOLD = {"lock": "text", "nonce": "text", "owner": "text"}
+_HOLD = {"lock": "text", "nonce": "text"}
 _TAKE = Prepared(
     "distlock_take",
     Dialect.TAKE.format(condition="TRUE"),
     {
         **_HOLD,
+        "owner": "text",
         "description": "text",
         "host": "text",
         "process": "bigint",
@@ -37,8 +38,8 @@ _TAKE = Prepared(
 # The next one may come as soon as the row is written: it waits for the rest of the transaction.
 _FREE_AND_LEAVE = Prepared(
     "distlock_free",
-    f"{Dialect().free('', nonce='', owner='', token=0).sql}, pg_advisory_unlock(%(key)s)",
-    {**_HOLD, "token": "bigint", "key": "bigint"},
+    f"{Dialect().free('', nonce='').sql}, pg_advisory_unlock(%(key)s)",
+    {**_HOLD, "key": "bigint"},
 )
 _SET_UP = (
     "DO $$ BEGIN "

@@ -136,8 +136,7 @@ class Rows:
 
     def free_lease(self, session: Runner, lease: Lease) -> Statement:
         """Return what frees a lock if it is held by exactly this lease."""
-        hold = {"nonce": lease.nonce, "owner": holder(lease.claim)}
-        return _free(session, lease.name, token=lease.token, **hold)
+        return _free(session, lease.name, nonce=lease.nonce)
 
 
 def _free(session: Runner, name: str, **hold: str | int) -> Statement:
