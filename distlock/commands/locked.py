@@ -18,7 +18,8 @@ from distlock.commands.arguments import patience
 from distlock.commands.ending import ended_by_signals
 from distlock.commands.exits import BUSY, LOST, UNAVAILABLE, USAGE, epilog, leave
 from distlock.commands.lock_names import check_template, filled_in, own_name
-from distlock.commands.taking import take
+from distlock.commands.no_lock import NoLock
+from distlock.commands.taking import has_entered, take
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.lock import Lock
@@ -55,7 +56,7 @@ class LockedCommand(BaseCommand):
     #: else it finds out by ``self.lock.check()``, or when it has ended
     lock_terminates: ClassVar[bool] = True
 
-    #: the lock while ``handle()`` runs; with --no-lock one that is always free to go on
+    #: the lock while ``handle()`` runs; with --no-lock one that takes nothing, see ``NoLock``
     lock: Lock
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -91,7 +92,7 @@ class LockedCommand(BaseCommand):
         """See BaseCommand; run it under the lock."""
         with activity(f"manage.py {own_name(type(self))}"):
             if options.get("no_lock"):
-                self.lock = _NoLock(self._name(options), using=self.lock_using)
+                self.lock = NoLock(self._name(options), using=self.lock_using)
                 return super().execute(*args, **options)
             with ended_by_signals():
                 return self._execute_locked(args, options)
@@ -118,7 +119,7 @@ class LockedCommand(BaseCommand):
     @contextmanager
     def _taken(self, lock: Lock, timeout: float | None) -> Iterator[None]:
         """Hold the lock; whatever comes, it is left in the end, and a loss is told."""
-        outer, granted_at = lock.held, clock()
+        outer, granted_at = has_entered(lock), clock()
         try:
             try:
                 take(lock, timeout)
@@ -159,16 +160,6 @@ class LockedCommand(BaseCommand):
         if self.lock_name is None:
             return f"command:{own_name(type(self))}"
         return filled_in(self.lock_name, options)
-
-
-class _NoLock(Lock):
-    """Stands in for the lock with --no-lock: whoever has the real one, the command may go on."""
-
-    def check(self) -> None:
-        """Do nothing."""
-
-    def verify(self) -> None:
-        """Do nothing."""
 
 
 def _loss(lock: Lock) -> str:

@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import threading
+import time
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -14,7 +15,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.clock import clock, left
 from distlock.commands import arguments, text
 from distlock.commands.exits import BUSY, LOST, USAGE, leave
-from distlock.commands.taking import take
+from distlock.commands.taking import has_entered, take
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.lock import Lock
@@ -117,10 +118,10 @@ def run(
         except (ValueError, TypeError, ImproperlyConfigured) as error:
             leave(USAGE, text.escaped(str(error)))
         duration = backend.settings.lease if lease is None else lease
-        outcome, lost = Outcome(), ""
+        outcome, lost, entered_before = Outcome(), "", has_entered(lock)
         try:
             take(lock, timeout, prepare=True, busy=busy_code)
-            granted_at = clock()
+            granted_at, entered_before = clock(), False
             if lease is None:
                 duration = backend.settings.lease  # ZooKeeper's servers had a say in that
             environment = {
@@ -135,7 +136,8 @@ def run(
         except LockLost as error:
             leave(LOST, f"{program[0]!r} was not started: {text.escaped(str(error))}")
         finally:
-            lost = _leave(command, lock, duration)
+            if not entered_before:
+                lost = _leave(command, lock, duration)
     if lost and not outcome.lost:
         leave(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {text.escaped(lost)}")
     _end(outcome, program, alone=alone)
@@ -156,14 +158,20 @@ def _stay(signals: Signals, until: float) -> None:
 
 def _leave(command: BaseCommand, lock: Lock, duration: float) -> str:
     """Leave the lock, if it was had; return why it was lost, if it was."""
+    ends_now = False
     try:
-        # At its very end a lease frees the lock sooner than a silent server answers.
-        if lock.remaining > Times.of(duration, None).margin:
-            lock.release()
+        rest = lock.remaining
+        if ends_now := rest <= Times.of(duration, None).margin:
+            # At its very end a lease frees the lock sooner than a silent server answers.
+            time.sleep(rest)
     except LockNotHeld:
         return ""
+    except LockLost:
+        pass  # It must be left all the same: else this process could not take it again.
+    try:
+        lock.release()
     except LockLost as error:
-        return str(error)
+        return "" if ends_now else str(error)
     except LockError as error:
         command.stderr.write(f"the lock is freed when its lease ends: {error}")
     return ""

@@ -7,7 +7,7 @@ from typing import NoReturn
 from distlock.clock import clock, left
 from distlock.commands import text
 from distlock.commands.exits import BUSY, FAILED, UNAVAILABLE, USAGE, leave
-from distlock.exceptions import LockError, LockUnavailable, NotSupported
+from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, NotSupported
 from distlock.handler import locks
 from distlock.lease import State
 from distlock.lock import Lock
@@ -30,6 +30,17 @@ def take(lock: Lock, timeout: float | None, *, prepare: bool = False, busy: int 
         leave(FAILED, text.escaped(str(error)))
     if not taken:
         _tell_who(lock, busy)
+
+
+def has_entered(lock: Lock) -> bool:
+    """Return whether the current owner has entered ``lock`` and not left it, lost or not."""
+    try:
+        lock.check()
+    except LockNotHeld:
+        return False
+    except LockLost:
+        pass
+    return True
 
 
 def _acquire(lock: Lock, timeout: float | None, *, prepare: bool) -> bool:

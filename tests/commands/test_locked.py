@@ -1,11 +1,14 @@
 """``LockedCommand``: one instance at a time runs, and a busy lock has an exit code of its own."""
 
+import asyncio
+import contextlib
 import io
 import signal
 import threading
 import time
 
 import pytest
+from django.contrib.auth.models import Group
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 
@@ -142,16 +145,73 @@ def test_a_busy_lock_raises_with_the_code(local):
     assert raised.value.returncode == BUSY
 
 
+def without_lock(work):
+    """Run a command with --no-lock while someone else has its lock."""
+    with Lock("here", owner="someone") as real:
+        token = real.token
+        assert call_command(Here(work), no_lock=True) == "done"
+        assert real.info().token == token
+
+
 def test_without_the_lock_it_runs_whoever_has_it(local):
     def work(command):
         command.lock.check()
         command.lock.verify()
-        with pytest.raises(LockNotHeld):
-            _ = command.lock.token
+        asyncio.run(command.lock.averify())
         return "done"
 
-    with Lock("here", owner="someone"):
-        assert call_command(Here(work), no_lock=True) == "done"
+    without_lock(work)
+
+
+def test_without_the_lock_nothing_is_said_to_be_held(local):
+    def work(command):
+        assert not command.lock.held
+        assert command.lock.locked()
+        assert "not held" in repr(command.lock)
+        for what in ("token", "remaining"):
+            with pytest.raises(LockNotHeld, match="'here'.*--no-lock"):
+                getattr(command.lock, what)
+        return "done"
+
+    without_lock(work)
+
+
+def test_without_the_lock_no_way_in_takes_it(local):
+    def work(command):
+        with command.lock as lock:
+            assert lock is command.lock
+        assert command.lock.acquire(timeout=0)
+        command.lock.release()
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(command.lock)
+        assert command.lock(lambda: "ran")() == "ran"
+        asyncio.run(in_asyncio(command.lock))
+        return "done"
+
+    async def in_asyncio(lock):
+        async with lock:
+            assert await lock.aacquire()
+            await lock.arelease()
+
+    without_lock(work)
+
+
+@pytest.mark.parametrize("how", ["local", "sqlite"])
+def test_without_the_lock_a_transaction_is_just_that(how, backend_settings, settings, sqlite):
+    settings.DISTLOCK = backend_settings(how)
+
+    def work(command):
+        with pytest.raises(ZeroDivisionError), command.lock.atomic():
+            Group.objects.create(name="rolled back")
+            raise ZeroDivisionError
+        with command.lock.atomic() as lock, lock.atomic():
+            Group.objects.create(name="written")
+        return "done"
+
+    without_lock(work)
+    assert [group.name for group in Group.objects.all()] == ["written"]
+    Group.objects.all().delete()
+    locks.close_all()
 
 
 def test_an_error_passes_and_frees_the_lock(local):

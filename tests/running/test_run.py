@@ -1,12 +1,13 @@
 """``manage.py locks run``: a program runs under a lock, and its exit code is passed on."""
 
 import signal
+import threading
 from types import SimpleNamespace
 
 import pytest
 from django.core.management import CommandError, call_command
 
-from distlock import Lock
+from distlock import Lock, LockLost, locks
 from distlock.commands.exits import BUSY, LOST, UNAVAILABLE, USAGE
 from distlock.lease import State
 from distlock.management.commands.locks import Command
@@ -220,3 +221,55 @@ def test_from_code_it_leaves_signals_as_they_were():
     call_command("locks", "run", "stock", "--", "true")
     assert [signal.getsignal(signum) for signum in PASSED] == before
     assert signal.set_wakeup_fd(-1) == -1
+
+
+def break_while_it_runs(name):
+    """Wait until the program has the lock, and break it."""
+
+    def work():
+        info = eventually(lambda: (found := Lock(name).info()).token and found)
+        assert Lock(name).force_release(info.token)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_from_code_a_broken_lock_can_be_taken_again(here):
+    breaking = break_while_it_runs("stock")
+    ended = here("stock", "--lease=3", "--grace=0.1", "--", "sleep", "60")
+    breaking.join()
+    assert (ended.code, "was broken" in ended.error) == (LOST, True)
+    assert here("stock", "--timeout=0", "--", "true").code == 0
+    with Lock("stock", blocking=False) as lock:
+        assert lock.held
+
+
+def test_from_code_a_lock_whose_lease_ran_out_can_be_taken_again(
+    here, backend_settings, settings, server
+):
+    settings.DISTLOCK = backend_settings("postgresql")
+    there = server("postgresql")
+    stopping = threading.Thread(
+        target=lambda: (eventually(lambda: Lock("stock").locked()), there.stop())
+    )
+    stopping.start()
+    ended = here("stock", "--lease=3", "--grace=0.1", "--", "sleep", "60")
+    stopping.join()
+    assert (ended.code, "could not be renewed" in ended.error) == (LOST, True)
+    there.start()
+    assert here("stock", "--timeout=10", "--", "true").code == 0
+    locks.close_all()
+
+
+def test_from_code_what_the_caller_held_before_is_still_held_if_it_is_broken(here):
+    """It is told of the loss when it leaves the lock itself."""
+    lock = Lock("stock")
+    lock.acquire()
+    assert Lock("stock").force_release(lock.token)
+    with pytest.raises(LockLost):
+        lock.verify()
+    assert here("stock", "--timeout=0", "--", "true").code != 0
+    with pytest.raises(LockLost):
+        lock.release()
+    assert here("stock", "--timeout=0", "--", "true").code == 0
