@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Self
 
 from tests.servers.debian import jar, program
+from tests.servers.disks import Disk
 from tests.servers.process import HOST, START_LIMIT, Server, free_port
 
 #: Enough for tests; sessions can be as short as two ticks, and no longer than 20 unless told so.
@@ -40,6 +41,7 @@ class ZooKeeper(Server):
         self._number = number
         self._peers = peers or {}
         self._properties = dict(properties or {})
+        self.disk = Disk(self.folder)
 
     @property
     def url(self) -> str:
@@ -77,6 +79,7 @@ class ZooKeeper(Server):
 
     def command(self) -> list[str]:
         return [
+            *self.disk.prefix(),
             program("java"),
             "-Xmx256m",
             "-XX:+UseSerialGC",
@@ -93,6 +96,10 @@ class ZooKeeper(Server):
     def answers(self) -> bool:
         # A server that is about to start may accept a connection and then forget it.
         return "\nMode: " in self.four_letters("srvr", timeout=1)
+
+    def heal(self) -> None:
+        self.disk.go_on()
+        super().heal()
 
     def four_letters(self, word: str, timeout: float = 10) -> str:
         """Ask for one of ZooKeeper's reports (``srvr``, ``cons``, ``wchp``, ``dump``, …)."""
@@ -147,8 +154,23 @@ class Ensemble:
         for member in stopped:
             member.launch()
         for member in self.members:
+            member.disk.go_on()
             member.resume()
             member.await_answer()
+
+    @contextlib.contextmanager
+    def stalled_disks(self) -> Iterator[None]:
+        """Let no member's disk move meanwhile: nothing is written, what needs no write is answered.
+
+        That goes on for as long as a session may, and what was to be written is written afterwards.
+        """
+        for member in self.members:
+            member.disk.stall()
+        try:
+            yield
+        finally:
+            for member in self.members:
+                member.disk.go_on()
 
     def close(self) -> None:
         for member in self.members:

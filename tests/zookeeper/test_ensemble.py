@@ -9,7 +9,7 @@ import pytest
 from distlock import Lock, LockError, LockLost, locks
 from tests.children import hear, say
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import Once, eventually
+from tests.contract.watch import Once, eventually, passed
 from tests.withstand.checker import Log, check
 
 pytestmark = pytest.mark.parametrize("servers", [pytest.param(3, id="three")], indirect=True)
@@ -117,6 +117,25 @@ def test_a_waiter_moves_to_another_server_when_its_own_goes_away(using, servers,
     assert not (waiting.done() and lock.held)  # in this order: it may be lost any time
     leave(lock)
     assert waiting.result(2 * PATIENCE) is True
+
+
+@pytest.mark.slow
+def test_what_a_stopped_server_had_been_asked_for_is_not_done_later(using, servers, tree, name):
+    """Where the request for a node lay unread, that node would be in line for nobody for ever."""
+    lock = Lock(name, using=using)
+    lock.acquire()
+    lock.release()
+    stopped = serving(servers, using)
+    stopped.pause()
+    assert lock.acquire(timeout=PATIENCE) is True
+    assert serving(servers, using) is not stopped
+    stopped.resume()
+    stopped.await_answer()  # it is one of them again
+    passed(SESSION / 8)
+    assert len(tree.line(name)) == 1
+    assert still_held(lock, lock.token)
+    leave(lock)
+    eventually(lambda: tree.line(name) == [])
 
 
 def take_turns(using, name, path):

@@ -16,7 +16,7 @@ from distlock.backends.zookeeper.leavings import remove
 from distlock.backends.zookeeper.node import Node
 from distlock.backends.zookeeper.parents import is_there, make_parent
 from distlock.backends.zookeeper.record import written
-from distlock.backends.zookeeper.requests import CreateInLine, GetChildren, GetData, Reply
+from distlock.backends.zookeeper.requests import CreateInLine, GetChildren, GetData, Reply, Sync
 from distlock.backends.zookeeper.verdict import Verdict
 from distlock.backends.zookeeper.watches import News, Watch
 from distlock.clock import clock
@@ -186,33 +186,42 @@ class Place:
             self.unsure_since = clock()
 
     def _recover(self) -> None:
-        """Find the own node again, by its nonce: the answer that told of it may have been lost."""
+        """Find the own node again, by its nonce: the answer that told of it may have been lost.
+
+        The request for it may even be on its way still, where servers write slowly; its server has
+        passed it on to the leader. A sync goes that way, too, and is answered after all that the
+        leader had got before. What comes to the leader later over a connection that the session has
+        left is refused. So a node that is not seen now will never be there, and one more can be
+        made.
+        """
         if self.client.session is not self._session:
             self._join()  # the old session took its nodes along
             return
         self._looks = 0
         self.asked_at = clock()
-        self.client.send(GetChildren(self.parent, None)).then(self._recovered)
+        _, listed = self.client.send_all([Sync(self.parent), GetChildren(self.parent, None)])
+        listed.then(self._recovered)
 
     def _recovered(self, listed: Reply) -> None:
         line = paths.in_order(listed.value or ())
-        own = next((node for node in line if paths.nonce_of(node) == self.claim.nonce), None)
+        mine = [node for node in line if paths.nonce_of(node) == self.claim.nonce]
         if listed.lost:
             self._when_connected(self._recover)
-        elif own is None:
+        elif not mine:
             self._join()
         else:
-            path = f"{self.parent}/{own}"
+            path = f"{self.parent}/{mine[0]}"
             found = self.client.send(GetData(path, None))
             found.then(lambda found: self._identify(path, found, listed))
 
     def _identify(self, path: str, found: Reply, listed: Reply) -> None:
-        if found.lost or self._session is None:
+        session = self._session
+        if found.lost or session is None:
             self._when_connected(self._recover)
-        elif found.error is not None:
+        elif found.error is not None or found.value[1].ephemeralOwner != session.id:
             self._join()
         else:
-            self._node = Node(self._session, path, found.value[1].czxid, float("-inf"))
+            self._node = Node(session, path, found.value[1].czxid, float("-inf"))
             self._look(listed)
 
     # The end
