@@ -49,11 +49,12 @@ def publish(
     run = current_run(task_id)
     if note is None and run is not None:
         note = run.replaced_by(task, args, kwargs)
+    anew = note is not None
     if note is not None:
         # The task itself, queued anew; its place is not to be disputed.
-        note = note.republished(_again(task, note.ticket, options))
         if run is not None:
-            run.republished = True
+            run.hand_over()
+        note = note.republished(_again(task, task_id, note.ticket, options))
     elif task.queueing_name is not None:
         try:
             note = Note(task_id, ticket=_take(task, args, kwargs, task_id, options))
@@ -64,11 +65,15 @@ def publish(
     if headers:
         options["headers"] = headers
     try:
-        return send(args, kwargs, task_id=task_id, **options)
+        result = send(args, kwargs, task_id=task_id, **options)
     except BaseException:
-        if note is not None and note.ticket is not None:
+        # The run of a task that could not be queued anew knows whether its message comes again.
+        if note is not None and note.ticket is not None and not (anew and run is not None):
             queueing.free(note.ticket)
         raise
+    if anew and run is not None:
+        run.republished = True
+    return result
 
 
 @async_unsafe(
@@ -85,14 +90,17 @@ def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str,
     )
 
 
-def _again(task: Any, ticket: Ticket | None, options: Mapping[str, Any]) -> Ticket | None:
+def _again(
+    task: Any, task_id: str, ticket: Ticket | None, options: Mapping[str, Any]
+) -> Ticket | None:
+    """Take the lock of a task again that is queued anew; return what frees it."""
     if ticket is None:
         return None
     try:
-        lease = queueing.again(ticket, lifetime(task, options))
+        lease = queueing.again(ticket, lifetime(task, options), f"{task.name}[{task_id}]")
     except LockError as error:  # a task that is to be tried again must not be lost for it
-        logger.warning("queueing lock %r is not held for a retry: %s", ticket.name, error)
-        return None
+        logger.warning("queueing lock %r may end before its task comes: %s", ticket.name, error)
+        return ticket
     return None if lease is None else Ticket.of(lease, ticket.using)
 
 
@@ -104,13 +112,16 @@ def _queued_already(
     known_id: str | None,
     options: Mapping[str, Any],
 ) -> Any:
-    """Answer a call that queues nothing.
+    """Answer a call that queues nothing; callbacks linked to it are not called.
 
     Where others know the id that this call was to have, nobody must wait for it for ever: it counts
     as failed, and so do the rest of its chain and the body of its chord. It is not raised there,
     where it would leave a group half published, or fail the task before in a chain.
     """
-    logger.info("%s", error)
+    if options.get("link") is not None:
+        logger.warning("%s; what is linked to this call will not be called", error)
+    else:
+        logger.info("%s", error)
     in_canvas = any(options.get(option) is not None for option in _CANVAS)
     if known_id is not None and known_id != error.task_id:
         request = Context(
@@ -131,7 +142,7 @@ def _queued_already(
         task.backend.mark_as_failure(known_id, error, request=request, store_result=not ignored)
     if in_canvas and known_id is not None:
         return task.AsyncResult(known_id)
-    if task.locking.on_queued == "raise" or error.task_id is None or in_canvas:
+    if task.locking.on_queued == "raise" or error.task_id is None:
         raise error
     return task.AsyncResult(error.task_id)
 

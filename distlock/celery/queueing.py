@@ -1,8 +1,8 @@
 """The lock of a queued task: taken by the process that publishes it, freed by its worker.
 
 No process watches over it while the message waits, so it is not renewed and ends by itself when
-nobody has come for it in time. Each submission is an owner of its own, whose name says which task
-it is; so is the same task again when it is queued anew.
+nobody has come for it in time. Each call is an owner of its own, whose name says which task it is;
+when the same task is queued anew, the same owner takes the lock again.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from distlock.events import tell
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.hold import Hold
 from distlock.holdings import holdings
-from distlock.lease import Claim, Lease, Owner, State
-from distlock.names import checked_owner
+from distlock.lease import Claim, Lease, State
+from distlock.names import MAX_DESCRIPTION
 from distlock.owners import NAMED, Life, current_owner
+from distlock.printable import escaped
+from distlock.queue_owners import new_owner_name, task_id_of
 from distlock.signals import lock_acquired, lock_released
 from distlock.withdrawals import Withdrawals
 
 logger = logging.getLogger("distlock.celery")
 
-_OWNER = "celery:"
 #: How often a lock may be free again by the time it is asked who has it.
 _TRIES = 10
 
@@ -41,31 +42,29 @@ def take(name: str, backend: BaseBackend, seconds: float, task: str, task_id: st
     backend cannot be asked.
     """
     using = backend.alias
-    owner = current_owner(checked_owner(f"{_OWNER}{uuid.uuid4().hex}:{task_id}"))
+    owner = current_owner(new_owner_name(task_id))
     for _ in range(_TRIES):
-        claim = Claim(name, owner, seconds, f"Celery task {task}[{task_id}], queued")
-        if lease := _ask(backend, claim):
+        claim = Claim(name, owner, seconds, _described(f"{task}[{task_id}]", "queued"))
+        if lease := _ask_or_withdraw(backend, claim):
             return Ticket.of(lease, using)
         info = backend.inspect(name)
         if info.state is State.HELD and info.owner is not None:
-            first = _task_of(info.owner)
             raise AlreadyQueued(
                 f"task {task} is queued already: lock {name!r} on {using!r} (token {info.token}) is"
                 f" held by {info.description or info.owner}",
-                first,
+                task_id_of(info),
             )
     raise LockUnavailable(f"lock {name!r} on {using!r} changes hands too fast to be asked about")
 
 
-def again(ticket: Ticket, seconds: float, nonce: str | None = None) -> Lease | None:
-    """Take the same task's lock again, for ``seconds`` from now.
+def again(ticket: Ticket, seconds: float, task: str) -> Lease | None:
+    """Take the lock again for the next message of the same task, for ``seconds`` from now.
 
-    Whatever is still known of the earlier hold is void then: its ticket frees nothing any more.
+    ``task`` is its name and id, for people. The hold keeps its nonce, so that the ticket frees it
+    even if the answer is lost, or if the ticket is on a message that was sent before.
     Returns None if another task has the lock by now.
     """
-    who = current_owner(ticket.owner.removeprefix(NAMED))
-    claim = Claim(ticket.name, who, seconds, nonce=nonce or uuid.uuid4().hex)
-    return _ask(ticket.backend, claim)
+    return _ask(ticket.backend, _claim(ticket, seconds, _described(task, "queued"), ticket.nonce))
 
 
 def free(ticket: Ticket) -> None:
@@ -120,8 +119,11 @@ class Kept:
 
 def keep(ticket: Ticket, nonce: str | None, run: object) -> Kept | None:
     """Keep the lock of a task that starts; None if that cannot be, and it runs without."""
+    backend = ticket.backend
+    described = _described(str(run), "running")
+    claim = _claim(ticket, backend.settings.lease, described, nonce or uuid.uuid4().hex)
     try:
-        lease = again(ticket, ticket.backend.settings.lease, nonce)
+        lease = _ask_or_withdraw(backend, claim)
     except LockError as error:
         logger.warning("queueing lock %r is not kept while its task runs: %s", ticket.name, error)
         return None
@@ -131,23 +133,30 @@ def keep(ticket: Ticket, nonce: str | None, run: object) -> Kept | None:
     return Kept(ticket, lease, run)
 
 
-def _ask(backend: BaseBackend, claim: Claim) -> Lease | None:
+def _claim(ticket: Ticket, seconds: float, described: str, nonce: str) -> Claim:
+    who = current_owner(ticket.owner.removeprefix(NAMED))
+    return Claim(ticket.name, who, seconds, described, nonce)
+
+
+def _described(task: str, state: str) -> str:
+    return escaped(f"Celery task {task}, {state}")[:MAX_DESCRIPTION]
+
+
+def _ask_or_withdraw(backend: BaseBackend, claim: Claim) -> Lease | None:
+    """Ask for the lock; what was granted by an answer that is lost is freed again."""
     try:
-        lease = backend.try_acquire(claim)
+        return _ask(backend, claim)
     except BaseException as error:
         if not (isinstance(error, LockUnavailable) and not error.sent):
             _withdrawals.add(backend, claim)
         raise
+
+
+def _ask(backend: BaseBackend, claim: Claim) -> Lease | None:
+    lease = backend.try_acquire(claim)
     if lease is not None:
         tell(lock_acquired, backend, lease)
     return lease
-
-
-def _task_of(owner: Owner) -> str | None:
-    key = owner.key.removeprefix(NAMED)
-    if not key.startswith(_OWNER):
-        return None
-    return key.removeprefix(_OWNER).partition(":")[2] or None
 
 
 def _after_fork() -> None:

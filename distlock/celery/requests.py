@@ -65,7 +65,8 @@ class LockedRequest(Request):  # type: ignore[misc]
             return super().on_failure(exc_info, send_failed_event, return_ok)
         with _watching(self.id) as watched:
             answer = super().on_failure(exc_info, send_failed_event, return_ok)
-        self._comes_again = self._comes_again or watched.republished
+        # What is not acknowledged by now will be delivered again.
+        self._comes_again = self._comes_again or watched.republished or not self.acknowledged
         self._clear()
         return answer
 
@@ -116,6 +117,9 @@ class _Watching:
 
     def replaced_by(self, task: Any, args: Any, kwargs: Any) -> None:
         """Nothing takes its place here."""
+
+    def hand_over(self) -> None:
+        """Nothing is kept here."""
 
     def __enter__(self) -> _Watching:
         self._outer = innermost.set(self)  # type: ignore[arg-type]

@@ -135,6 +135,12 @@ class Run:
             return None
         return self._note if task.queueing_name(args, kwargs) == ticket.name else None
 
+    def hand_over(self) -> None:
+        """Leave it to the next message of the same task to free the queueing lock."""
+        if self._kept is not None:
+            self._kept.end()
+            self._kept = None
+
     # The lock
 
     def _taken(self, lock: Lock) -> bool:
@@ -236,19 +242,23 @@ class Run:
         """Free the queueing lock at the end, unless the same task comes again."""
         if self._note is None or self._note.ticket is None:
             return
-        ticket = self._note.ticket
-        if self._kept is not None:
-            self._kept.end()
-            ticket = self._kept.ticket
+        ticket = self._note.ticket  # as it is on the message
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.end()
         if self._queue_left or self.republished:
             return
         if self._comes_again(error):
             try:
-                queueing.again(ticket, self.task.locking.queueing_ttl)
+                queueing.again(ticket, self.task.locking.queueing_ttl, str(self))
             except LockError as failure:
-                logger.warning("queueing lock %r is not held on: %s", ticket.name, failure)
+                logger.warning(
+                    "queueing lock %r may end before its task comes again: %s",
+                    ticket.name,
+                    failure,
+                )
         else:
-            queueing.free(ticket)
+            queueing.free(ticket if kept is None else kept.ticket)
 
     def _comes_again(self, error: BaseException | None) -> bool:
         """Return whether the broker will deliver the same message again, or Celery call again."""

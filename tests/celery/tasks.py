@@ -7,16 +7,19 @@ import time
 from types import SimpleNamespace
 
 from celery.exceptions import Ignore, Reject
+from kombu.exceptions import OperationalError
 
 from distlock.celery import LockedTask, locked_task
 from locksite.demo.models import Entry
 from tests.celery.app import app
-from tests.celery.stage import say, wait_for_cue
+from tests.celery.stage import client, say, wait_for_cue
 
 #: The aliases of the lock backends that the tests run on.
 BACKENDS = ("mariadb", "zookeeper")
 #: The one that has the queueing locks of all tasks: ZooKeeper cannot keep them.
 QUEUEING = "mariadb"
+#: The alias of one that some workers reach only through a network that can break.
+FRAGILE = "fragile"
 
 
 def act(task, key, **what):
@@ -27,12 +30,19 @@ def act(task, key, **what):
     return key
 
 
+def breakable(task, args, kwargs, options):
+    """Fail in the place of the broker, once for each time that it was told to."""
+    if client().lpop(f"cue:{args[0]}:break"):
+        say(f"{args[0]}:broken")
+        raise OperationalError("the broker does not answer")
+
+
 def tasks_of(using):
     """Return the tasks whose locks are in one backend."""
 
     def task(name, **options):
         if "queueing_lock" in options:
-            options["queueing_using"] = QUEUEING
+            options.setdefault("queueing_using", QUEUEING)
         return locked_task(name=f"{using}.{name}", using=using, bind=True, **options)
 
     @task("skip", lock="{key}", on_busy="skip")
@@ -130,6 +140,16 @@ def tasks_of(using):
 
     @task("queued_or_error", queueing_lock="{key}", on_queued="raise")
     def queued_or_error(self, key):
+        return act(self, key)
+
+    @task("both_late", lock="{key}", queueing_lock="{key}", busy_delay=0.05, busy_delay_max=0.2,
+          acks_late=True, shadow_name=breakable)  # fmt: skip
+    def both_late(self, key):
+        return act(self, key)
+
+    @task("both_fragile", lock="{key}", queueing_lock="{key}", queueing_using=FRAGILE,
+          busy_delay=0.05, busy_delay_max=0.2, busy_limit=None)  # fmt: skip
+    def both_fragile(self, key):
         return act(self, key)
 
     @task("both", lock="{key}", queueing_lock="{key}", busy_delay=0.05, busy_delay_max=0.2)

@@ -99,9 +99,10 @@ def test_the_soft_time_limit_is_over(tasks, limited, states):
     until_free(states)
 
 
+@pytest.mark.parametrize("name", ["doomed", "late"])
 @pytest.mark.parametrize("signame", ["SIGTERM", "SIGKILL"])
-def test_the_task_is_terminated(tasks, key, states, signame):
-    result = tasks.doomed.delay(key)
+def test_the_task_is_terminated(tasks, key, states, signame, name):
+    result = getattr(tasks, name).delay(key)
     heard(f"{key}:started")
     app.control.revoke(result.id, terminate=True, signal=signame)
     with pytest.raises(TaskRevokedError):

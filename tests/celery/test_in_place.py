@@ -8,7 +8,7 @@ import time
 import pytest
 from asgiref.sync import sync_to_async
 from celery import Celery, chain, group
-from celery.exceptions import SoftTimeLimitExceeded
+from celery.exceptions import Retry, SoftTimeLimitExceeded
 from django.core.exceptions import ImproperlyConfigured, SynchronousOnlyOperation
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -159,6 +159,18 @@ def test_retries_in_place_keep_the_queueing_lock(app):
     task = task_of(app, body, queueing_lock="a", until="finished", bind=True)
     assert task.delay().get() == "done"
     assert seen == [State.HELD] * 3
+    assert locks["default"].inspect("queueing:a").state is State.FREE
+
+
+def test_a_retry_that_is_told_to_the_caller_leaves_the_queueing_lock(app):
+    app.conf.task_eager_propagates = True
+
+    def body(self):
+        raise self.retry(countdown=0)
+
+    task = task_of(app, body, queueing_lock="a", until="finished", bind=True)
+    with pytest.raises(Retry):
+        task.delay()
     assert locks["default"].inspect("queueing:a").state is State.FREE
 
 

@@ -14,7 +14,7 @@ from distlock.lease import State
 from tests.celery.app import app
 from tests.celery.conftest import LEASE
 from tests.celery.stage import cue, heard, silence
-from tests.celery.tasks import BACKENDS, QUEUEING
+from tests.celery.tasks import BACKENDS, QUEUEING, echo
 
 pytestmark = pytest.mark.once
 
@@ -53,6 +53,44 @@ def test_a_second_call_queues_nothing_and_returns_the_first(tasks, key, lock):
     with pytest.raises(AlreadyQueued) as caught:
         tasks.queued_or_error.delay(key)
     assert caught.value.task_id == first.id
+
+
+@pytest.mark.parametrize("times", [20, 100])
+def test_the_id_of_a_task_may_be_long(tasks, key, times):
+    long = key * times
+    tasks.queued.apply_async((key,), queue=NOWHERE, task_id=long)
+    if times == 20:
+        assert tasks.queued.delay(key).id == long
+    else:  # too long for what is told of a lock
+        with pytest.raises(AlreadyQueued) as caught:
+            tasks.queued.delay(key)
+        assert caught.value.task_id is None
+
+
+def test_a_second_call_with_a_callback_returns_the_first_without_it(tasks, key, caplog):
+    first = tasks.queued.apply_async((key,), queue=NOWHERE)
+    assert tasks.queued.apply_async((key,), link=echo.s()).id == first.id
+    assert "what is linked to this call will not be called" in caplog.text
+
+
+def test_it_says_what_it_is_held_for(tasks, key, lock):
+    first = tasks.queued_whole.delay(key)
+    heard(f"{key}:started")
+    assert lock().description == f"Celery task {tasks.queued_whole.name}[{first.id}], running"
+    cue(f"{key}:end")
+    until(lambda: lock().state is State.FREE)
+
+
+def test_it_is_kept_when_a_busy_task_cannot_be_queued_again(tasks, key, lock):
+    first = tasks.both_late.delay(key)
+    heard(f"{key}:started")
+    second = tasks.both_late.delay(key)
+    cue(f"{key}:break")
+    heard(f"{key}:broken")  # the broker has the message still, and delivers it again
+    assert tasks.both_late.delay(key).id == second.id
+    cue(f"{key}:end", 2)
+    assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
+    until(lambda: lock().state is State.FREE)
 
 
 def test_it_is_free_when_the_task_has_started(tasks, key, lock):

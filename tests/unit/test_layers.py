@@ -30,7 +30,7 @@ LAYERS = [
     ["backends.base"],
     ["backends"],
     ["handler"],
-    ["asking", "hold", "calls", "waits", "terminating"],
+    ["asking", "hold", "calls", "waits", "terminating", "queue_owners"],
     ["events", "turns", "withdrawals"],
     ["news"],
     ["keeper"],
