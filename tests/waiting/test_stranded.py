@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlock import Lock, locks
+from distlock.backends.database.waiting.proof import Proof
 from distlock.backends.database.waiting.rows import Glance
 from distlock.backends.database.waiting.waiter import Waiter
 from distlock.clock import clock
@@ -141,8 +142,8 @@ def test_one_at_rest_between_two_questions_is_not_taken_for_lost(using, name, sa
         waits=lambda waiter, since=math.inf: same_question or since == math.inf,
         hang_up=lambda: hung_up.append(True),
     )
-    room = locks[using]._room
-    waiter = Waiter(room, Claim(name, Owner("key", "host", 1, "thread"), 6.0), place)
+    room, claim = locks[using]._room, Claim(name, Owner("key", "host", 1, "thread"), 6.0)
+    waiter = Waiter(room, claim, place, Proof(room.rows, claim))
     for _ in range(3):
         room.lookout._consider(waiter, None, None, clock())
     assert bool(hung_up) is same_question
@@ -151,7 +152,8 @@ def test_one_at_rest_between_two_questions_is_not_taken_for_lost(using, name, sa
 def test_who_is_seen_to_have_the_lock_may_have_got_it_after_us(using, name):
     """Our own grant may have ended before its answer came: the lease is counted from the asking."""
     claim = Claim(name, Owner("key", "host", 1, "thread"), 6.0)
-    waiter = Waiter(locks[using]._room, claim, None)
+    room = locks[using]._room
+    waiter = Waiter(room, claim, None, Proof(room.rows, claim))
     seen_at = clock() + 1
     waiter.seen_well(seen_at, Glance(name, "other", 7, 5.0))
     assert waiter._granted_after(8) == seen_at

@@ -106,9 +106,13 @@ class DatabaseBackend(BaseBackend):
         if runner := self._direct.runner():
             return self._acquire_inside(runner, claim, deadline)
 
+        until = clock() + self.pool.limit(deadline)
+        brief = until - clock() < errors.BRIEF
+
         def take(dialect: Dialect, ask: Ask) -> Lease | None:
             # Where one writes at a time, those who ask in vain must not keep holders from renewing.
-            if dialect.one_writer:
+            # In a brief time a row that is locked would not be told from a silent server.
+            if dialect.one_writer or brief:
                 rows = dialect.rows(ask(dialect.one(claim.name)))
                 if rows and rows[0].held_against(claim):
                     return None
@@ -116,7 +120,6 @@ class DatabaseBackend(BaseBackend):
             token = dialect.take(ask, claim)
             return None if token is None else claim.granted(token, sent_at)
 
-        until = clock() + self.pool.limit(deadline)
         while True:
             try:
                 return self._access.attempt(take, until)
@@ -129,6 +132,7 @@ class DatabaseBackend(BaseBackend):
                 if clock() + errors.ROW_WAIT >= until:
                     raise self._access.unavailable(failed) from failed.__cause__
             except errors.StatementFailed as failed:
+                failed = errors.seems_locked(failed) if brief else failed
                 raise self._access.unavailable(failed) from failed.__cause__
 
     def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:

@@ -10,6 +10,8 @@ from distlock.exceptions import LockUnavailable
 #: Seconds that a statement waits for locks: nobody needs those of a row for longer who does nothing
 #: but commit.
 ROW_WAIT = 1.0
+#: Seconds within which a locked row might not be told from a silent server.
+BRIEF = 1.5 * ROW_WAIT
 
 
 class StatementFailed(Exception):
@@ -80,6 +82,8 @@ class NoTable(StatementFailed):
 
     sent = False
 
+
+_LOCKED = "a transaction of someone else keeps the row of the lock, or the whole table, locked"
 
 # https://mariadb.com/kb/en/mariadb-error-code-reference/
 _MYSQL: dict[int, type[StatementFailed]] = {
@@ -156,6 +160,15 @@ def _sqlite(error: sqlite3.Error) -> type[StatementFailed]:
     return StatementFailed
 
 
+def seems_locked(failed: StatementFailed) -> StatementFailed:
+    """Return what to tell of a write that failed just after the row had been read."""
+    if not isinstance(failed, Overran):
+        return failed
+    told = Overran(f"{_LOCKED}, or the server has just fallen silent: {failed}")
+    told.__cause__ = failed.__cause__
+    return told
+
+
 def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
     """Return the error that callers of the backend get to see."""
     cause = failed.__cause__
@@ -164,6 +177,8 @@ def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
             f"database {database!r} has no table for locks:"
             f" run `manage.py migrate distlock --database={database}`"
         )
+    elif isinstance(failed, RowLocked):
+        message = f"database {database!r}: {_LOCKED}: {failed}"
     else:
         message = f"database {database!r}: {failed}"
         if cause is not None and str(cause) not in message:

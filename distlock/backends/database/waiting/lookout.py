@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.waiting.rows import Glance
-from distlock.backends.database.waiting.waiter import Waiter, Why
+from distlock.backends.database.waiting.waiter import Waiter, Why, patient_until
 from distlock.clock import clock
 from distlock.threads import start
 
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("distlock")
 
-#: Seconds between two looks; not all processes at once.
-_SHORTEST_PERIOD, _LONGEST_PERIOD = 1.0, 2.0
+#: Most seconds between two looks, and in parts of what the server gets for an answer: a silent one
+#: is to be noticed within that.
+_LONGEST_PERIOD, _PERIOD = 2.0, 0.3
 #: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
 #: pause between two looks of the head of the queue.
 _GRACE = 0.5
@@ -55,7 +56,7 @@ class Lookout:
         """Begin to look, after a wait was added to the room."""
         with self._mutex:
             if self._thread is None:
-                self._next_look = clock() + _period()
+                self._next_look = clock() + self._period()
                 self._start()
 
     def call_out(self, waiter: Waiter) -> None:
@@ -97,7 +98,7 @@ class Lookout:
                     self._thread = None
                     return None
                 if waiters and now >= self._next_look:
-                    self._next_look = now + _period()
+                    self._next_look = now + self._period()
                     return []
                 next_calls = [when for when, _ in self._calls.values()]
                 wakes_at = min(self._next_look if waiters else bored_at, *next_calls, now + 60)
@@ -135,22 +136,26 @@ class Lookout:
         waiters = [waiter for waiter in self._room.waiters if sent_at - waiter.since >= _GRACE]
         if not waiters:
             return
+        since = self._trouble_since or sent_at
+        heard_at = min(waiter.heard_at for waiter in waiters)
+        until = patient_until(since, heard_at, self._room.pool.timeout)
         try:
-            rows = self._room.rows.look({waiter.claim.name for waiter in waiters})
-            sessions = self._sessions(waiters)
+            rows = self._room.rows.look({waiter.claim.name for waiter in waiters}, until)
+            sessions = self._sessions(waiters, until)
         except StatementFailed as failed:
-            return self._trouble(failed, sent_at)
+            self._trouble_since = since
+            return self._trouble(failed, until)
         self._trouble_since = None
         for waiter in waiters:
             row = rows.get(waiter.claim.name)
             in_the_way = sessions.get(waiter.place.ident) if waiter.place else None
             self._consider(waiter, row, in_the_way, sent_at)
 
-    def _sessions(self, waiters: list[Waiter]) -> dict[int, bool]:
+    def _sessions(self, waiters: list[Waiter], until: float) -> dict[int, bool]:
         idents = [waiter.place.ident for waiter in waiters if waiter.place]
         if not idents:
             return {}
-        answer = self._room.pool.run(self._room.native.sessions(idents))
+        answer = self._room.pool.run(self._room.native.sessions(idents), until)
         return {int(ident): bool(in_the_way) for ident, in_the_way in answer.rows}
 
     def _consider(
@@ -174,14 +179,14 @@ class Lookout:
         elif row.remaining < _LONGEST_PERIOD:
             self._look_again_at(sent_at + max(row.remaining, -_GRACE) + _GRACE)
 
-    def _trouble(self, failed: StatementFailed, sent_at: float) -> None:
-        if self._trouble_since is None:
-            self._trouble_since = sent_at
-        if clock() - self._trouble_since < self._room.pool.timeout:
+    def _trouble(self, failed: StatementFailed, until: float) -> None:
+        if clock() < until:
             return self._look_again_at(clock() + _RETRY_PAUSE)
+        self._trouble_since = None
         for waiter in self._room.waiters:
             waiter.fail(self._room.unavailable(failed))
 
-
-def _period() -> float:
-    return random.uniform(_SHORTEST_PERIOD, _LONGEST_PERIOD)
+    def _period(self) -> float:
+        # Not all processes at once.
+        most = min(_LONGEST_PERIOD, _PERIOD * self._room.pool.timeout)
+        return most * random.uniform(0.5, 1.0)

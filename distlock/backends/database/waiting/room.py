@@ -20,6 +20,7 @@ from distlock.backends.database.waiting.lookout import Lookout
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.waiting.places import Places
+from distlock.backends.database.waiting.proof import Proof
 from distlock.backends.database.waiting.rows import Rows
 from distlock.backends.database.waiting.sign import FIRST, MARK, read
 from distlock.backends.database.waiting.waiter import Waiter
@@ -27,7 +28,7 @@ from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable
 from distlock.lease import Claim, Lease, Waiting
 from distlock.owners import is_named
-from distlock.threads import in_thread_or_undone
+from distlock.threads import in_thread, in_thread_or_undone
 
 Pauses = Callable[[float | None], Iterator[float]]
 
@@ -57,27 +58,35 @@ class Room:
 
     def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See BaseBackend.acquire()."""
+        proof = Proof(self.rows, claim)
         for pause in self._pauses(deadline):
-            if lease := self._try(claim, deadline):
+            if lease := self._try(claim, deadline, proof):
                 return lease
-            if pause and (waiter := self._enter(claim)):
+            if pause and (waiter := self._enter(claim, proof)):
                 with waiter:
-                    return waiter.result(deadline)
+                    if lease := waiter.result(deadline):
+                        return lease
+                break
             time.sleep(pause)
+        self._check(proof)
         return None
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See acquire()."""
+        proof = Proof(self.rows, claim)
         for pause in self._pauses(deadline):
             lease = await in_thread_or_undone(
-                partial(self._try, claim, deadline), partial(self.rows.undo, claim)
+                partial(self._try, claim, deadline, proof), partial(self.rows.undo, claim)
             )
             if lease:
                 return lease
-            if pause and (waiter := self._enter(claim)):
+            if pause and (waiter := self._enter(claim, proof)):
                 with waiter:
-                    return await waiter.aresult(deadline)
+                    if lease := await waiter.aresult(deadline):
+                        return lease
+                break
             await asyncio.sleep(pause)
+        await in_thread(self._check, proof)
         return None
 
     def release(self, lease: Lease) -> Answer | None:
@@ -129,21 +138,35 @@ class Room:
 
     # The way in
 
-    def _try(self, claim: Claim, deadline: float | None) -> Lease | None:
+    def _try(self, claim: Claim, deadline: float | None, proof: Proof) -> Lease | None:
         """Take the lock if it is free and nobody waits for it."""
-        patient = left(deadline, math.inf) > SHORTEST_LIMIT
-        if patient and not is_named(claim.owner) and self._places.had(claim.name):
+        rest = left(deadline, math.inf)
+        if rest > SHORTEST_LIMIT and not is_named(claim.owner) and self._places.had(claim.name):
             return None  # the queue itself will tell, in one round trip less
-        sent_at = clock()
+        brief = rest < errors.BRIEF
         try:
+            if brief and proof.is_held(deadline):
+                return None
+            sent_at = clock()
             token = self.rows.take(claim, politely=True, deadline=deadline)
             if token is None and is_named(claim.owner):
                 token = self.rows.take(claim, deadline=deadline)  # it may be the owner's already
+        except errors.RowLocked as failed:
+            proof.refused = failed
+            return None
         except errors.StatementFailed as failed:
+            failed = errors.seems_locked(failed) if brief else failed
             raise self.unavailable(failed) from failed.__cause__
         return None if token is None else claim.granted(token, sent_at)
 
-    def _enter(self, claim: Claim) -> Waiter | None:
+    def _check(self, proof: Proof) -> None:
+        """Raise LockUnavailable unless it is proven that someone else had the lock."""
+        try:
+            proof.check()
+        except errors.StatementFailed as failed:
+            raise self.unavailable(failed) from failed.__cause__
+
+    def _enter(self, claim: Claim, proof: Proof) -> Waiter | None:
         """Begin to wait; None if there is no session left to wait in."""
         place = self._places.ready()
         with self._mutex:
@@ -151,7 +174,7 @@ class Room:
             # Who holds a lock may do without its native one: it is the row that holds it.
             if full and not self._places.give_up_one():
                 return None
-            waiter = Waiter(self, claim, place)
+            waiter = Waiter(self, claim, place, proof)
             self._waiters.add(waiter)
         try:
             self.crew.run(waiter.run)

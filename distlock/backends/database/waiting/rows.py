@@ -89,7 +89,10 @@ class Rows:
     def take(
         self, claim: Claim, *, politely: bool = False, deadline: float | None = None
     ) -> int | None:
-        """Take the row; the token, or None. ``politely``: only if nobody waits for the lock."""
+        """Take the row; the token, or None. ``politely``: only if nobody waits for the lock.
+
+        Raises RowLocked if a transaction of someone else kept the row, whoever has the lock.
+        """
         condition = self.native.is_free(self.key(claim.name)) if politely else "TRUE"
 
         def work(session: Session, until: float) -> int | None:
@@ -99,7 +102,7 @@ class Rows:
 
         try:
             return self.pool.do(work, deadline)
-        except (errors.RowLocked, errors.Conflict):  # someone is writing the row at the moment
+        except errors.Conflict:  # someone is writing the row at the moment
             return None
 
     def take_at(self, place: Place, claim: Claim) -> int | None:
@@ -107,9 +110,9 @@ class Rows:
         dialect = _dialect(place.session)
         return dialect.granted(claim, place.run(dialect.taking(claim)))
 
-    def look(self, names: Iterable[str]) -> dict[str, Glance]:
+    def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, Glance]:
         """Look at the rows of some locks, by name."""
-        answer = self.pool.run(self.native.look(TABLE, list(names)))
+        answer = self.pool.run(self.native.look(TABLE, list(names)), deadline)
         return {glance.name: glance for glance in map(Glance.of, answer.rows)}
 
     def look_from(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from distlock.backends.database import errors
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.waiting.promise import Promise
+from distlock.backends.database.waiting.proof import Proof
 from distlock.backends.database.waiting.rows import Glance
 from distlock.backends.database.waiting.sign import sign
 from distlock.clock import clock
@@ -49,12 +50,14 @@ class Why(Enum):
 class Waiter(Promise):
     """A wait, from the first look to a lease, or until nobody cares for it any more."""
 
-    def __init__(self, room: Room, claim: Claim, place: Place | None) -> None:
+    def __init__(self, room: Room, claim: Claim, place: Place | None, proof: Proof) -> None:
         super().__init__()
         self.room = room
         self.claim = claim
         self.place = place
+        self._proof = proof
         self._began = clock()
+        self.heard_at = self._began  # when the server last answered a question about this wait
         self.since = self._began  # it stands in the queue
         self.why: Why | None = None  # it was called out
         self.missed = 0  # how often the server did not know of its question
@@ -100,10 +103,14 @@ class Waiter(Promise):
 
         ``holder`` is who has the lock, if it is another one.
         """
-        self._trouble_since = None
+        self._heard()
         self.missed = 0
         if holder is not None:
             self._seen = (sent_at, holder.token)
+            self._proof.held_at = sent_at
+
+    def _heard(self) -> None:
+        self.heard_at, self._trouble_since = clock(), None
 
     # The thread
 
@@ -155,6 +162,7 @@ class Waiter(Promise):
             token = self.room.rows.take_at(self.place, self.claim)
         else:
             token = self.room.rows.take(self.claim)
+        self._heard()
         if token is not None:
             self._deliver(token, sent_at)
         return token is not None
@@ -163,13 +171,16 @@ class Waiter(Promise):
         """Wait for a holder who has no native lock to wake us with: look at the row."""
         began, pause = clock(), 0.0
         while not self.over:
+            sent_at = clock()
             row = self.room.rows.look_from(place, self.claim.name, pause, self, self._sign(place))
-            self._trouble_since = None
+            self._heard()
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.open_to(self.claim):
                 if self._take():
                     return
                 rest = _SHORTEST_PAUSE
+            else:
+                self._proof.held_at = sent_at
             pause = min(max((clock() - began) * _EAGERNESS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
             pause = max(min(pause, rest), _SHORTEST_PAUSE)
             if not place.native.sleep(pause):
@@ -183,7 +194,7 @@ class Waiter(Promise):
             token = self.room.rows.take(self.claim, politely=True)
         except errors.NoSession:
             raise failed from failed.__cause__
-        self._trouble_since = None
+        self._heard()
         if token is not None:
             return self._deliver(token, sent_at)
         self._pause(_LONGEST_PAUSE)
@@ -238,12 +249,23 @@ class Waiter(Promise):
         if isinstance(failed, errors.Cancelled) and self.why is not None:
             return
         if isinstance(failed, (errors.Conflict, errors.RowLocked)):
+            self._heard()
+            if isinstance(failed, errors.RowLocked):
+                self._proof.refused = failed
             self._pause(_SHORTEST_PAUSE)
             return
         if not isinstance(failed, _MAY_PASS):
             raise self.room.unavailable(failed)
         if self._trouble_since is None:
             self._trouble_since = clock()
-        elif clock() - self._trouble_since >= self.room.pool.timeout:
+        if clock() >= patient_until(self._trouble_since, self.heard_at, self.room.pool.timeout):
             raise self.room.unavailable(failed)
         self._pause(_RETRY_PAUSE)
+
+
+def patient_until(trouble_since: float, heard_at: float, timeout: float) -> float:
+    """Return how long a failing server is asked again: for its time-out since its last answer.
+
+    This process may have stood still since then, so that some time is given in any case.
+    """
+    return max(heard_at + timeout, trouble_since + timeout / 2)
