@@ -47,6 +47,7 @@ class Claim:
 
     ``nonce`` names this very wish. It is chosen before anything is sent, so that the answer can be
     told from someone else's even when the first reply was lost and the claim had to be sent again.
+    ``renews`` says, for people to read, whether the lease will be renewed.
     """
 
     name: str
@@ -54,6 +55,7 @@ class Claim:
     duration: float
     description: str = ""
     nonce: str = field(default_factory=_nonce)
+    renews: bool = False
 
     def granted(self, token: int, sent_at: float) -> Lease:
         """Return the lease that answers this claim, sent at ``sent_at`` of the local clock."""
@@ -116,6 +118,13 @@ class LockInfo:
     waiters in the order in which they will be served: of each process the one that waits there for
     all its threads and tasks; a :class:`Waiting` where the time is known, too. ``token`` of a free
     lock is the last one handed out, where it is known.
+
+    ``lease`` is the seconds that the lease lasts from each renewal on; in ZooKeeper, where a
+    session stands for it, the seconds after which the servers end the session of a process that is
+    gone. ``renews`` says whether its holder asked for renewals (``renew=True``). ``renewed_at`` is
+    when the lease was renewed last, or taken, if it never was; None in ZooKeeper. Where the holder
+    has left and the lock stays taken (``at_least``), they tell of that rest: its length, False, and
+    when the holder left. All three are None for a free lock.
     """
 
     name: str
@@ -129,6 +138,9 @@ class LockInfo:
     remaining: float | None = None
     description: str = ""
     waiters: tuple[Owner, ...] | None = None
+    lease: float | None = None
+    renews: bool | None = None
+    renewed_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)

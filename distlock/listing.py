@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from distlock.lease import LockInfo, State
+from distlock.owners import is_kept
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -18,7 +19,7 @@ class Standing(StrEnum):
     """How it stands with a lock that is in use."""
 
     HELD = "held"
-    EXPIRING = "expiring"  # ends soon, unless it is renewed
+    EXPIRING = "expiring"  # ends soon: more than one renewal was missed, or there will be none
     EXPIRED = "expired"
     SUSPENDED = "suspended"  # its holder cannot reach the backend at the moment
 
@@ -87,13 +88,23 @@ class Page:
     hosts: Mapping[str, int]
 
 
-def standing_of(info: LockInfo, soon: float) -> Standing:
-    """Return how it stands with a lock in use that ends within ``soon`` seconds, or later."""
+#: What is left of a lease when it ends soon. A lease that is renewed, after a third of its length
+#: at the latest, has then missed more than one renewal; one that is not ends soon only in its last
+#: minute, however long it is.
+SOON_PART = 1 / 3
+SOON_SECONDS = 60.0
+
+
+def standing_of(info: LockInfo) -> Standing:
+    """Return how it stands with a lock in use."""
     if info.state is State.EXPIRED:
         return Standing.EXPIRED
-    if info.remaining is not None and info.remaining <= soon:
-        return Standing.EXPIRING
-    return Standing.HELD
+    if info.remaining is None or info.lease is None or (info.owner and is_kept(info.owner)):
+        return Standing.HELD
+    soon = info.lease * SOON_PART
+    if not info.renews:
+        soon = min(soon, SOON_SECONDS)
+    return Standing.EXPIRING if info.remaining <= soon else Standing.HELD
 
 
 def place_of(info: LockInfo, order: Order) -> Place:
@@ -107,17 +118,17 @@ def sorting_key(place: Place) -> tuple[datetime, str]:
     return place.since, place.name
 
 
-def page_of(infos: Iterable[LockInfo], selection: Selection, soon: float) -> Page:
+def page_of(infos: Iterable[LockInfo], selection: Selection) -> Page:
     """Return a page of the locks in use, all of which are given."""
     infos = list(infos)
     hosts = Counter(info.owner.host for info in infos if info.owner is not None)
-    wanted = [info for info in infos if _matches(info, selection, soon)]
+    wanted = [info for info in infos if _matches(info, selection)]
     locks, more = _cut(wanted, selection)
-    return Page(locks, more, len(wanted), _counts(infos, soon), hosts)
+    return Page(locks, more, len(wanted), _counts(infos), hosts)
 
 
-def _counts(infos: Iterable[LockInfo], soon: float) -> Counts:
-    standings = Counter(standing_of(info, soon) for info in infos)
+def _counts(infos: Iterable[LockInfo]) -> Counts:
+    standings = Counter(map(standing_of, infos))
     waiting = [len(info.waiters) for info in infos if info.waiters is not None]
     return Counts(
         held=standings[Standing.HELD] + standings[Standing.EXPIRING],
@@ -127,11 +138,11 @@ def _counts(infos: Iterable[LockInfo], soon: float) -> Counts:
     )
 
 
-def _matches(info: LockInfo, selection: Selection, soon: float) -> bool:
+def _matches(info: LockInfo, selection: Selection) -> bool:
     host = info.owner.host if info.owner is not None else ""
     return (
         selection.search.lower() in info.name.lower()
-        and (not selection.standings or standing_of(info, soon) in selection.standings)
+        and (not selection.standings or standing_of(info) in selection.standings)
         and (not selection.host or selection.host == host)
         and (not selection.held_for or (info.held_for or 0.0) >= selection.held_for)
     )

@@ -15,7 +15,8 @@ class DatabaseLock(models.Model):
 
     ``owner`` and ``nonce`` are empty while the lock is free, and the rest is of its last hold.
     ``acquired_at`` and ``expires_at`` are of the database's own clock; freeing a lock moves
-    ``expires_at`` to that moment. No time is indexed: every renewal changes one.
+    ``expires_at`` to that moment. While a lock is held, it was renewed or taken last ``lease``
+    seconds before ``expires_at``. No time is indexed: every renewal changes one.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -29,6 +30,8 @@ class DatabaseLock(models.Model):
     process = models.BigIntegerField(_("process"), default=0)
     thread = ExactCharField(_("thread"), max_length=255, default="", blank=True)
     token = models.BigIntegerField(_("fencing token"))
+    lease = models.FloatField(_("seconds of the lease"), default=0.0, db_default=0.0)
+    renews = models.BooleanField(_("is renewed"), default=False, db_default=False)
     acquired_at = models.DateTimeField(_("held since"))
     expires_at = models.DateTimeField(_("held until"))
 

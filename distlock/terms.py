@@ -70,9 +70,10 @@ class Terms:
             )
         duration = backend.settings.lease if self.lease is None else float(self.lease)
         description = self.description or current_activity()
-        claim = Claim(name, current_owner(self.owner), duration, description)
+        owner = current_owner(self.owner)
+        claim = Claim(name, owner, duration, description, renews=self.renew)
         at_least = 0.0 if self.at_least is None else float(self.at_least)
-        return Wish(backend, claim, current_life(), at_least, self.renew, self.on_lost)
+        return Wish(backend, claim, current_life(), at_least, self.on_lost)
 
     @property
     def waited(self) -> str:

@@ -20,7 +20,6 @@ class Wish:
     claim: Claim
     alive: Life
     at_least: float
-    renews: bool
     on_lost: OnLost | None
 
     @property
@@ -34,7 +33,7 @@ class Wish:
             lease,
             alive=self.alive,
             at_least=self.at_least,
-            renews=self.renews,
+            renews=self.claim.renews,
             on_lost=self.on_lost,
             on_end=on_end,
         )

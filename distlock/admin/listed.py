@@ -9,6 +9,8 @@ from django.utils.translation import gettext_lazy as _
 
 from distlock.admin.chosen import Chosen
 from distlock.backends.base import BaseBackend
+from distlock.backends.local import LocalBackend
+from distlock.backends.settings import RENEWALS_PER_LEASE
 from distlock.lease import LockInfo, State
 from distlock.listing import Standing, standing_of
 from distlock.owners import NAMED, is_kept, is_named
@@ -27,16 +29,21 @@ class Listed:
 
     info: LockInfo
     standing: Standing | None
-    lease: float  # seconds that a lease of its backend usually lasts
-    renew: float  # seconds between two renewals of such a lease
+    #: seconds within which its holder learns that it was broken; None if nobody tells it
+    told_within: float | None
 
     @classmethod
     def of(cls, info: LockInfo, backend: BaseBackend, *, suspended: bool = False) -> Listed:
         """Return a lock as its backend tells of it, or this process of one that is suspended."""
-        standing = None if info.state is State.FREE else standing_of(info, backend.soon)
+        standing = None if info.state is State.FREE else standing_of(info)
         if suspended:
             standing = Standing.SUSPENDED
-        return cls(info, standing, backend.settings.lease, backend.settings.renew)
+        told_within = None
+        if isinstance(backend, LocalBackend):
+            told_within = 0.0  # its holder is in the very process that breaks it
+        elif info.renews and info.lease is not None:
+            told_within = info.lease / RENEWALS_PER_LEASE
+        return cls(info, standing, told_within)
 
     @property
     def is_kept(self) -> bool:
@@ -63,10 +70,10 @@ class Listed:
 
     @property
     def percent(self) -> int | None:
-        """How much is left of a usual lease, in percent; None where no end is known."""
-        if self.info.remaining is None:
+        """How much is left of the lease, in percent; None where no end is known."""
+        if self.info.remaining is None or not self.info.lease:
             return None
-        return round(100 * min(self.info.remaining / self.lease, 1.0))
+        return round(100 * min(self.info.remaining / self.info.lease, 1.0))
 
     @property
     def owners_name(self) -> str:

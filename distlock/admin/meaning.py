@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 
 from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
 
 from distlock.admin.listed import Listed
 from distlock.backends.base import BaseBackend
@@ -36,20 +38,54 @@ def meaning(listed: Listed, backend: BaseBackend) -> list[str]:
 
 def consequences(listed: Iterable[Listed]) -> list[str]:
     """Return sentences about what breaking these holds does."""
-    within = max((each.renew for each in listed), default=0.0) + _ANSWER
-    return [
-        _("Whoever is next gets the lock at once."),
-        _("The old holder may still be working: nothing stops its code."),
-        _(
-            "It is told when it next renews, within %(time)s: then lock.held is false, lock.check()"
-            " and leaving the lock raise LockLost, and on_lost is called."
-        )
-        % {"time": span(within)},
+    working = [each for each in listed if not each.is_kept]
+    sentences = [_("Whoever is next gets the lock at once.")]
+    if working:
+        sentences.append(_("The old holder may still be working: nothing stops its code."))
+        held = [each for each in working if each.standing is not Standing.EXPIRED]
+        sentences += [*_told([each for each in held if each.told_within is not None])]
+        sentences += [*_not_told([each for each in held if each.told_within is None])]
+    sentences.append(
         _(
             "What it writes with its old fencing token is refused where a newer one has been seen;"
             " everything else it writes is not."
-        ),
-    ]
+        )
+    )
+    return sentences
+
+
+def _told(held: Sequence[Listed]) -> Iterator[str]:
+    """Yield when holders learn that their holds were broken."""
+    if not held:
+        return
+    within = max(each.told_within or 0.0 for each in held) + _ANSWER
+    yield ngettext(
+        "%(count)d holder is told within %(time)s, or at the end of its lease if it cannot reach"
+        " the backend: then lock.held is false, lock.check() and leaving the lock raise LockLost,"
+        " and on_lost is called.",
+        "%(count)d holders are told within %(time)s, or at the end of their leases if they cannot"
+        " reach the backend: then lock.held is false, lock.check() and leaving the lock raise"
+        " LockLost, and on_lost is called.",
+        len(held),
+    ) % {"count": len(held), "time": span(math.ceil(within))}
+
+
+def _not_told(held: Sequence[Listed]) -> Iterator[str]:
+    if not held:
+        return
+    ends = max(
+        each.info.lease or 0.0 if each.info.remaining is None else each.info.remaining
+        for each in held
+    )
+    yield ngettext(
+        "%(count)d holder does not renew its lease and is not told: until the lease ends, in"
+        " %(time)s, lock.held stays true there and lock.check() raises nothing. Only lock.verify()"
+        " and leaving the lock ask the backend.",
+        "%(count)d holders do not renew their leases and are not told: until the leases end, the"
+        " last of them in %(time)s, lock.held stays true there and lock.check() raises nothing."
+        " Only lock.verify() and leaving the lock ask the backend.",
+        len(held),
+    ) % {"count": len(held), "time": span(math.ceil(ends))}
 
 
 def _kept(info: LockInfo) -> Iterator[str]:
@@ -69,20 +105,26 @@ def _held(listed: Listed) -> Iterator[str]:
             " themselves."
         )
         return
-    yield _("The lease ends in %(time)s, unless it is renewed.") % {"time": span(info.remaining)}
-    if info.remaining > listed.lease:
-        yield _("It is longer than usual here.")
-    elif info.remaining > listed.lease - 1.5 * listed.renew:
+    if not info.renews:
         yield _(
-            "It was taken or renewed a moment ago: its process is alive, though nobody can tell"
-            " from here whether its work goes on. Should the process end, the lock is free when the"
-            " lease ends, without being broken."
-        )
+            "The lease ends in %(time)s and is not renewed: the lock is free then, whether the"
+            " work under it is done or not. Until then nothing shows whether its process is alive."
+        ) % {"time": span(info.remaining)}
+        return
+    yield _("The lease ends in %(time)s, unless it is renewed.") % {"time": span(info.remaining)}
+    ago = max((info.lease or 0.0) - info.remaining, 0.0)
+    if listed.standing is Standing.EXPIRING:
+        yield _(
+            "It was taken or renewed %(time)s ago and should have been renewed by now: its process"
+            " hangs, has ended, or cannot reach the backend. The lock is free when the lease ends,"
+            " without being broken."
+        ) % {"time": span(ago)}
     else:
         yield _(
-            "A usual lease of this backend would have been renewed by now. Either this one is"
-            " shorter or not meant to be renewed, or its process hangs or cannot reach the backend."
-        )
+            "It was taken or renewed %(time)s ago: its process was alive then, though nobody can"
+            " tell from here whether its work goes on. Should the process end, the lock is free"
+            " when the lease ends, without being broken."
+        ) % {"time": span(ago)}
 
 
 def _where(info: LockInfo, backend: BaseBackend) -> Iterator[str]:

@@ -85,8 +85,8 @@ def _page(answer: Answer[Page], query: Query) -> Page:
         return answer.value
     selection = query.selection(answer.alias)
     if query.standing not in (None, Standing.SUSPENDED):
-        return page_of((), selection, 0.0)
-    return page_of(own_locks(answer.alias), replace(selection, standings=frozenset()), 0.0)
+        return page_of((), selection)
+    return page_of(own_locks(answer.alias), replace(selection, standings=frozenset()))
 
 
 def _sorting(order: Order) -> Callable[[LockInfo], tuple[object, ...]]:

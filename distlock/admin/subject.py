@@ -10,7 +10,7 @@ from django.contrib.admin.models import LogEntry
 from distlock.admin.asking import ask_all
 from distlock.admin.listed import Listed
 from distlock.admin.log import entries
-from distlock.admin.meaning import consequences, meaning
+from distlock.admin.meaning import meaning
 from distlock.admin.suspended import own_locks
 from distlock.commands.lines import release_line, show_line
 from distlock.lease import LockInfo
@@ -25,7 +25,6 @@ class Subject:
     listed: Listed | None
     problem: str
     meaning: Sequence[str]
-    consequences: Sequence[str]
     show_line: str
     release_line: str
     log: Sequence[LogEntry]
@@ -52,7 +51,6 @@ def subject(alias: str, name: str) -> Subject:
         listed,
         answer.problem,
         meaning(listed, answer.backend) if listed and answer.backend else [],
-        consequences([listed]) if listed else [],
         show_line(LockInfo(name, alias)),
         release_line(listed.info) if listed and held else "",
         entries(alias, name),

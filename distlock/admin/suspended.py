@@ -17,6 +17,8 @@ def own_locks(alias: str) -> list[LockInfo]:
             token=hold.lease.token,
             remaining=hold.lease.remaining,
             description=hold.lease.claim.description,
+            lease=hold.lease.duration,
+            renews=hold.renews,
         )
         for hold in holdings.all()
         if hold.backend.alias == alias

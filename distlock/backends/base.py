@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol
 from django.core.checks import CheckMessage
 
 from distlock.backends.insisting import insist
-from distlock.backends.settings import RENEWALS_PER_LEASE, BackendSettings
+from distlock.backends.settings import BackendSettings
 from distlock.clock import left
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
@@ -196,12 +196,7 @@ class BaseBackend(ABC):
 
         The default reads all of them; backends that may have many do better.
         """
-        return page_of(self.list("", deadline), selection, self.soon)
-
-    @property
-    def soon(self) -> float:
-        """Seconds before its end from which on a lease has missed more than one renewal."""
-        return self.settings.lease / RENEWALS_PER_LEASE
+        return page_of(self.list("", deadline), selection)
 
     # Clearing
 

@@ -88,7 +88,13 @@ class LocalBackend(BaseBackend):
             return self._free(lease.claim)
 
     def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
-        nobody = replace(lease.claim, owner=kept(lease.owner, lease.nonce), nonce="")
+        nobody = replace(
+            lease.claim,
+            owner=kept(lease.owner, lease.nonce),
+            nonce="",
+            duration=seconds,
+            renews=False,
+        )
         with self._mutex:
             held = self._held.get(lease.name)
             if held is None or held.expired:
@@ -189,7 +195,8 @@ class LocalBackend(BaseBackend):
     def _info(self, held: _Held) -> LockInfo:
         if held.expired and is_kept(held.claim.owner):
             return LockInfo(held.claim.name, self.alias, token=held.token)
-        now = clock()
+        now, duration = clock(), held.claim.duration
+        until = held.since + timedelta(seconds=held.expires_at - held.taken_at)
         return LockInfo(
             held.claim.name,
             self.alias,
@@ -197,10 +204,13 @@ class LocalBackend(BaseBackend):
             owner=held.claim.owner,
             token=held.token,
             since=held.since,
-            until=held.since + timedelta(seconds=held.expires_at - held.taken_at),
+            until=until,
             held_for=now - held.taken_at,
             remaining=max(held.expires_at - now, 0.0),
             description=held.claim.description,
+            lease=duration,
+            renews=held.claim.renews,
+            renewed_at=until - timedelta(seconds=duration),
         )
 
 

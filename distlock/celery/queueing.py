@@ -121,7 +121,8 @@ def keep(ticket: Ticket, nonce: str | None, run: object) -> Kept | None:
     """Keep the lock of a task that starts; None if that cannot be, and it runs without."""
     backend = ticket.backend
     described = _described(str(run), "running")
-    claim = _claim(ticket, backend.settings.lease, described, nonce or uuid.uuid4().hex)
+    nonce = nonce or uuid.uuid4().hex
+    claim = _claim(ticket, backend.settings.lease, described, nonce, renews=True)
     try:
         lease = _ask_or_withdraw(backend, claim)
     except LockError as error:
@@ -133,9 +134,11 @@ def keep(ticket: Ticket, nonce: str | None, run: object) -> Kept | None:
     return Kept(ticket, lease, run)
 
 
-def _claim(ticket: Ticket, seconds: float, described: str, nonce: str) -> Claim:
+def _claim(
+    ticket: Ticket, seconds: float, described: str, nonce: str, *, renews: bool = False
+) -> Claim:
     who = current_owner(ticket.owner.removeprefix(NAMED))
-    return Claim(ticket.name, who, seconds, described, nonce)
+    return Claim(ticket.name, who, seconds, described, nonce, renews)
 
 
 def _described(task: str, state: str) -> str:

@@ -42,6 +42,9 @@ def entry(info: LockInfo) -> dict[str, Any]:
         "until": _time(info.until),
         "held_for": info.held_for,
         "remaining": info.remaining,
+        "lease": info.lease,
+        "renews": info.renews,
+        "renewed_at": _time(info.renewed_at),
         "description": info.description,
         "waiters": None if info.waiters is None else [_waiter(waiter) for waiter in info.waiters],
     }

@@ -12,7 +12,7 @@ from distlock.commands.backends import Backends
 from distlock.commands.exits import NOT_HELD, leave
 from distlock.commands.lines import release_line
 from distlock.lease import LockInfo, State, Waiting
-from distlock.owners import NAMED, is_named
+from distlock.owners import NAMED, is_kept, is_named
 
 HELP = "Show who holds a lock, since when, for how long still, and who waits for it."
 
@@ -61,6 +61,8 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
         yield "held since", f"{text.moment(info.since)} ({text.duration(info.held_for)})"
     if info.until is not None:
         yield "lease ends", f"{text.moment(info.until)} (in {text.duration(info.remaining)})"
+    if info.lease is not None:
+        yield "lease", _lease(info)
     if info.waiters is None:
         yield "waiters", "not known to this backend"
     else:
@@ -71,3 +73,13 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
             yield f"  {place}.", f"{text.owner(waiter)}{since}"
     if info.state is not State.FREE and info.token is not None:
         yield "to break it", release_line(info)
+
+
+def _lease(info: LockInfo) -> str:
+    if info.owner is not None and is_kept(info.owner):
+        return f"its holder has left; the lock stays taken for {text.duration(info.lease)}"
+    if info.renewed_at is None:
+        return f"a session of {text.duration(info.lease)}"
+    if not info.renews:
+        return f"{text.duration(info.lease)}, not renewed"
+    return f"{text.duration(info.lease)}, last renewed or taken {text.moment(info.renewed_at)}"

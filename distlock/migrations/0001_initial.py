@@ -52,6 +52,16 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("token", models.BigIntegerField(verbose_name="fencing token")),
+                (
+                    "lease",
+                    models.FloatField(
+                        db_default=0.0, default=0.0, verbose_name="seconds of the lease"
+                    ),
+                ),
+                (
+                    "renews",
+                    models.BooleanField(db_default=False, default=False, verbose_name="is renewed"),
+                ),
                 ("acquired_at", models.DateTimeField(verbose_name="held since")),
                 ("expires_at", models.DateTimeField(verbose_name="held until")),
             ],

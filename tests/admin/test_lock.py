@@ -5,13 +5,16 @@ import re
 import shlex
 import subprocess
 import sys
+from datetime import timedelta
 
 import pytest
 from django.core.management import call_command
+from django.utils import timezone
 
 from distlock import Lock
 from distlock.handler import locks
 from distlock.lease import State
+from distlock.models import DatabaseLock
 from tests.admin import holders
 from tests.contract.watch import eventually
 
@@ -87,17 +90,32 @@ def test_a_named_owner_is_called_by_the_name(local, look):
 
 def test_a_hold_that_was_renewed_in_time(local, look, taken):
     taken("a", lease=30)
-    assert "its process is alive" in look("a").text
+    page = look("a")
+    assert "its process was alive then" in page.text
+    assert "unless it is renewed" in page.text
 
 
-def test_a_hold_that_should_have_been_renewed(local, look, taken):
-    taken("a", lease=12, renew=False)
-    assert "would have been renewed by now" in look("a").text
-
-
-def test_a_hold_with_a_long_lease(local, look, taken):
+def test_a_hold_that_should_have_been_renewed(sqlite, backend_settings, settings, look, taken):
+    """It was last renewed seven and a half of its ten minutes ago."""
+    settings.DISTLOCK = backend_settings("sqlite")
     taken("a", lease=600)
-    assert "It is longer than usual here." in look("a").text
+    DatabaseLock.objects.update(expires_at=timezone.now() + timedelta(seconds=150))
+    page = look("a")
+    assert "Ends soon" in page.text
+    assert re.search(r"It was taken or renewed 7 min \d+ s ago and should have been", page.text)
+
+
+def test_a_hold_that_is_not_renewed(local, look, taken):
+    taken("a", lease=600, renew=False)
+    page = look("a")
+    assert "and is not renewed" in page.text
+    assert "should have been renewed" not in page.text
+
+
+@pytest.mark.parametrize("options", [{"lease": 6}, {"lease": 6, "renew": False}, {"lease": 900}])
+def test_a_lease_of_any_length_does_not_end_soon_while_all_is_well(local, look, taken, options):
+    taken("a", **options)
+    assert look("a").context["listed"].label == "Held"
 
 
 def test_an_expired_hold(local, look, expired, url):

@@ -1,6 +1,7 @@
 """Force release: exactly the holds that were shown, with a reason, and with a trace."""
 
 import logging
+import re
 
 import pytest
 from django.contrib.admin.models import CHANGE, LogEntry
@@ -66,6 +67,30 @@ def test_confirmed_they_are_released_and_their_holders_told(ask, confirm, local,
         with pytest.raises(LockLost):
             lock.check()
     assert three.held
+
+
+def test_it_says_when_holders_learn_of_it(sqlite, backend_settings, settings, ask, holder):
+    settings.DISTLOCK = backend_settings("sqlite")
+    holder("renewed", lease=27)
+    text = ask("renewed").content.decode()
+    assert "1 holder is told within 10 s" in text
+    assert "not told" not in text
+    holder("not renewed", lease=3600, renew=False)
+    text = ask("not renewed").content.decode()
+    assert re.search("1 holder does not renew .* until the lease ends, in (59 min|1 h)", text)
+    assert "is told within" not in text
+    text = ask("renewed", "not renewed").content.decode()
+    assert "1 holder is told within" in text
+    assert "1 holder does not renew" in text
+
+
+def test_nobody_is_to_be_told_of_a_lock_that_was_left(ask, local, taken):
+    (lock,) = taken("left", at_least=600)
+    lock.release()
+    text = ask("left").content.decode()
+    assert "Whoever is next" in text
+    assert "told" not in text
+    assert "may still be working" not in text
 
 
 def test_a_reason_is_asked_for(ask, confirm, local, taken):

@@ -91,10 +91,10 @@ class TestOnEveryDatabase:
         }[kind]
         statements = [drop]
         if kind == "sqlite":  # cannot drop a constraint
-            columns = "description, owner, nonce, host, process, thread, token, acquired_at"
+            columns = "description, owner, nonce, host, process, thread, token, lease, renews"
             statements.append(
                 "CREATE TABLE database_lock (id integer PRIMARY KEY, lock text,"
-                f" {columns}, expires_at)"
+                f" {columns}, acquired_at, expires_at)"
             )
         with changed(database, kind, *statements):
             assert ids(kind) == ["distlock.E004"]

@@ -139,6 +139,9 @@ class TestJSON:
             },
             "token": info.token,
             "since": info.since.isoformat(),
+            "lease": 600.0,
+            "renews": True,
+            "renewed_at": info.renewed_at.isoformat(),
             "description": "<b>",
             "waiters": None,
         }

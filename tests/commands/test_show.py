@@ -25,6 +25,7 @@ class TestAHeldLock:
         assert shown["description"] == "count <all>"
         assert shown["owner"] == f"{socket.gethostname()}:{os.getpid()}:MainThread"
         assert shown["owner's name"] == "order-42"
+        assert re.fullmatch(r"10m00s, last renewed or taken \d{4}-.*", shown["lease"])
         assert shown["waiters"] == "not known to this backend"
         assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\+05:45 \(\d+s\)", shown["held since"])
         assert re.search(r" \(in (9m5\ds|10m00s)\)$", shown["lease ends"])

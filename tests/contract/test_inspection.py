@@ -186,3 +186,53 @@ def test_names_are_listed_in_the_order_of_their_characters(anna, backend):
     for each in names:
         anna.take(each)
     assert [info.name for info in backend.list()] == sorted(names)
+
+
+# The lease
+
+
+def test_a_hold_tells_its_lease_and_whether_it_is_renewed(anna, backend, name):
+    for renew in (True, False):
+        info = anna.take(f"{name}:{renew}", lease=20, renew=renew).info()
+        assert info.renews is renew
+        if backend.supports_lease:
+            assert info.lease == 20
+            assert abs(info.renewed_at - info.since) < timedelta(seconds=0.01)
+        else:
+            assert info.lease >= backend.settings.lease
+            assert info.renewed_at is None
+
+
+def test_a_renewal_is_told_with_its_time(anna, backend, name):
+    if not backend.supports_lease:
+        return
+    lock = anna.take(name, lease=3)
+    first = lock.info()
+    later = eventually(lambda: (info := lock.info()).renewed_at > first.renewed_at and info)
+    assert later.renewed_at >= first.renewed_at + timedelta(seconds=0.5)
+    assert abs(later.until - later.renewed_at - timedelta(seconds=3)) < timedelta(seconds=0.01)
+    assert (later.since, later.lease, later.renews) == (first.since, 3, True)
+
+
+def test_a_lock_that_was_left_and_stays_taken_has_no_renewals(anna, backend, name):
+    if not backend.keeps_beyond_process:
+        return
+    lock = anna.take(name, at_least=600)
+    since = lock.info().since
+    lock.release()
+    info = lock.info()
+    assert info.renews is False
+    assert info.lease == pytest.approx(600, abs=PATIENCE)
+    assert since <= info.renewed_at <= since + timedelta(seconds=PATIENCE)
+
+
+def test_a_free_lock_has_no_lease(anna, name):
+    lock = anna.take(name)
+    lock.release()
+    info = lock.info()
+    assert (info.lease, info.renews, info.renewed_at) == (None, None, None)
+
+
+def test_the_next_holder_has_its_own_lease(anna, ben, backend, name):
+    anna.take(name, renew=False).release()
+    assert ben.take(name, renew=True).info().renews is True

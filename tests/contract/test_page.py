@@ -131,20 +131,49 @@ def test_filters_go_together(taken, backend, name):
 
 def test_leases_that_end_soon_and_have_ended_are_told_apart(anna, backend, name):
     long = anna.take(f"{name}:long", lease=600)
-    anna.take(f"{name}:soon", lease=backend.soon * 0.9, renew=False)
+    anna.take(f"{name}:soon", lease=90, renew=False)
     backend.try_acquire(Claim(f"{name}:gone", current_owner(), 0.05))
     eventually(lambda: backend.inspect(f"{name}:gone").remaining == 0)
-    for standing, rest in [("held", "long"), ("expiring", "soon"), ("expired", "gone")]:
-        page = backend.page(Selection(search=name, standings=frozenset({Standing(standing)})))
-        assert names(page, f"{name}:") == [rest]
-        assert standing_of(page.locks[0], backend.soon) == standing
-    assert backend.page(Selection(search=name)).found == 3
     counts = backend.page(Selection()).counts
     assert counts.held >= 2
-    assert counts.expiring >= 1
     assert counts.expired >= 1
+    for standing, rest in [("held", ["long", "soon"]), ("expired", ["gone"])]:
+        page = backend.page(Selection(search=name, standings=frozenset({Standing(standing)})))
+        assert names(page, f"{name}:") == rest
+        assert {standing_of(info) for info in page.locks} == {standing}
+    assert backend.page(Selection(search=name)).found == 3
     long.release()
     assert backend.page(Selection(search=name)).found == 2
+
+
+@pytest.mark.parametrize(
+    ("claimed", "standing"),
+    [
+        ({"duration": 900, "renews": True}, "held"),
+        ({"duration": 6, "renews": True}, "held"),
+        ({"duration": 3600, "renews": False}, "held"),
+    ],
+)
+def test_a_lease_that_has_just_begun_does_not_end_soon(backend, name, claimed, standing):
+    """However long it is beside a usual one."""
+    claim = Claim(name, current_owner(), **claimed)
+    lease = backend.try_acquire(claim)
+    try:
+        page = backend.page(Selection(search=name, standings=frozenset({Standing.EXPIRING})))
+        assert page.found == 0
+        assert page.counts.expiring == 0
+        assert [standing_of(info) for info in backend.list(name)] == [standing]
+    finally:
+        backend.release(lease)
+
+
+def test_a_lock_that_was_left_and_stays_taken_never_ends_soon(anna, backend, name):
+    lock = anna.take(name, at_least=1)
+    lock.release()
+    wanted = Selection(search=name)
+    while (page := backend.page(wanted)).found:
+        assert page.counts.expiring == 0
+        assert {standing_of(info) for info in page.locks} <= {Standing.HELD}
 
 
 def test_all_locks_are_counted_whatever_is_asked_for(taken, backend):
@@ -166,6 +195,6 @@ def test_every_backend_answers_as_if_it_had_read_all(taken, backend, name):
         common = Selection(search=name, order=order, backwards=backwards, size=3)
         for wanted in (common, replace(common, start=start), replace(common, start=Place(""))):
             page = backend.page(wanted)
-            measure = page_of(backend.list(), wanted, backend.soon)
+            measure = page_of(backend.list(), wanted)
             assert [info.name for info in page.locks] == [info.name for info in measure.locks]
             assert (page.more, page.found) == (measure.more, measure.found)

@@ -34,6 +34,8 @@ def test_a_holder_is_a_node_of_its_session_that_tells_who_it_is(using, backend, 
         "pid": os.getpid(),
         "thread": threading.current_thread().name,
         "description": "nightly run",
+        "renews": True,
+        "session_timeout": pytest.approx(backend.settings.lease / backend.options.lease_of(1)),
     }
 
 

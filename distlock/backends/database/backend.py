@@ -274,7 +274,7 @@ class DatabaseBackend(BaseBackend):
 
     def page(self, selection: Selection, deadline: float | None = None) -> Page:
         """See BaseBackend.page()."""
-        found = self._view.page(selection, self.soon, deadline)
+        found = self._view.page(selection, deadline)
         return found or super().page(selection, deadline)
 
     # Clearing

@@ -64,6 +64,9 @@ def info(row: Row, using: str) -> LockInfo:
         held_for=max((row.now - row.since) / timedelta(seconds=1), 0.0),
         remaining=max((row.until - row.now) / timedelta(seconds=1), 0.0),
         description=row.description,
+        lease=row.lease,
+        renews=row.renews,
+        renewed_at=row.until - timedelta(seconds=row.lease),
     )
 
 

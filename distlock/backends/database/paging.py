@@ -11,13 +11,20 @@ from distlock.backends.database.dialects.postgresql import PostgreSQL
 from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.looking import info
 from distlock.backends.database.statements import Statement
-from distlock.listing import Counts, Order, Page, Place, Selection, Standing
+from distlock.listing import (
+    SOON_PART,
+    SOON_SECONDS,
+    Counts,
+    Order,
+    Page,
+    Place,
+    Selection,
+    Standing,
+)
 from distlock.owners import KEPT
 
 
-def page(
-    access: Access, using: str, selection: Selection, soon: float, deadline: float | None
-) -> Page | None:
+def page(access: Access, using: str, selection: Selection, deadline: float | None) -> Page | None:
     """Return a page, in two statements; None where the dialect cannot be added to.
 
     Both read the table once at the most: 100,000 rows take MariaDB a tenth of a second each.
@@ -26,7 +33,7 @@ def page(
     def read(dialect: Dialect, ask: Ask) -> Page | None:
         if not isinstance(dialect, TextDialect):
             return None
-        words = _Words(dialect, selection, soon)
+        words = _Words(dialect, selection)
         rows = dialect.rows(ask(words.page()))
         more = len(rows) > selection.size
         infos = [info(row, using) for row in rows[: selection.size]]
@@ -52,22 +59,25 @@ def page(
 class _Words:
     """A selection in the words of a dialect."""
 
-    def __init__(self, dialect: TextDialect, selection: Selection, soon: float) -> None:
+    def __init__(self, dialect: TextDialect, selection: Selection) -> None:
         self._dialect = dialect
         self._selection = selection
         self._position = "strpos" if isinstance(dialect, PostgreSQL) else "INSTR"
         self._params: dict[str, Any] = {
-            "soon": dialect.duration(soon),
             "search": selection.search,
             "host": selection.host,
             "held_for": dialect.duration(selection.held_for),
         }
-        later = dialect.LATER.format("%(soon)s")
         self._expired = f"expires_at <= {dialect.NOW}"
         # What was kept for a time is free when that is over, though nobody has swept it yet.
-        self._in_use = f"owner <> '' AND NOT (owner LIKE '{KEPT}%%' AND {self._expired})"
-        self._expiring = f"(expires_at > {dialect.NOW} AND expires_at <= {later})"
-        self._held = f"expires_at > {later}"
+        kept = f"owner LIKE '{KEPT}%%'"
+        self._in_use = f"owner <> '' AND NOT ({kept} AND {self._expired})"
+        # See listing.standing_of().
+        by_part = f"renews OR lease <= {SOON_SECONDS / SOON_PART}"
+        soon = f"CASE WHEN {by_part} THEN lease * {SOON_PART} ELSE {SOON_SECONDS} END"
+        later = dialect.LATER.format(dialect.SECONDS.format(f"({soon})"))
+        self._expiring = f"(NOT ({kept}) AND NOT ({self._expired}) AND expires_at <= {later})"
+        self._held = f"(NOT ({self._expired}) AND NOT {self._expiring})"
 
     def page(self) -> Statement:
         """Ask for the rows from the place on, and one more."""

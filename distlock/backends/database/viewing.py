@@ -36,9 +36,9 @@ class View:
         rows = rows_in_use(self._access, prefix, deadline)
         return self._with_waiters(info(row, self._using) for row in rows)
 
-    def page(self, selection: Selection, soon: float, deadline: float | None) -> Page | None:
+    def page(self, selection: Selection, deadline: float | None) -> Page | None:
         """See paging.page()."""
-        found = page(self._access, self._using, selection, soon, deadline)
+        found = page(self._access, self._using, selection, deadline)
         waiting = self._room.waiting() if self._room and found else None
         if found is None or waiting is None:
             return found

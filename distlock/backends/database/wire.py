@@ -16,9 +16,10 @@ class Wire(ABC):
 
     @abstractmethod
     def exchange(self, statement: Statement) -> list[Answer]:
-        """Run the statements of one packet, whose parameters are named, and are str or int.
+        """Run the statements of one packet.
 
-        Returns an answer to each, or to the last one only. Values may come as text.
+        Their parameters are named, and are str, int, float or bool. Returns an answer to each, or
+        to the last one only. Values may come as text.
         """
 
     @abstractmethod
@@ -57,7 +58,7 @@ class Psycopg(Wire):
 
     def literal(self, value: Any) -> str:
         """See Wire.literal()."""
-        if isinstance(value, int):
+        if isinstance(value, (int, float)):
             return str(value)
         return bytes(self._escape(value.encode())).decode()
 
@@ -82,7 +83,7 @@ class MySQLClient(Wire):
 
     def literal(self, value: Any) -> str:
         """See Wire.literal()."""
-        if isinstance(value, int):
+        if isinstance(value, (int, float)):
             return str(value)
         literal: bytes = self._connection.string_literal(value.encode())
         return literal.decode()

@@ -48,7 +48,6 @@ class Place:
         self.is_sent = False  # whether anything can have reached the servers
         #: Since when it is not known whether someone is ahead; None while someone is.
         self.unsure_since: float | None = clock()
-        self._data = written(claim)
         self._earlier = earlier
         self._on_grant = on_grant
         self._session: Session | None = None
@@ -84,7 +83,8 @@ class Place:
         self.is_sent = True
         self.asked_at = sent_at = clock()
         prefix = f"{self.parent}/{self.claim.nonce}-"
-        create = CreateInLine(prefix, self._data, self.client.options.encoded_acl)
+        data = written(self.claim, self._session)
+        create = CreateInLine(prefix, data, self.client.options.encoded_acl)
         if self._earlier is None:
             # The servers answer one session in order: both answers come in one round trip.
             created, listed = self.client.send_all([create, GetChildren(self.parent, None)])

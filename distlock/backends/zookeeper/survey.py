@@ -112,6 +112,8 @@ class Survey:
             held_for=max((datetime.now(UTC) - since).total_seconds(), 0.0),
             description=holder.description,
             waiters=tuple(waiter.owner for waiter in waiters),
+            lease=holder.session_timeout,
+            renews=holder.renews,
         )
 
     def _path(self, name: str) -> str:

@@ -24,6 +24,8 @@ COLUMNS = (
     "process",
     "thread",
     "token",
+    "lease",
+    "renews",
     "acquired_at",
     "expires_at",
 )
@@ -48,6 +50,8 @@ class Row(NamedTuple):
     process: int
     thread: str
     token: int
+    lease: float
+    renews: bool
     since: datetime
     until: datetime
     now: datetime
@@ -171,6 +175,8 @@ def columns(claim: Claim) -> dict[str, Any]:
         "host": _storable(claim.owner.host),
         "process": claim.owner.pid,
         "thread": _storable(claim.owner.thread),
+        "lease": claim.duration,
+        "renews": claim.renews,
     }
 
 

@@ -71,10 +71,18 @@ class Generic(Dialect):
             lock=lease.name,
             expires_at__gt=Now(),
         )
-        return self._update(locks, owner=nobody, nonce="", expires_at=_from_now(seconds))
+        return self._update(
+            locks,
+            owner=nobody,
+            nonce="",
+            expires_at=_from_now(seconds),
+            lease=seconds,
+            renews=False,
+        )
 
     def renew(self, leases: Sequence[Lease]) -> Statement:
-        return self._update(self._these(leases), expires_at=_from_now(leases[0].duration))
+        duration = leases[0].duration
+        return self._update(self._these(leases), expires_at=_from_now(duration), lease=duration)
 
     def held(self, leases: Sequence[Lease]) -> Statement:
         return self._select(self._these(leases).values_list("nonce"))
@@ -93,7 +101,7 @@ class Generic(Dialect):
         compiler = self._rows.query.get_compiler(connection=self._wrapper)
         compiler.as_sql()  # finds out how the columns are converted
         values = compiler.results_iter(results=[answer.rows])
-        return [Row(*row[:8], *map(self._aware, row[8:])) for row in values]
+        return [Row(*row[:10], *map(self._aware, row[10:])) for row in values]
 
     def ended(self, after: int, size: int) -> Statement:
         return self._ids(self._ended, after, size)

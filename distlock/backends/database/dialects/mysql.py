@@ -19,9 +19,11 @@ _MICROSECONDS = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
 _MINE = "nonce = VALUES(nonce)"
 _TAKE = f"""
 INSERT INTO {TABLE}
-    (`lock`, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
+    (`lock`, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
+     expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     %(lease)s, %(renews)s,
      {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
 ON DUPLICATE KEY UPDATE
     nonce = IF((owner = '' OR owner = VALUES(owner) OR expires_at <= {_NOW}) AND {{condition}},
@@ -31,6 +33,8 @@ ON DUPLICATE KEY UPDATE
     host = IF({_MINE}, VALUES(host), host),
     process = IF({_MINE}, VALUES(process), process),
     thread = IF({_MINE}, VALUES(thread), thread),
+    lease = IF({_MINE}, VALUES(lease), lease),
+    renews = IF({_MINE}, VALUES(renews), renews),
     acquired_at = IF({_MINE}, {_NOW}, acquired_at),
     owner = IF({_MINE}, VALUES(owner), owner),
     expires_at = IF({_MINE}, {_LATER.format("%(duration)s")}, expires_at)
@@ -52,6 +56,7 @@ class MySQL(TextDialect):
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
+    SECONDS: ClassVar[str] = "{0} * 1000000"
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     TAKE: ClassVar[str] = f"{_TAKE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
 

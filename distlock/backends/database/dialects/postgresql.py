@@ -17,13 +17,16 @@ _MICROSECONDS = f"(extract(epoch FROM {_NOW}) * 1000000)::bigint"
 # EXCLUDED has the values as they were before the row was waited for, so not its times.
 _TAKE = f"""
 INSERT INTO {TABLE} AS held
-    (lock, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
+    (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
+     expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     %(lease)s, %(renews)s,
      {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
 ON CONFLICT (lock) DO UPDATE SET
     description = EXCLUDED.description, owner = EXCLUDED.owner, nonce = EXCLUDED.nonce,
     host = EXCLUDED.host, process = EXCLUDED.process, thread = EXCLUDED.thread,
+    lease = EXCLUDED.lease, renews = EXCLUDED.renews,
     token = GREATEST(held.token + 1, {_MICROSECONDS}),
     acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
 WHERE (held.owner = '' OR held.owner = EXCLUDED.owner OR held.expires_at <= {_NOW})
@@ -40,6 +43,7 @@ class PostgreSQL(TextDialect):
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
+    SECONDS: ClassVar[str] = "{0} * 1000000"
     EARLIER: ClassVar[str] = f"{_NOW} - {{0}} * interval '1 microsecond'"
 
     def free(self, lock: str, **hold: str | int) -> Statement:

@@ -21,13 +21,16 @@ _MICROSECONDS = (
 
 _TAKE = f"""
 INSERT INTO {TABLE} AS held
-    (lock, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
+    (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
+     expires_at)
 VALUES
     (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     %(lease)s, %(renews)s,
      {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
 ON CONFLICT (lock) DO UPDATE SET
     description = excluded.description, owner = excluded.owner, nonce = excluded.nonce,
     host = excluded.host, process = excluded.process, thread = excluded.thread,
+    lease = excluded.lease, renews = excluded.renews,
     token = max(held.token + 1, {_MICROSECONDS}),
     acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
 WHERE (held.owner = '' OR held.owner = excluded.owner OR held.expires_at <= {_NOW})
@@ -43,6 +46,7 @@ class SQLite(TextDialect):
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
+    SECONDS: ClassVar[str] = "{0}"
     EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
     guards_early: ClassVar[bool] = True
     one_writer: ClassVar[bool] = True

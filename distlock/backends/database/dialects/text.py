@@ -32,6 +32,8 @@ class TextDialect(Dialect):
     NOW: ClassVar[str]
     #: the time that is so much later; ``{0}`` is the placeholder of a duration
     LATER: ClassVar[str]
+    #: a number of seconds in the row as LATER takes it
+    SECONDS: ClassVar[str]
     #: the time that is so much earlier
     EARLIER: ClassVar[str]
     #: the server's time in whole microseconds since 1970
@@ -82,7 +84,8 @@ class TextDialect(Dialect):
     def keep(self, lease: Lease, seconds: float) -> Statement:
         later = self.LATER.format("%(seconds)s")
         return Statement(
-            f"UPDATE {TABLE} SET owner = %(nobody)s, nonce = '', expires_at = {later}"
+            f"UPDATE {TABLE} SET owner = %(nobody)s, nonce = '', expires_at = {later},"
+            f" lease = %(rest)s, renews = %(renews)s"
             f" WHERE {self.LOCK} = %(lock)s AND expires_at > {self.NOW}"
             " AND (nonce = %(nonce)s OR owner = %(nobody)s)",
             {
@@ -90,6 +93,8 @@ class TextDialect(Dialect):
                 "nonce": lease.nonce,
                 "nobody": kept(lease.owner, lease.nonce).key,
                 "seconds": self.duration(seconds),
+                "rest": seconds,
+                "renews": False,
             },
         )
 
@@ -97,8 +102,12 @@ class TextDialect(Dialect):
         where, params = self.these(leases)
         later = self.LATER.format("%(duration)s")
         return Statement(
-            f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}",
-            {**params, "duration": self.duration(leases[0].duration)},
+            f"UPDATE {TABLE} SET expires_at = {later}, lease = %(lease)s WHERE {where}",
+            {
+                **params,
+                "duration": self.duration(leases[0].duration),
+                "lease": leases[0].duration,
+            },
         )
 
     def held(self, leases: Sequence[Lease]) -> Statement:
@@ -121,7 +130,9 @@ class TextDialect(Dialect):
         )
 
     def rows(self, answer: Answer) -> list[Row]:
-        return [Row(*row[:8], *map(self.moment, row[8:])) for row in answer.rows]
+        return [
+            Row._make((*row[:9], bool(row[9]), *map(self.moment, row[10:]))) for row in answer.rows
+        ]
 
     def ended(self, after: int, size: int) -> Statement:
         return self._ids(self._ended, {"after": after}, size)

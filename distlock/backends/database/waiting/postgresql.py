@@ -32,6 +32,8 @@ _TAKE = Prepared(
         "host": "text",
         "process": "bigint",
         "thread": "text",
+        "lease": "double precision",
+        "renews": "boolean",
         "duration": "bigint",
     },
 )
