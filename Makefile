@@ -32,7 +32,7 @@ help:
 	@echo "make clean      remove what these have made"
 	@echo "ARGS=\"...\"      arguments for pytest"
 
-test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) lint
+test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) .envs/pyright/.ready lint
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-$(BASE) tests-$(NEWEST)
 
 test-all: packages $(call env,$(BETWEEN)) test
@@ -102,6 +102,13 @@ clean:
 
 .envs/build/.ready: requirements.txt tools/environment
 	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt Django packaging
+
+.envs/pyright/.ready: tools/package.json | packages
+	rm -rf .envs/pyright
+	mkdir -p .envs/pyright
+	cp tools/package.json .envs/pyright/
+	npm install --prefix .envs/pyright --silent --no-audit --no-fund
+	touch $@
 
 .envs/%/.ready: requirements.txt tools/environment | packages
 	@tools/environment .envs/$* $* -r requirements.txt

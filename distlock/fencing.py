@@ -8,7 +8,7 @@ up; only the place that is written to can. See Martin Kleppmann, "How to do dist
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast
 
 from asgiref.sync import sync_to_async
 from django.db import NotSupportedError, connections, models, transaction
@@ -28,6 +28,15 @@ BATCH = 500
 
 class FencedQuerySet(models.QuerySet[M]):
     """A queryset whose rows can be written on condition of a fencing token."""
+
+    @classmethod
+    def as_manager(cls) -> FencedManager[M]:
+        """See QuerySet.as_manager(). Type checkers see its querysets as fenced ones, too."""
+        manager = FencedManager.from_queryset(cls)()
+        manager._built_with_as_manager = True  # type: ignore[attr-defined]
+        return manager
+
+    as_manager.queryset_only = True  # type: ignore[attr-defined]
 
     def fenced_update(self, token: int, /, **values: Any) -> int:
         """Update the rows as ``update(**values)`` does, unless a newer token has written to one.
@@ -153,10 +162,12 @@ class FencedModel(models.Model):
 
     fence = FenceField(_("fencing token"), default=0, editable=False)
 
-    objects = FencedManager()
+    objects: ClassVar[FencedManager[Self]] = FencedManager()
 
-    class Meta:
-        abstract = True
+    if not TYPE_CHECKING:  # or pyright would want every model's Meta to inherit from this one
+
+        class Meta:
+            abstract = True
 
 
 def checked_token(token: object) -> int:

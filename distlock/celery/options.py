@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Literal, get_args
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -19,10 +19,11 @@ from distlock.waits import checked_callback, checked_seconds
 #: A name with fields for the arguments of the call, or a function of these that returns the name.
 Template = str | Callable[..., str]
 
-ON_BUSY = ("raise", "retry", "skip", "wait")
-UNTIL = ("started", "finished")
-ON_QUEUED = ("raise", "return")
-TERMINATE = "terminate"
+OnBusy = Literal["raise", "retry", "skip", "wait"]
+Until = Literal["started", "finished"]
+OnQueued = Literal["raise", "return"]
+Terminate = Literal["terminate"]
+TERMINATE: Terminate = "terminate"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class Options:
     """
 
     lock: Template | None = None
-    on_busy: str = "retry"
+    on_busy: OnBusy = "retry"
     busy_result: Any = None
     busy_timeout: float = 60.0
     busy_delay: float = 1.0
@@ -64,20 +65,20 @@ class Options:
     busy_limit: int | None = 100
     lease: float | None = None
     at_least: float | None = None
-    on_lost: OnLost | str | None = None
+    on_lost: OnLost | Terminate | None = None
     using: str = DEFAULT_ALIAS
     queueing_lock: Template | None = None
-    until: str = "started"
-    on_queued: str = "return"
+    until: Until = "started"
+    on_queued: OnQueued = "return"
     queueing_ttl: float = 3600.0
     queueing_using: str | None = None
 
     def __post_init__(self) -> None:
         for option in ("lock", "queueing_lock"):
             _checked_template(option, getattr(self, option))
-        _checked_choice("on_busy", self.on_busy, ON_BUSY)
-        _checked_choice("until", self.until, UNTIL)
-        _checked_choice("on_queued", self.on_queued, ON_QUEUED)
+        _checked_choice("on_busy", self.on_busy, get_args(OnBusy))
+        _checked_choice("until", self.until, get_args(Until))
+        _checked_choice("on_queued", self.on_queued, get_args(OnQueued))
         for option in ("busy_timeout", "busy_delay", "busy_delay_max", "queueing_ttl"):
             checked_seconds(option, getattr(self, option))
         for option in ("lease", "at_least"):

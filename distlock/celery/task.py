@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import MethodType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from celery import shared_task
 from celery.app.task import Task
@@ -16,12 +16,26 @@ from celery.contrib.django.task import DjangoTask
 from distlock.celery import checks, endings
 from distlock.celery.current import innermost
 from distlock.celery.naming import CallName
-from distlock.celery.options import NAMES, OF_LOCK, Options
+from distlock.celery.options import (
+    NAMES,
+    OF_LOCK,
+    OnBusy,
+    OnQueued,
+    Options,
+    Template,
+    Terminate,
+    Until,
+)
 from distlock.celery.publishing import publish
 from distlock.celery.results import LockedResult, SkippedBackend
 from distlock.celery.running import Run
+from distlock.celery.typed import TypedTask
 from distlock.exceptions import LockNotHeld
+from distlock.hold import OnLost
 from distlock.lock import Lock
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class LockedTask(DjangoTask):  # type: ignore[misc]
@@ -113,6 +127,56 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
     @backend.setter
     def backend(self, value: Any) -> None:
         self._backend = value
+
+
+@overload
+def locked_task(
+    *,
+    bind: Literal[True],
+    lock: Template | None = ...,
+    on_busy: OnBusy = ...,
+    busy_result: Any = ...,
+    busy_timeout: float = ...,
+    busy_delay: float = ...,
+    busy_delay_max: float = ...,
+    busy_limit: int | None = ...,
+    lease: float | None = ...,
+    at_least: float | None = ...,
+    on_lost: OnLost | Terminate | None = ...,
+    using: str = ...,
+    queueing_lock: Template | None = ...,
+    until: Until = ...,
+    on_queued: OnQueued = ...,
+    queueing_ttl: float = ...,
+    queueing_using: str | None = ...,
+    base: type[LockedTask] = ...,
+    **options: Any,
+) -> Callable[[Callable[Concatenate[Any, P], R]], TypedTask[P, R]]: ...
+
+
+@overload
+def locked_task(
+    *,
+    bind: Literal[False] = ...,
+    lock: Template | None = ...,
+    on_busy: OnBusy = ...,
+    busy_result: Any = ...,
+    busy_timeout: float = ...,
+    busy_delay: float = ...,
+    busy_delay_max: float = ...,
+    busy_limit: int | None = ...,
+    lease: float | None = ...,
+    at_least: float | None = ...,
+    on_lost: OnLost | Terminate | None = ...,
+    using: str = ...,
+    queueing_lock: Template | None = ...,
+    until: Until = ...,
+    on_queued: OnQueued = ...,
+    queueing_ttl: float = ...,
+    queueing_using: str | None = ...,
+    base: type[LockedTask] = ...,
+    **options: Any,
+) -> Callable[[Callable[P, R]], TypedTask[P, R]]: ...
 
 
 def locked_task(*args: Any, **options: Any) -> Any:

@@ -80,6 +80,7 @@ def _packages() -> dict[str, Callable[[], bool]]:
         "default-jre-headless": lambda: _has(program, "java"),
         "redis-server": lambda: _has(program, "redis-server"),
         "chromium": lambda: _has(program, "chromium"),
+        "npm": lambda: _has(program, "npm"),
         "gettext": lambda: _has(program, "xgettext") and _has(program, "msgfmt"),
         "openssl": lambda: _has(program, "openssl"),
         "libmariadb-dev": lambda: _has(program, "mariadb_config"),

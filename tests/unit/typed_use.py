@@ -2,8 +2,11 @@
 
 from typing import Any, assert_type
 
+from django.db import models
+
 from distlock import Lock, LockLost, LockTimeout, locks
-from distlock.fencing import FencedQuerySet
+from distlock.celery import LockedResult, LockedTask, locked_task
+from distlock.fencing import FencedModel, FencedQuerySet
 from distlock.lease import Lease, LockInfo, State, Swept
 from distlock.signals import lock_lost
 from locksite.shop.models import Event
@@ -87,6 +90,44 @@ def fenced(token: int) -> None:
     assert_type(events, FencedQuerySet[Event])
     assert_type(events.exclude(pk=1).fenced_update(token, title="y"), int)
     assert_type(Event.objects.fenced_update(token), int)
+
+
+class Stock(FencedModel):
+    count = models.IntegerField()
+
+    objects = FencedQuerySet.as_manager()
+
+    class Meta:
+        app_label = "typed"
+
+
+async def fenced_by_a_manager_of_its_own(token: int) -> None:
+    assert_type(Stock.objects.fenced_update(token, count=7), int)
+    assert_type(Stock.objects.filter(pk=1).exclude(count=2).fenced_update(token), int)
+    assert_type(Stock.objects.get(pk=1), Stock)
+    assert_type(await Stock.objects.using("other").afenced_update(token), int)
+
+
+@locked_task(lock="report:{account_id}", on_busy="skip", on_lost="terminate", max_retries=3)
+def write(account_id: int, *, kind: str = "daily") -> str:
+    return f"{account_id}{kind}"
+
+
+@locked_task(bind=True, queueing_lock=lambda account_id: f"report:{account_id}")
+def write_bound(self: LockedTask, account_id: int) -> str:
+    assert_type(self.lock, Lock)
+    return str(self.lock.token)
+
+
+def queue() -> None:
+    assert_type(write(7, kind="x"), str)
+    assert_type(write.delay(7, kind="x"), LockedResult)
+    assert_type(write.apply_async((7,), {"kind": "x"}, countdown=5), LockedResult)
+    assert_type(write_bound(7), str)
+    assert_type(write_bound.delay(account_id=7).skipped, bool)
+    write_bound.delay_on_commit(7)
+    (write.s(7) | write_bound.s()).apply_async()
+    print(write.name, write.max_retries)
 
 
 def receiver(sender: Any, lease: Lease, using: str, **kwargs: Any) -> None: ...
