@@ -79,6 +79,7 @@ class Page:
 
     ``more``: whether the list goes on in the direction in which it was asked for. ``found``: how
     many locks there are of the kind asked for. ``counts`` and ``hosts`` (locks by host) are of all.
+    ``note`` is what a backend says, for people, of what it has not read; empty if it read all.
     """
 
     locks: tuple[LockInfo, ...]
@@ -86,6 +87,7 @@ class Page:
     found: int
     counts: Counts
     hosts: Mapping[str, int]
+    note: str = ""
 
 
 #: What is left of a lease when it ends soon. A lease that is renewed, after a third of its length

@@ -22,6 +22,7 @@ class Card:
     counts: Counts | None
     problem: str
     milliseconds: float
+    note: str = ""  # what the backend says of what it has not read
 
     @property
     def full(self) -> str:
@@ -44,6 +45,11 @@ class Overview:
     def silent(self) -> list[Card]:
         """The backends that have not answered."""
         return [card for card in self.cards if card.counts is None]
+
+    @property
+    def noted(self) -> list[Card]:
+        """The backends that have something to say of what they have not read."""
+        return [card for card in self.cards if card.note]
 
     @property
     def expired(self) -> int:
@@ -106,6 +112,7 @@ def _card(answer: Answer[Page]) -> Card:
         answer.value.counts if answer.value else None,
         answer.problem,
         answer.seconds * 1000,
+        answer.value.note if answer.value else "",
     )
 
 

@@ -18,12 +18,14 @@ from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Gran
 from distlock.backends.zookeeper.instances import register
 from distlock.backends.zookeeper.node import Node
 from distlock.backends.zookeeper.options import DEFAULTS, Options
+from distlock.backends.zookeeper.paging import page
 from distlock.backends.zookeeper.patience import Patience
 from distlock.backends.zookeeper.place import Place
 from distlock.backends.zookeeper.requests import Delete, GetData, SetData, Sync
 from distlock.backends.zookeeper.survey import Survey, mark_of
 from distlock.clock import clock, left
 from distlock.lease import Claim, Lease, LockInfo, Swept
+from distlock.listing import Page, Selection
 from distlock.watchdog import watchdog
 
 #: Waits longer than this many seconds are not counted among the time that a lock is held.
@@ -228,6 +230,10 @@ class ZooKeeperBackend(BaseBackend):
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
         return [*self._survey(deadline).held(prefix)]
+
+    def page(self, selection: Selection, deadline: float | None = None) -> Page:
+        """See BaseBackend.page(). Of very many locks, only those on the page are looked at."""
+        return page(self._survey(deadline), selection)
 
     # Clearing
 

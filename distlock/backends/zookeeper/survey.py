@@ -32,8 +32,17 @@ class Survey:
 
     def held(self, prefix: str) -> Iterator[LockInfo]:
         """Yield the locks that are held and whose names begin with ``prefix``, by name."""
-        known = map(paths.unescaped, self._known())
-        names = sorted(name for name in known if name.startswith(prefix))
+        yield from self.held_of([name for name in self.names() if name.startswith(prefix)])
+
+    def names(self) -> list[str]:
+        """Return the names of all locks that have a node, sorted.
+
+        A lock has one for a while after it was freed.
+        """
+        return sorted(map(paths.unescaped, self._known()))
+
+    def held_of(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield those of these locks that are held, in their order."""
         for some in _batches(names):
             yield from (info for info in self._locks(some) if info.state is not State.FREE)
 

@@ -1,0 +1,136 @@
+"""A ZooKeeper with more locks than can be looked at one by one while a page is waited for."""
+
+import time
+from dataclasses import replace
+
+import pytest
+
+from distlock.admin.asking import LIMIT
+from distlock.handler import locks
+from distlock.listing import Order, Place, Selection, Standing, place_of
+from tests.nodes import Nodes
+from tests.zookeeper.tree import packets, session_of
+
+pytestmark = pytest.mark.once
+
+NUMBER = 15_000
+ROOT = "/crowd"
+NAMES = [f"job:{number:05}" for number in range(NUMBER)]
+
+
+@pytest.fixture(scope="module")
+def crowd(zookeeper):
+    """So many locks, all held."""
+    nodes = Nodes(zookeeper.hosts)
+    with nodes.taken(NAMES, ROOT):
+        yield zookeeper
+    nodes.close()
+
+
+@pytest.fixture
+def backend(crowd, settings):
+    settings.DISTLOCK = {
+        "default": {
+            "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
+            "LOCATION": crowd.hosts,
+            "OPTIONS": {"root": ROOT},
+        },
+        "local": {"BACKEND": "distlock.backends.local.LocalBackend"},
+    }
+    backend = locks["default"]
+    backend.inspect("nothing")  # connects
+    yield backend
+    locks.close_all()
+
+
+def names(page):
+    return [info.name for info in page.locks]
+
+
+def test_a_page_costs_what_is_on_it(backend, crowd):
+    session = session_of(backend)
+    before = packets(crowd)[session][0]
+    page = backend.page(Selection())
+    asked = packets(crowd)[session][0] - before
+    assert names(page) == NAMES[:50]
+    assert (page.more, page.found, page.counts.held) == (True, NUMBER, NUMBER)
+    assert asked < 500
+
+
+def test_pages_go_forth_and_back_by_name(backend):
+    first = backend.page(Selection())
+    start = place_of(first.locks[-1], Order.NAME)
+    assert names(backend.page(Selection(start=start))) == NAMES[50:100]
+    assert names(backend.page(Selection(start=start, inclusive=True))) == NAMES[49:99]
+    assert names(backend.page(Selection(start=start, backwards=True))) == NAMES[:49]
+    last = backend.page(Selection(backwards=True, size=7))
+    assert names(last) == NAMES[-7:]
+    end = backend.page(Selection(start=place_of(last.locks[0], Order.NAME)))
+    assert (names(end), end.more) == (NAMES[-6:], False)
+
+
+def test_the_counts_say_that_they_are_of_names(backend):
+    page = backend.page(Selection())
+    assert page.counts.waiting is None
+    assert page.note == (
+        "15000 names are too many to look at each lock: all are counted as held, also those that"
+        " were freed lately, and nobody as waiting."
+    )
+
+
+@pytest.mark.parametrize(
+    "wanted", [Selection(order=Order.AGE), Selection(host="crowded"), Selection(held_for=0.001)]
+)
+def test_what_takes_a_look_at_every_lock_is_refused_with_the_way_out(backend, wanted):
+    page = backend.page(wanted)
+    assert (page.locks, page.more, page.counts.held) == ((), False, NUMBER)
+    assert page.note.endswith(
+        "To sort them by age, or to choose by host or time, search for a part of the name that at"
+        " most 2000 of them have."
+    )
+    found = backend.page(replace(wanted, search="JOB:0012"))
+    assert sorted(names(found)) == NAMES[120:130]
+    assert (found.found, found.counts.held) == (10, NUMBER)
+
+
+def test_nobody_reads_what_no_lock_here_can_be(backend):
+    wanted = Selection(standings=frozenset({Standing.EXPIRED}))
+    assert names(backend.page(wanted)) == []
+    wanted = Selection(standings=frozenset({Standing.HELD}))
+    assert names(backend.page(wanted)) == NAMES[:50]
+
+
+def test_locks_that_were_freed_are_passed_over(crowd, backend):
+    """Their nodes stay for a while, and have names."""
+    free = [f"free:{number}" for number in range(300)]
+    nodes = Nodes(crowd.hosts)
+    with nodes.taken(free, ROOT, held=False):
+        first = backend.page(Selection())
+        back = backend.page(Selection(start=Place(NAMES[2]), backwards=True))
+    nodes.close()
+    assert names(first) == NAMES[:50]
+    assert (names(back), back.more) == (NAMES[:2], False)
+
+
+def test_the_admin_lists_them_in_time(backend, operator, url, impatient):
+    impatient()
+    began = time.monotonic()
+    page = operator.get(url("list"))
+    assert time.monotonic() - began < 2 * LIMIT
+    overview = page.context["overview"]
+    assert [row.info.name for row in overview.rows] == NAMES[:50]
+    assert [card.alias for card in overview.silent] == []
+    text = page.content.decode()
+    assert "Cannot be asked" not in text
+    assert "15000 names are too many to look at each lock" in text
+
+
+def test_the_admin_does_not_say_that_there_is_none(backend, operator, url):
+    page = operator.get(url("list"), {"order": "age"})
+    text = page.content.decode()
+    assert "All locks are free" not in text
+    assert "No such lock" not in text
+    assert "Nothing to show" in text
+    assert "search for a part of the name" in text
+    page = operator.get(url("list"), {"order": "age", "q": "nothing like that"})
+    assert "No such lock" in page.content.decode()
