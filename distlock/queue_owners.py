@@ -1,13 +1,18 @@
-"""The owners of queueing locks: each is one queued call of a Celery task, and has its id."""
+"""The queueing locks of Celery tasks: each is held by one queued call, whose task id it tells."""
 
 from __future__ import annotations
 
 import hashlib
 import uuid
 
-from distlock.lease import LockInfo, Owner
-from distlock.names import checked_owner
+from distlock.backends.base import BaseBackend
+from distlock.lease import LockInfo, Owner, State
+from distlock.names import MAX_DESCRIPTION, checked_owner
 from distlock.owners import NAMED
+from distlock.printable import escaped
+
+#: What the names of all queueing locks begin with, so that they are no running task's.
+PREFIX = "queueing:"
 
 _QUEUED = "celery:"
 #: So begins what stands for an id that is too long for an owner, or that no database can store.
@@ -23,9 +28,30 @@ def new_owner_name(task_id: str) -> str:
         return begins + _hashed(task_id)
 
 
-def belongs_to(owner: Owner, task_id: str) -> bool:
-    """Return whether the owner of a lock is a queued call with this task id."""
-    return _id_in(owner) in (task_id, _hashed(task_id))
+def describe(task: str, *, running: bool = False) -> str:
+    """Return the description of a queueing lock; ``task`` is the name and the id of its task."""
+    state = ", running" if running else ", queued"
+    return escaped(f"Celery task {task}")[: MAX_DESCRIPTION - len(state)] + state
+
+
+def is_queued(info: LockInfo) -> bool:
+    """Return whether a queued call that has not started yet has the lock, or had it at last."""
+    return (
+        info.state is not State.FREE
+        and info.owner is not None
+        and _id_in(info.owner) is not None
+        and not info.renews  # as it is once its task has started
+    )
+
+
+def belongs_to(info: LockInfo, task_id: str) -> bool:
+    """Return whether the task with this id has the lock, or had it at last."""
+    return info.owner is not None and _id_in(info.owner) in (task_id, _hashed(task_id))
+
+
+def locks_of(backend: BaseBackend, task_id: str) -> list[LockInfo]:
+    """Return the queueing locks that the task with this id has in a backend; reads all of them."""
+    return [info for info in backend.list(PREFIX) if belongs_to(info, task_id)]
 
 
 def task_id_of(info: LockInfo) -> str | None:

@@ -9,9 +9,7 @@ from typing import Any
 from distlock.calls import NameTemplate
 from distlock.celery.options import Template
 from distlock.names import checked_name
-
-#: What the names of all queueing locks begin with, so that they are no running task's.
-QUEUEING = "queueing:"
+from distlock.queue_owners import PREFIX
 
 
 class CallName:
@@ -22,7 +20,7 @@ class CallName:
     ) -> None:
         """Raise ValueError if the template cannot be filled in by any call of ``body``."""
         self._what = f"task {task}: {option}={template!r}"
-        self._prefix = QUEUEING if option == "queueing_lock" else ""
+        self._prefix = PREFIX if option == "queueing_lock" else ""
         self._signature = inspect.signature(body)
         if isinstance(template, str):
             try:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
+from celery import states
 from celery.app.task import Context
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from django.utils.asyncio import async_unsafe
@@ -17,6 +19,7 @@ from distlock.celery.current import current_run
 from distlock.celery.errors import AlreadyQueued
 from distlock.celery.notes import HEADER, Note, Ticket
 from distlock.celery.options import queueing_backend
+from distlock.celery.results import LockedResult
 from distlock.exceptions import LockError
 from distlock.lease import LONGEST_LEASE
 
@@ -73,6 +76,8 @@ def publish(
         raise
     if anew and run is not None:
         run.republished = True
+    if note is not None and note.ticket is not None and isinstance(result, LockedResult):
+        result.queueing_lock = note.ticket.name
     return result
 
 
@@ -87,7 +92,17 @@ def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str,
         lifetime(task, options),
         task.name,
         task_id,
+        partial(_is_revoked, task),
     )
+
+
+def _is_revoked(task: Any, task_id: str) -> bool:
+    """Return whether a worker has noted that the task was revoked, as far as that is known."""
+    try:
+        return bool(task.backend.get_state(task_id) == states.REVOKED)
+    except Exception as error:  # there need be no result backend
+        logger.debug("not known whether task %s was revoked: %s", task_id, error)
+        return False
 
 
 def _again(

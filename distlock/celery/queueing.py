@@ -11,6 +11,7 @@ import logging
 import os
 import uuid
 import weakref
+from collections.abc import Callable
 
 from distlock.backends.base import BaseBackend
 from distlock.celery.errors import AlreadyQueued
@@ -19,11 +20,9 @@ from distlock.events import tell
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.hold import Hold
 from distlock.holdings import holdings
-from distlock.lease import Claim, Lease, State
-from distlock.names import MAX_DESCRIPTION
+from distlock.lease import Claim, Lease, LockInfo, State
 from distlock.owners import NAMED, Life, current_owner
-from distlock.printable import escaped
-from distlock.queue_owners import new_owner_name, task_id_of
+from distlock.queue_owners import belongs_to, describe, is_queued, new_owner_name, task_id_of
 from distlock.signals import lock_acquired, lock_released
 from distlock.withdrawals import Withdrawals
 
@@ -35,25 +34,38 @@ _TRIES = 10
 _withdrawals = Withdrawals()
 
 
-def take(name: str, backend: BaseBackend, seconds: float, task: str, task_id: str) -> Ticket:
+def take(
+    name: str,
+    backend: BaseBackend,
+    seconds: float,
+    task: str,
+    task_id: str,
+    is_revoked: Callable[[str], bool],
+) -> Ticket:
     """Take a queueing lock for a task that is about to be published.
 
+    It is taken over from a queued task that ``is_revoked``, because that one will never run.
     Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
     backend cannot be asked.
     """
     using = backend.alias
     owner = current_owner(new_owner_name(task_id))
     for _ in range(_TRIES):
-        claim = Claim(name, owner, seconds, _described(f"{task}[{task_id}]", "queued"))
+        claim = Claim(name, owner, seconds, describe(f"{task}[{task_id}]"))
         if lease := _ask_or_withdraw(backend, claim):
             return Ticket.of(lease, using)
         info = backend.inspect(name)
-        if info.state is State.HELD and info.owner is not None:
-            raise AlreadyQueued(
-                f"task {task} is queued already: lock {name!r} on {using!r} (token {info.token}) is"
-                f" held by {info.description or info.owner}",
-                task_id_of(info),
-            )
+        if info.state is not State.HELD or info.owner is None:
+            continue
+        first = task_id_of(info)
+        if first is not None and is_queued(info) and is_revoked(first):
+            _unqueue(backend, info)
+            continue
+        raise AlreadyQueued(
+            f"task {task} is queued already: lock {name!r} on {using!r} (token {info.token}) is"
+            f" held by {info.description or info.owner}",
+            first,
+        )
     raise LockUnavailable(f"lock {name!r} on {using!r} changes hands too fast to be asked about")
 
 
@@ -64,7 +76,7 @@ def again(ticket: Ticket, seconds: float, task: str) -> Lease | None:
     even if the answer is lost, or if the ticket is on a message that was sent before.
     Returns None if another task has the lock by now.
     """
-    return _ask(ticket.backend, _claim(ticket, seconds, _described(task, "queued"), ticket.nonce))
+    return _ask(ticket.backend, _claim(ticket, seconds, describe(task), ticket.nonce))
 
 
 def free(ticket: Ticket) -> None:
@@ -80,6 +92,29 @@ def free(ticket: Ticket) -> None:
         tell(lock_released, backend, ticket.lease)
     else:
         logger.debug("queueing lock %r (token %s) was free already", ticket.name, ticket.token)
+
+
+def unqueue(backend: BaseBackend, name: str, task_id: str | None = None) -> LockInfo | None:
+    """Free the lock of a task that has not started yet; return what it was, None if there is none.
+
+    With ``task_id`` it is freed only if that task has it.
+    Raises LockUnavailable if the backend cannot be asked.
+    """
+    for _ in range(_TRIES):
+        info = backend.inspect(name)
+        if not is_queued(info) or not (task_id is None or belongs_to(info, task_id)):
+            return None
+        if _unqueue(backend, info):
+            return info
+    raise LockUnavailable(f"lock {name!r} on {backend.alias!r} changes hands too fast to be freed")
+
+
+def _unqueue(backend: BaseBackend, info: LockInfo) -> bool:
+    """Free the lock unless it has changed hands since, or its task has started."""
+    lease = backend.force_release(info.name, info.token) if info.token is not None else None
+    if lease is not None:
+        tell(lock_released, backend, lease)
+    return lease is not None
 
 
 def free_soon(ticket: Ticket) -> None:
@@ -120,7 +155,7 @@ class Kept:
 def keep(ticket: Ticket, nonce: str | None, run: object) -> Kept | None:
     """Keep the lock of a task that starts; None if that cannot be, and it runs without."""
     backend = ticket.backend
-    described = _described(str(run), "running")
+    described = describe(str(run), running=True)
     nonce = nonce or uuid.uuid4().hex
     claim = _claim(ticket, backend.settings.lease, described, nonce, renews=True)
     try:
@@ -139,10 +174,6 @@ def _claim(
 ) -> Claim:
     who = current_owner(ticket.owner.removeprefix(NAMED))
     return Claim(ticket.name, who, seconds, described, nonce, renews)
-
-
-def _described(task: str, state: str) -> str:
-    return escaped(f"Celery task {task}, {state}")[:MAX_DESCRIPTION]
 
 
 def _ask_or_withdraw(backend: BaseBackend, claim: Claim) -> Lease | None:

@@ -6,10 +6,18 @@ which no state of another name would give. That it was skipped is in the traceba
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from celery import states
 from celery.result import AsyncResult
+
+from distlock.celery import queueing
+from distlock.celery.options import queueing_backend
+from distlock.exceptions import LockError
+from distlock.queue_owners import locks_of
+
+logger = logging.getLogger("distlock.celery")
 
 #: What the state of a task is called that was not run because its lock was busy.
 SKIPPED = "SKIPPED"
@@ -19,6 +27,26 @@ _MARK = f"{SKIPPED}: "
 
 class LockedResult(AsyncResult):  # type: ignore[misc]
     """An ``AsyncResult`` whose ``state`` is ``"SKIPPED"`` for a task that was skipped."""
+
+    #: the task, and the name of the queueing lock of its call, where they are known
+    task: Any = None
+    queueing_lock: str | None = None
+
+    def revoke(self, *args: Any, **kwargs: Any) -> None:
+        """See AsyncResult.revoke(). The next call does not find this one queued any more."""
+        super().revoke(*args, **kwargs)
+        if self.task is None or self.task.queueing_name is None:
+            return
+        try:
+            backend = queueing_backend(self.task.name, self.task.locking)
+            if self.queueing_lock is None:
+                names = [info.name for info in locks_of(backend, self.id)]
+            else:
+                names = [self.queueing_lock]
+            for name in names:
+                queueing.unqueue(backend, name, self.id)
+        except LockError as error:
+            logger.warning("the queueing lock of task %s is freed later: %s", self.id, error)
 
     @property
     def skipped(self) -> bool:

@@ -12,8 +12,9 @@ from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar, over
 from celery import shared_task
 from celery.app.task import Task
 from celery.contrib.django.task import DjangoTask
+from django.utils.asyncio import async_unsafe
 
-from distlock.celery import checks, endings
+from distlock.celery import checks, endings, queueing
 from distlock.celery.current import innermost
 from distlock.celery.naming import CallName
 from distlock.celery.options import (
@@ -25,6 +26,7 @@ from distlock.celery.options import (
     Template,
     Terminate,
     Until,
+    queueing_backend,
 )
 from distlock.celery.publishing import publish
 from distlock.celery.results import LockedResult, SkippedBackend
@@ -33,6 +35,7 @@ from distlock.celery.typed import TypedTask
 from distlock.exceptions import LockNotHeld
 from distlock.hold import OnLost
 from distlock.lock import Lock
+from distlock.queue_owners import task_id_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -113,9 +116,30 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
 
     def AsyncResult(self, task_id: str, **kwargs: Any) -> LockedResult:
         """See Task.AsyncResult()."""
-        return LockedResult(
+        result = LockedResult(
             task_id, app=self._get_app(), backend=self.backend, task_name=self.name, **kwargs
         )
+        result.task = self
+        return result
+
+    @async_unsafe(
+        "unqueue() would block the event loop here; use `await sync_to_async(task.unqueue)(...)`."
+    )
+    def unqueue(self, *args: Any, **kwargs: Any) -> str | None:
+        """Take the call with these arguments out of the queue: it is revoked, its lock is free.
+
+        Returns its task id, or None if no such call is queued; one that has started goes on.
+        Raises TypeError if the task has no queueing lock or cannot be called like this,
+        LockUnavailable if the lock's backend cannot be asked.
+        """
+        if self.queueing_name is None:
+            raise TypeError(f"task {self.name} has no queueing_lock")
+        backend = queueing_backend(self.name, self.locking)
+        info = queueing.unqueue(backend, self.queueing_name(args, kwargs))
+        task_id = task_id_of(info) if info is not None else None
+        if task_id is not None:
+            self._get_app().control.revoke(task_id)
+        return task_id
 
     @property
     def backend(self) -> Any:

@@ -20,8 +20,14 @@ def add_using(parser: CommandParser) -> None:
     )
 
 
-def add_name(parser: CommandParser) -> None:
-    parser.add_argument("name", type=name, metavar="NAME", help="The lock's name.")
+def add_name(parser: CommandParser, *, required: bool = True) -> None:
+    parser.add_argument(
+        "name",
+        type=name,
+        nargs=None if required else "?",
+        metavar="NAME",
+        help="The lock's name.",
+    )
 
 
 def add_prefix(parser: CommandParser) -> None:

@@ -1,8 +1,9 @@
-"""``manage.py locks release NAME --token N``: break one hold, and no other."""
+"""``manage.py locks release``: break one hold, and no other, or free a Celery task's place."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Collection
 
@@ -14,18 +15,26 @@ from distlock.commands.backends import Backends
 from distlock.commands.exits import DECLINED, NOT_HELD, USAGE, leave
 from distlock.lease import LockInfo, State
 from distlock.lock import Lock
+from distlock.queue_owners import locks_of
 
-HELP = "Break the hold of a lock that has this token, and only that one. Asks first."
+HELP = (
+    "Break the hold of a lock that has this token, and only that one;"
+    " or free the queueing lock of a Celery task. Asks first."
+)
 
 
 def add_arguments(parser: CommandParser) -> None:
-    add_name(parser)
+    add_name(parser, required=False)
     add_using(parser)
     parser.add_argument(
         "--token",
         type=_token,
-        required=True,
         help="The fencing token of the hold to break, as `locks show` and `locks list` print it.",
+    )
+    parser.add_argument(
+        "--task",
+        metavar="ID",
+        help="In place of NAME and --token: free the queueing lock of this Celery task.",
     )
     parser.add_argument("--yes", action="store_true", help="Do not ask; for scripts.")
 
@@ -33,27 +42,58 @@ def add_arguments(parser: CommandParser) -> None:
 def run(
     command: BaseCommand,
     *,
-    name: str,
-    token: int,
+    name: str | None,
+    token: int | None,
+    task: str | None = None,
     using: Collection[str] | None,
     yes: bool,
     **others: object,
 ) -> None:
     backends = Backends(using)
-    info = _find(backends, name, token)
+    if task is not None and name is None and token is None:
+        info = _find_queued(backends, task)
+    elif task is None and name is not None and token is not None:
+        info = _find(backends, name, token)
+    else:
+        leave(USAGE, "say either NAME and --token, or --task")
     command.stdout.write(
         f"{text.quoted(info.name)} on {info.using} is {info.state.value}"
         f" by {text.owner(info.owner)} since {text.moment(info.since)}, token {info.token}."
     )
     command.stdout.write(
-        "Its holder may still be working. Once the lock is broken others can take it; the holder"
-        " learns of it when it next renews, and writes with an older fencing token."
+        f"{text.quoted(info.description)}. A call of the task can be queued again once it is free."
+        if task is not None
+        else "Its holder may still be working. Once the lock is broken others can take it; the"
+        " holder learns of it when it next renews, and writes with an older fencing token."
     )
     if not yes:
         _ask(command)
-    if not Lock(name, using=info.using).force_release(token):
-        leave(NOT_HELD, f"lock {name!r} is not held under token {token} any more; nothing was done")
+    if not Lock(info.name, using=info.using).force_release(info.token or 0):
+        leave(
+            NOT_HELD,
+            f"lock {info.name!r} is not held under token {info.token} any more; nothing was done",
+        )
     command.stdout.write(command.style.SUCCESS("Broken."))
+    if task is not None:
+        command.stdout.write(
+            "The task's message is where it was. Revoke it, unless it is lost, or should run yet:"
+            f" celery -A PROJECT control revoke {shlex.quote(task)}"
+        )
+
+
+def _find_queued(backends: Backends, task: str) -> LockInfo:
+    """Return the one queueing lock of a task; leaves if there is not exactly one."""
+    found = []
+    for alias in backends:
+        with backends.noting(alias):
+            found += locks_of(backends[alias], task)
+    if len(found) > 1:
+        where = ", ".join(f"{info.name!r} on {info.using!r}" for info in found)
+        leave(USAGE, f"it has several: {where}; choose with --using, or say NAME and --token")
+    if not found:
+        backends.finish()
+        leave(NOT_HELD, f"no queueing lock is held by a task with the id {task!r}")
+    return found[0]
 
 
 def _find(backends: Backends, name: str, token: int) -> LockInfo:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from celery.exceptions import TaskRevokedError
+from django.core.management import CommandError, call_command
 from kombu.exceptions import EncodeError
 
 from distlock import locks
@@ -186,6 +187,61 @@ def test_it_is_freed_when_the_task_is_revoked(tasks, key, lock, prefork):
     with pytest.raises(TaskRevokedError):
         first.get(timeout=LIMIT)
     until(lambda: lock().state is State.FREE)
+
+
+def test_it_is_free_when_the_result_was_told_to_revoke_the_task(tasks, key, lock):
+    first = tasks.queued.apply_async((key,), countdown=600)
+    other = tasks.queued.apply_async((f"{key}-b",), countdown=600)
+    first.revoke()
+    tasks.queued.AsyncResult(other.id).revoke()  # which does not know its arguments
+    for argument in (key, f"{key}-b"):
+        again = tasks.queued.delay(argument)
+        assert heard(f"{argument}:started")["id"] == again.id
+        cue(f"{argument}:end")
+        assert again.get(timeout=LIMIT) == argument
+
+
+def test_it_passes_on_when_a_worker_knows_that_the_task_was_revoked(tasks, key):
+    first = tasks.queued.apply_async((key,), countdown=600)
+    app.control.revoke(first.id)
+    until(lambda: first.state == "REVOKED")
+    again = tasks.queued.delay(key)
+    assert heard(f"{key}:started")["id"] == again.id
+    cue(f"{key}:end")
+    assert again.get(timeout=LIMIT) == key
+
+
+def test_a_call_is_taken_out_of_the_queue(tasks, key, lock, prefork):
+    first = tasks.queued.apply_async((key,), countdown=1)
+    assert tasks.queued.unqueue(key) == first.id
+    assert lock().state is State.FREE
+    with pytest.raises(TaskRevokedError):
+        first.get(timeout=LIMIT)
+    assert silence(f"{key}:started")
+    assert tasks.queued.unqueue(key) is None
+
+
+def test_a_call_that_has_started_is_not_taken_out_of_the_queue(tasks, key, lock):
+    first = tasks.queued_whole.delay(key)
+    heard(f"{key}:started")
+    assert tasks.queued_whole.unqueue(key) is None
+    first.revoke()
+    assert tasks.queued_whole.delay(key).id == first.id
+    cue(f"{key}:end")
+    until(lambda: lock().state is State.FREE)
+
+
+@pytest.mark.parametrize("times", [1, 20])
+def test_an_operator_finds_it_by_the_id_of_the_task(tasks, key, lock, capsys, times):
+    task_id = "-".join([key] * times)
+    tasks.queued.apply_async((key,), queue=NOWHERE, task_id=task_id)
+    tasks.queued.apply_async((f"{key}-b",), queue=NOWHERE)
+    call_command("locks", "release", "--task", task_id, "--yes", f"--using={QUEUEING}")
+    assert f"control revoke {task_id}" in capsys.readouterr().out
+    assert lock().state is State.FREE
+    assert locks[QUEUEING].inspect(f"queueing:{key}-b").state is State.HELD
+    with pytest.raises(CommandError, match="no queueing lock is held by a task with the id"):
+        call_command("locks", "release", "--task", task_id, "--yes", f"--using={QUEUEING}")
 
 
 def test_it_is_freed_when_the_task_expires(tasks, key, lock):
