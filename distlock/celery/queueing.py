@@ -24,7 +24,7 @@ from distlock.lease import Claim, Lease, LockInfo, State
 from distlock.owners import NAMED, Life, current_owner
 from distlock.queue_owners import belongs_to, describe, is_queued, new_owner_name, task_id_of
 from distlock.signals import lock_acquired, lock_released
-from distlock.withdrawals import Withdrawals
+from distlock.withdrawals import Leave, Withdrawals
 
 logger = logging.getLogger("distlock.celery")
 
@@ -122,9 +122,9 @@ def free_soon(ticket: Ticket) -> None:
     withdraw_soon(ticket.backend, ticket.claim)
 
 
-def withdraw_soon(backend: BaseBackend, claim: Claim) -> None:
+def withdraw_soon(backend: BaseBackend, claim: Claim, leave: Leave | None = None) -> None:
     """Take back what was granted to this claim, if anything, without making the caller wait."""
-    _withdrawals.add(backend, claim)
+    _withdrawals.add(backend, claim, leave)
 
 
 class Kept:

@@ -12,6 +12,7 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -85,7 +86,7 @@ class LockedRequest(Request):  # type: ignore[misc]
             return  # its leases end by themselves
         try:
             for backend, claim in self._claimed():
-                queueing.withdraw_soon(backend, claim)
+                queueing.withdraw_soon(backend, claim, partial(_withdraw, backend, claim))
             if self._note.ticket is not None and not self._comes_again:
                 queueing.free_soon(self._note.ticket)
         except Exception:
@@ -96,16 +97,23 @@ class LockedRequest(Request):  # type: ignore[misc]
         claimed: list[tuple[BaseBackend, Claim]] = []
         if self.task.lock_name is not None:
             name = self.task.lock_name(self._args, self._kwargs)
-            claimed.append((locks[self.task.locking.using], _claim(name, self._claim)))
+            backend = locks[self.task.locking.using]
+            claimed.append((backend, _claim(backend, name, self._claim, self.task.locking.lease)))
         ticket = self._note.ticket
         if ticket is not None and not self._comes_again:
-            claimed.append((ticket.backend, _claim(ticket.name, self._queueing_claim)))
+            backend = ticket.backend
+            claimed.append((backend, _claim(backend, ticket.name, self._queueing_claim)))
         return claimed
 
 
-def _claim(name: str, nonce: str) -> Claim:
-    """Return what is enough of a claim to take it back."""
-    return Claim(name, Owner("", "", 0, ""), _PATIENCE, nonce=nonce)
+def _claim(backend: BaseBackend, name: str, nonce: str, lease: float | None = None) -> Claim:
+    """Return what is enough of a claim to take it back for as long as it can last."""
+    return Claim(name, Owner("", "", 0, ""), lease or backend.settings.lease, nonce=nonce)
+
+
+def _withdraw(backend: BaseBackend, claim: Claim, deadline: float) -> None:
+    backend.inspect(claim.name, deadline)  # a backend that is not connected withdraws nothing
+    backend.withdraw(claim, deadline)
 
 
 class _Watching:

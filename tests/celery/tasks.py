@@ -20,6 +20,8 @@ BACKENDS = ("mariadb", "zookeeper")
 QUEUEING = "mariadb"
 #: The alias of one that some workers reach only through a network that can break.
 FRAGILE = "fragile"
+#: The alias of one in ZooKeeper whose sessions outlive their processes for long.
+PATIENT = "patient"
 
 
 def act(task, key, **what):
@@ -179,6 +181,16 @@ def end(key, what):
 
 
 OF = {using: tasks_of(using) for using in BACKENDS}
+
+
+@locked_task(name="fragile.long", lock="{key}", using=FRAGILE, lease=600, bind=True)
+def fragile_long(self, key):
+    return act(self, key)
+
+
+@locked_task(name="patient.alone", lock="{key}", using=PATIENT, bind=True)
+def patient(self, key):
+    return act(self, key)
 
 
 @app.task(name="plain.echo")

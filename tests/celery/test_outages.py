@@ -1,24 +1,34 @@
 """What becomes of tasks while a backend cannot be asked for their locks."""
 
+import os
+import signal
+import time
+
 import pytest
+from celery.exceptions import WorkerLostError
 from django.test import override_settings
 
 from distlock import Lock, locks
 from distlock.lease import State
 from tests.celery.conftest import LEASE
 from tests.celery.stage import cue, heard
-from tests.celery.tasks import FRAGILE, OF
+from tests.celery.tasks import FRAGILE, OF, PATIENT
+from tests.celery.tasks import fragile_long as long
+from tests.celery.tasks import patient as patient_task
 from tests.celery.test_queueing import until
 from tests.databases import ALIASES, moved
+from tests.nodes import ROOT
 from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.once
 
 LIMIT = 30
+#: Seconds for which the session of a killed process goes on.
+PATIENCE = 40.0
 
 
 @pytest.fixture(scope="module")
-def fragile(locked, postgresql):
+def fragile(locked, postgresql, zookeeper):
     """Locks in PostgreSQL: the network of the worker breaks; the test's own does not."""
     from django.conf import settings
 
@@ -27,10 +37,12 @@ def fragile(locked, postgresql):
         "LEASE": LEASE,
         "OPTIONS": {"database": ALIASES["postgresql"], "idle": 60, "timeout": 1},
     }
-    with (
-        Proxy(postgresql.port) as proxy,
-        override_settings(DISTLOCK={**settings.DISTLOCK, FRAGILE: entry}),
-    ):
+    patient = {
+        **settings.DISTLOCK["zookeeper"],
+        "OPTIONS": {"root": ROOT, "session_timeout": PATIENCE},
+    }
+    wanted = {**settings.DISTLOCK, FRAGILE: entry, PATIENT: patient}
+    with Proxy(postgresql.port) as proxy, override_settings(DISTLOCK=wanted):
         yield proxy
 
 
@@ -63,3 +75,32 @@ def test_a_busy_task_keeps_its_place_while_that_cannot_be_asked_for(worker, prox
     until(lambda: locks[FRAGILE].inspect(f"queueing:{key}").state is State.FREE)
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
+
+
+def kill(task, key, worker):
+    """Kill the process that runs the task once it has begun."""
+    result = task.apply_async((key,), queue=worker.queue)
+    os.kill(heard(f"{key}:started")["pid"], signal.SIGKILL)
+    with pytest.raises(WorkerLostError):
+        result.get(timeout=LIMIT)
+
+
+def test_a_lock_in_zookeeper_is_freed_before_the_session_of_a_killed_process_ends(worker, key):
+    began = time.monotonic()
+    kill(patient_task, key, worker)
+    until(lambda: locks[PATIENT].inspect(key).state is State.FREE)
+    assert time.monotonic() - began < PATIENCE * 0.75
+
+
+@pytest.mark.slow
+def test_what_a_killed_process_held_is_freed_after_a_long_outage(worker, proxy, key):
+    result = long.apply_async((key,), queue=worker.queue)
+    pid = heard(f"{key}:started")["pid"]
+    proxy.refuse()
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(WorkerLostError):
+        result.get(timeout=LIMIT)
+    time.sleep(70)
+    assert locks[FRAGILE].inspect(key).state is State.HELD
+    proxy.heal()
+    until(lambda: locks[FRAGILE].inspect(key).state is State.FREE)
