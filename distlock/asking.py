@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.lease import Claim, Lease
-from distlock.threads import in_thread
 
 #: The local deadline counts from before the request was sent. Where the answer took a long wait,
 #: much of the lease seems to be over, and it is renewed before anyone relies on it.
@@ -20,13 +20,14 @@ _TRIES = 3
 
 def ask(backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None) -> Lease | None:
     """Return a lease, or None if someone else has the lock (until ``deadline``, if ``wait``)."""
+    deadline = deadline if wait else backend.calls.due()
     for _ in range(_TRIES):
-        lease = backend.acquire(claim, deadline) if wait else backend.try_acquire(claim)
+        lease = backend.acquire(claim, deadline) if wait else backend.try_acquire(claim, deadline)
         if lease is None or _fresh(lease):
             return lease
         sent_at = clock()
         with _granted():
-            answer = backend.renew([lease])
+            answer = backend.renew([lease], deadline)
         if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
         backend.forget(lease)
@@ -37,13 +38,15 @@ async def aask(
     backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None
 ) -> Lease | None:
     """See ask()."""
+    deadline = deadline if wait else backend.calls.due()
+    asking = backend.aacquire if wait else backend.atry_acquire
     for _ in range(_TRIES):
-        lease = await (backend.aacquire(claim, deadline) if wait else backend.atry_acquire(claim))
+        lease = await asking(claim, deadline)
         if lease is None or _fresh(lease):
             return lease
         sent_at = clock()
         with _granted():
-            answer = await in_thread(backend.renew, [lease])
+            answer = await backend.calls.run(partial(backend.renew, [lease]), deadline)
         if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
         backend.forget(lease)

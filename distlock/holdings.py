@@ -15,7 +15,7 @@ from distlock.keeper import Keeper
 from distlock.lease import Lease, Owner
 from distlock.owners import is_named
 from distlock.signals import lock_acquired, lock_released
-from distlock.threads import in_thread, start
+from distlock.threads import start
 from distlock.turns import Key, Turn, Turns
 from distlock.wish import Entry, Wish
 from distlock.withdrawals import Withdrawals
@@ -213,7 +213,7 @@ class Holdings:
         """See _go()."""
         try:
             if was_last := self._leave(key, hold):
-                self._freed(hold, await in_thread(hold.free))
+                self._freed(hold, await hold.backend.calls.run(hold.free, leaves=True))
             if hold.count == 0:
                 hold.on_end()
         except LockError as error:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from copy import copy
+from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
@@ -30,7 +31,6 @@ from distlock.names import checked_name
 from distlock.owners import current_owner
 from distlock.signals import lock_broken
 from distlock.terms import Terms
-from distlock.threads import in_thread
 from distlock.transactions import warn_if_uncommitted
 from distlock.wish import Wish
 
@@ -272,7 +272,8 @@ class Lock:
     async def averify(self) -> None:
         """See verify()."""
         hold = self._hold
-        self._verified(hold, await in_thread(hold.backend.verify, hold.lease))
+        verify = partial(hold.backend.verify, hold.lease)
+        self._verified(hold, await hold.backend.calls.run(verify))
 
     @_blocks
     def locked(self) -> bool:
@@ -290,7 +291,8 @@ class Lock:
 
     async def ainfo(self) -> LockInfo:
         """See info()."""
-        return await in_thread(self._backend.inspect, self.name)
+        backend = self._backend
+        return await backend.calls.run(partial(backend.inspect, self.name))
 
     # Breaking
 
@@ -307,9 +309,11 @@ class Lock:
 
     async def aforce_release(self, token: int) -> bool:
         """See force_release()."""
-        lease = await in_thread(self._backend.force_release, self.name, _checked_token(token))
+        backend = self._backend
+        breaking = partial(backend.force_release, self.name, _checked_token(token))
+        lease = await backend.calls.run(breaking)
         if lease is not None:
-            await atell(lock_broken, self._backend, lease)
+            await atell(lock_broken, backend, lease)
         return lease is not None
 
     # Inside

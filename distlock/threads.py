@@ -11,24 +11,20 @@ import asyncio
 import os
 import signal
 import threading
+import weakref
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import ParamSpec, TypeVar
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 from distlock.bell import Bell
 
-P = ParamSpec("P")
 T = TypeVar("T")
 
-_WORKERS = 8
-
-
-def _new_executor() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_WORKERS, thread_name_prefix="distlock-async")
-
-
-_executor = _new_executor()  # starts no thread before the first call
+#: Seconds that a thread stays for more calls.
+_LINGER = 5.0
 
 
 @contextmanager
@@ -90,39 +86,120 @@ def _start_elsewhere(thread: threading.Thread) -> None:
         raise problems[0]
 
 
-def submit(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-    """Run a short blocking call on one of a few threads and return its future."""
-    with without_signals():
-        return _executor.submit(call, *args, **kwargs)
+class NotDone(TimeoutError):
+    """A call was not done in time; ``begun`` tells whether it may still have an effect."""
+
+    def __init__(self, begun: bool) -> None:
+        super().__init__("a call on another thread was not done in time")
+        self.begun = begun
 
 
-async def in_thread(call: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
-    """Run a short blocking call on another thread, and see it through.
+class Workers:
+    """A few threads for blocking calls; further calls wait in line, first come, first served.
 
-    A cancelled caller stops waiting, but the call still runs to its end: half a release is none.
+    The threads are daemons, so that the end of the process waits for none of them.
     """
-    return await asyncio.shield(asyncio.wrap_future(submit(call, *args, **kwargs)))
+
+    def __init__(self, most: int) -> None:
+        """``most`` is the number of threads. None is started before the first call."""
+        self._most = most
+        self.reset()
+        _all_workers.add(self)
+
+    def reset(self) -> None:
+        """Have no threads, and no calls: in the child of a fork, those are the parent's."""
+        self._mutex = threading.Lock()
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._idle = 0
+        self._pending: set[Future[Any]] = set()
+
+    def submit(self, call: Callable[[], T]) -> Future[T]:
+        """Run a call on one of the threads and return its future; RuntimeError if there is none."""
+        future: Future[T] = Future()
+        self._pending.add(future)
+        future.add_done_callback(self._pending.discard)
+        self._calls.put(partial(_run, future, call))
+        with self._mutex:
+            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            if self._calls.qsize() > self._idle and len(self._threads) < self._most:
+                try:
+                    self._threads.append(start(self._work, "distlock-async"))
+                except RuntimeError:  # no more threads can be had
+                    if not self._threads:
+                        future.cancel()
+                        raise
+        return future
+
+    async def run(
+        self,
+        call: Callable[[], T],
+        limit: float | None = None,
+        undo: Callable[[], object] | None = None,
+    ) -> T:
+        """Run a call, and wait for it for ``limit`` seconds at the most; NotDone after that.
+
+        What has begun runs to its end, whether anybody waits for it or not. With ``undo``, a call
+        that nobody waits for any more is not begun, and if it has been, and does not return None,
+        it is undone: by ``undo``, on a thread of its own.
+        """
+        future = self.submit(call)
+        outcome = asyncio.wrap_future(future)
+        # When it comes nobody may wait any more, and asyncio logs errors that nobody has seen.
+        outcome.add_done_callback(_note)
+        try:
+            await asyncio.wait([outcome], timeout=limit)
+        except BaseException:
+            if undo is not None and not future.cancel():
+                future.add_done_callback(partial(_undo, undo))
+            raise
+        if outcome.done():
+            return outcome.result()
+        begun = not future.cancel()
+        if undo is not None and begun:
+            future.add_done_callback(partial(_undo, undo))
+        raise NotDone(begun)
+
+    def settle(self, seconds: float) -> None:
+        """Wait until all calls are done, or for so many seconds."""
+        wait(list(self._pending), seconds)
+
+    def _work(self) -> None:
+        while True:
+            with self._mutex:
+                self._idle += 1
+            try:
+                call = self._calls.get(timeout=_LINGER)
+            except Empty:
+                call = None
+            with self._mutex:
+                self._idle -= 1
+                if call is None and self._calls.empty():
+                    self._threads.remove(threading.current_thread())
+                    return
+            if call is not None:
+                call()
+            del call  # it may be the last to know a lot of things
 
 
-async def in_thread_or_undone(
-    call: Callable[[], T | None], undo: Callable[[], object], limit: float | None = None
-) -> T | None:
-    """Run a short blocking call that takes something; TimeoutError after ``limit`` seconds.
-
-    See in_thread(). If the caller is gone when the call ends, it is undone, unless it returned
-    None: by ``undo``, on a thread of its own. Whoever undoes it earlier may come before it began.
-    """
-    running = submit(call)
+def _run(future: Future[T], call: Callable[[], T]) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
     try:
-        return await asyncio.wait_for(asyncio.shield(asyncio.wrap_future(running)), limit)
+        result = call()
     except BaseException as error:
-        if not (running.done() and running.exception() is error):
-            running.add_done_callback(lambda ended: _undo(ended, undo))
-        raise
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
-def _undo(ended: Future[T | None], undo: Callable[[], object]) -> None:
-    if ended.exception() is None and ended.result() is None:
+def _note(outcome: asyncio.Future[Any]) -> None:
+    if not outcome.cancelled():
+        outcome.exception()
+
+
+def _undo(undo: Callable[[], object], ended: Future[Any]) -> None:
+    if ended.cancelled() or (ended.exception() is None and ended.result() is None):
         return
     try:
         start(undo, "distlock-undo")
@@ -130,9 +207,12 @@ def _undo(ended: Future[T | None], undo: Callable[[], object]) -> None:
         undo()
 
 
+_all_workers: weakref.WeakSet[Workers] = weakref.WeakSet()
+
+
 def _after_fork() -> None:
-    global _executor
-    _executor = _new_executor()  # the threads of the old one stayed with the parent
+    for workers in list(_all_workers):
+        workers.reset()  # the threads of before stayed with the parent
 
 
 if hasattr(os, "register_at_fork"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import random
 import time
 from abc import ABC, abstractmethod
@@ -14,16 +13,13 @@ from typing import Any, ClassVar, Protocol
 
 from django.core.checks import CheckMessage
 
+from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.insisting import insist
 from distlock.backends.settings import BackendSettings
 from distlock.clock import left
-from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.exceptions import NotSupported
 from distlock.lease import Claim, Lease, LockInfo, Swept
 from distlock.listing import Page, Selection, page_of
-from distlock.threads import in_thread_or_undone
-
-#: Seconds beyond a time limit that the answer to the last question may take.
-_LAST_ANSWER = 0.5
 
 
 class Listener(Protocol):
@@ -82,6 +78,7 @@ class BaseBackend(ABC):
             alias, params, self.default_options, uses_location=self.uses_location
         )
         self.listener: Listener | None = None
+        self.calls = BlockingCalls(self.settings)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"
@@ -111,13 +108,9 @@ class BaseBackend(ABC):
 
     async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See try_acquire()."""
-        limit = None if deadline is None else left(deadline, math.inf) + _LAST_ANSWER
-        try:
-            return await in_thread_or_undone(
-                partial(self.try_acquire, claim, deadline), partial(self.take_back, claim), limit
-            )
-        except TimeoutError as error:
-            raise LockUnavailable(f"{self!r} did not answer in time") from error
+        return await self.calls.run(
+            partial(self.try_acquire, claim), deadline, undo=partial(self.take_back, claim)
+        )
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See acquire()."""

@@ -2,10 +2,13 @@
 
 import asyncio
 import threading
+from contextlib import suppress
+from types import SimpleNamespace
 
 import pytest
 
-from distlock import Lock, LockTimeout, threads
+from distlock import Lock, LockTimeout, LockUnavailable
+from distlock.backends.blocking_calls import MOST
 from distlock.holdings import holdings
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line, waits
@@ -156,21 +159,26 @@ def test_a_request_that_is_sent_after_the_cancel_takes_nothing(
 
     task.call(attempt).result(PATIENCE)
     eventually(lambda: not holdings._withdrawals._pending)
-    busy_threads.set()
-    free = threading.Barrier(threads._WORKERS)
-    for each in [threads.submit(free.wait, PATIENCE) for _ in range(threads._WORKERS)]:
-        each.result(PATIENCE)  # all threads are free: what they were told before is over
+    busy_threads.free.set()
+    # All threads are free at one time: what they were told before is over.
+    assert len(task.call(busy_threads.occupy, threading.Barrier(MOST)).result(PATIENCE)) == MOST
     eventually(lambda: carl.tries(name))
 
 
 @pytest.fixture
-def busy_threads():
-    """Let all threads that speak for asyncio wait for the event that this is."""
+def busy_threads(backend, actor):
+    """Let all threads that ask this backend for tasks wait until they are set ``free``."""
+
+    async def occupy(until):
+        calls = [backend.calls.run(lambda _: until.wait(PATIENCE)) for _ in range(MOST)]
+        return await asyncio.gather(*calls)
+
     free = threading.Event()
-    for _ in range(threads._WORKERS):
-        threads.submit(free.wait, PATIENCE)
-    yield free
+    occupied = actor("task").call(occupy, free)
+    yield SimpleNamespace(free=free, occupy=occupy)
     free.set()
+    with suppress(LockUnavailable):  # it took longer than this backend gives its server
+        occupied.result(PATIENCE)
 
 
 def test_a_cancel_while_leaving_still_frees_the_lock(task, using, carl, name):

@@ -38,6 +38,18 @@ class _Link:
         self.server.close()
 
 
+class Delay:
+    """A request that is kept back until end(); ``kept_back`` is set once it has come."""
+
+    def __init__(self) -> None:
+        self.kept_back = threading.Event()
+        self.over = threading.Event()
+
+    def end(self) -> None:
+        """Let the server have the request now."""
+        self.over.set()
+
+
 class Proxy:
     """Forwards connections to a server until told otherwise; a context manager.
 
@@ -54,6 +66,7 @@ class Proxy:
         self._drops_replies = False
         self._losing: tuple[bytes, threading.Event] | None = None
         self._forgetting: bytes | None = None
+        self._delaying: tuple[bytes, Delay] | None = None
         self._listener: socket.socket | None = None
         self._listen()
 
@@ -111,6 +124,16 @@ class Proxy:
         """
         with self._lock:
             self._forgetting = asked
+
+    def delay(self, asked: bytes) -> Delay:
+        """Keep back the next request that contains ``asked``, and what follows on its connection.
+
+        The server gets it when the delay ends, even if the client has hung up by then.
+        """
+        delay = Delay()
+        with self._lock:
+            self._delaying = (asked, delay)
+        return delay
 
     def heal(self) -> None:
         """Forward again; connections from which bytes are missing are cut."""
@@ -173,6 +196,12 @@ class Proxy:
                     link.reply_is_lost, self._losing = self._losing[1], None
                 if self._forgetting is not None and self._forgetting in data:
                     link.forgotten, self._forgetting = True, None
+                delay = None
+                if self._delaying is not None and self._delaying[0] in data:
+                    delay, self._delaying = self._delaying[1], None
+            if delay is not None:
+                delay.kept_back.set()
+                delay.over.wait()
             if not dropped:
                 _pass_on(data, link.server)
         self._ended(link, link.server)

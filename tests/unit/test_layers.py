@@ -27,6 +27,7 @@ LAYERS = [
         "listing",
     ],
     ["backends.settings", "backends.insisting"],
+    ["backends.blocking_calls"],
     ["backends.base"],
     ["backends"],
     ["handler"],

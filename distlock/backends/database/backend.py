@@ -92,7 +92,9 @@ class DatabaseBackend(BaseBackend):
         self._transactions = Transactions(self._access, self.dialect_for)
         vendor = vendor_of(self.database)
         native = native_for(vendor) if self.wait != "poll" else None
-        self._room = Room(self.pool, native, self.waiters, self._pauses) if native else None
+        self._room: Room | None = None
+        if native:
+            self._room = Room(self.pool, native, self.waiters, self._pauses, self.calls)
         self._line: Line | None = None
         if vendor == "sqlite":  # whose processes are all on one machine
             self._line = Line(self.database, self.try_acquire, self.atry_acquire)
@@ -184,9 +186,11 @@ class DatabaseBackend(BaseBackend):
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""
         began, lost = clock(), False
+        until = began + self.pool.limit(deadline)
         if self._room:
             try:
-                if answer := self._room.release(lease):
+                # Should its own session be silent, another one needs the rest of the time.
+                if answer := self._room.release(lease, (until - began) / 2):
                     return bool(answer.changed)
             except errors.StatementFailed as failed:
                 lost = failed.sent
@@ -205,7 +209,7 @@ class DatabaseBackend(BaseBackend):
             # lock. (Should it have been broken in this very moment, that goes unnoticed.)
             return lost and began < lease.deadline
 
-        freed = self._access.do(free, deadline, lease.nonce)
+        freed = self._access.do(free, until, lease.nonce)
         self._left(lease.claim, lambda until: self.withdraw(lease.claim, until))
         return freed
 

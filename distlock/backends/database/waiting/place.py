@@ -98,17 +98,21 @@ class Place:
         if answer.rows[0][0]:
             self.entered()
 
-    def leave(self, free: Statement | None = None) -> Answer | None:
-        """Run ``free``, if any, and give the native lock to the next; the answer to ``free``."""
+    def leave(self, free: Statement | None = None, limit: float | None = None) -> Answer | None:
+        """Run ``free``, if any, and give the native lock to the next; the answer to ``free``.
+
+        ``limit`` is the seconds that the server gets for each answer.
+        """
+        limit = self.limit if limit is None else limit
         if self.key is None:
             return None if free is None else self.run(free)
         answer = None
         self._settle()
         if free is not None:
             packet = self.native.free_and_leave(self.key, free)
-            answer = self.session.exchange(packet, self.limit)[0]
+            answer = self.session.exchange(packet, limit)[0]
         if answer is None or not answer.changed:
-            self.session.run(Statement(self.native.leave(self.key)), self.limit)
+            self.session.run(Statement(self.native.leave(self.key)), limit)
         self.key = None
         return answer
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
 
+from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.database import errors
 from distlock.backends.database.pool import SHORTEST_LIMIT, Pool
 from distlock.backends.database.statements import Answer
@@ -28,7 +29,6 @@ from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable
 from distlock.lease import Claim, Lease, Waiting
 from distlock.owners import is_named
-from distlock.threads import in_thread, in_thread_or_undone
 
 Pauses = Callable[[float | None], Iterator[float]]
 
@@ -36,13 +36,19 @@ Pauses = Callable[[float | None], Iterator[float]]
 class Room:
     """Where a process waits, with ``size`` sessions at the most; more waits look now and then."""
 
-    def __init__(self, pool: Pool, native: Native, size: int, pauses: Pauses) -> None:
-        """``pauses`` yields the seconds between two looks, until a deadline; the last one is 0."""
+    def __init__(
+        self, pool: Pool, native: Native, size: int, pauses: Pauses, calls: BlockingCalls
+    ) -> None:
+        """``pauses`` yields the seconds between two looks, until a deadline; the last one is 0.
+
+        ``calls`` runs for tasks what blocks.
+        """
         self.pool = pool
         self.native = native
         self.size = size
         self.rows = Rows(pool, native)
         self._pauses = pauses
+        self._calls = calls
         self.reset()
         _rooms.add(self)
 
@@ -75,8 +81,10 @@ class Room:
         """See acquire()."""
         proof = Proof(self.rows, claim)
         for pause in self._pauses(deadline):
-            lease = await in_thread_or_undone(
-                partial(self._try, claim, deadline, proof), partial(self.rows.undo, claim)
+            lease = await self._calls.run(
+                lambda _: self._try(claim, deadline, proof),
+                deadline,
+                undo=partial(self.rows.undo, claim),
             )
             if lease:
                 return lease
@@ -86,19 +94,20 @@ class Room:
                         return lease
                 break
             await asyncio.sleep(pause)
-        await in_thread(self._check, proof)
+        await self._calls.run(lambda _: self._check(proof), deadline)
         return None
 
-    def release(self, lease: Lease) -> Answer | None:
+    def release(self, lease: Lease, limit: float | None = None) -> Answer | None:
         """Free the lock and wake the next one; None if nothing is kept for this lease.
 
-        Raises a StatementFailed, and keeps nothing any more.
+        ``limit`` is the seconds that the server gets for it. Raises a StatementFailed, and keeps
+        nothing any more.
         """
         place = self._places.pop(lease.nonce)
         if place is None:
             return None
         try:
-            return place.leave(self.rows.free_lease(place.session, lease))
+            return place.leave(self.rows.free_lease(place.session, lease), limit)
         finally:
             self._put_away(place)
 
