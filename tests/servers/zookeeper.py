@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Self
 
 from tests.servers.debian import jar, program
@@ -114,6 +114,22 @@ class ZooKeeper(Server):
         return answer.decode()
 
 
+@contextlib.contextmanager
+def stalled_disks(servers: Iterable[ZooKeeper]) -> Iterator[None]:
+    """Let no disk of these servers move meanwhile; what was to be written is written afterwards.
+
+    Members of an ensemble go on answering what needs no write, and keep sessions.
+    """
+    servers = list(servers)
+    for server in servers:
+        server.disk.stall()
+    try:
+        yield
+    finally:
+        for server in servers:
+            server.disk.go_on()
+
+
 class Ensemble:
     """Several ZooKeeper servers that are one service."""
 
@@ -157,20 +173,6 @@ class Ensemble:
             member.disk.go_on()
             member.resume()
             member.await_answer()
-
-    @contextlib.contextmanager
-    def stalled_disks(self) -> Iterator[None]:
-        """Let no member's disk move meanwhile: nothing is written, what needs no write is answered.
-
-        That goes on for as long as a session may, and what was to be written is written afterwards.
-        """
-        for member in self.members:
-            member.disk.stall()
-        try:
-            yield
-        finally:
-            for member in self.members:
-                member.disk.go_on()
 
     def close(self) -> None:
         for member in self.members:

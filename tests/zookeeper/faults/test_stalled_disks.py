@@ -5,10 +5,13 @@ import pytest
 from distlock import Lock, LockUnavailable
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
+from tests.servers.zookeeper import stalled_disks
 from tests.zookeeper.conftest import SESSION
 from tests.zookeeper.faults.outages import THREE
 
-pytestmark = pytest.mark.parametrize("servers", [THREE], indirect=True)
+ONE_SLOWLY = pytest.param(1, id="one", marks=pytest.mark.slow)
+
+pytestmark = pytest.mark.parametrize("servers", [ONE_SLOWLY, THREE], indirect=True)
 
 #: Seconds: sessions last, and clients lose patience with one server after the other.
 STALL = SESSION * 3 / 4
@@ -30,9 +33,9 @@ def person(using, actor, request, name):
 
 
 @pytest.mark.parametrize("person", WAYS, indirect=True)
-def test_a_lock_that_nobody_else_wants_is_had_by_its_one_node(person, ensemble, tree, name):
+def test_a_lock_that_nobody_else_wants_is_had_by_its_one_node(person, servers, tree, name):
     lock = person.lock(name)
-    with ensemble.stalled_disks():
+    with stalled_disks(servers):
         taking = lock.start("acquire", timeout=PATIENCE / 3)
         passed(STALL)
         assert not taking.done()
@@ -44,9 +47,9 @@ def test_a_lock_that_nobody_else_wants_is_had_by_its_one_node(person, ensemble, 
 
 
 @pytest.mark.parametrize("person", WAYS, indirect=True)
-def test_one_try_is_no_reason_to_say_that_someone_else_has_it(person, ensemble, tree, name):
+def test_one_try_is_no_reason_to_say_that_someone_else_has_it(person, servers, tree, name):
     lock = person.lock(name)
-    with ensemble.stalled_disks():
+    with stalled_disks(servers):
         taking = lock.start("acquire", blocking=False)
         passed(STALL)
     try:
@@ -59,8 +62,8 @@ def test_one_try_is_no_reason_to_say_that_someone_else_has_it(person, ensemble, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("person", ["thread", "task"], indirect=True)
-def test_a_time_limit_that_ends_meanwhile_leaves_nothing(person, ensemble, tree, name):
-    with ensemble.stalled_disks():
+def test_a_time_limit_that_ends_meanwhile_leaves_nothing(person, servers, tree, name):
+    with stalled_disks(servers):
         taking = person.lock(name).start("acquire", timeout=STALL / 2)
         with pytest.raises(LockUnavailable):
             taking.result(PATIENCE)
@@ -69,10 +72,14 @@ def test_a_time_limit_that_ends_meanwhile_leaves_nothing(person, ensemble, tree,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("person", ["thread", "task"], indirect=True)
-def test_who_waits_in_vain_leaves_nothing(person, ensemble, tree, name):
+@pytest.mark.parametrize("what", ["thread", "task"])
+def test_who_waits_in_vain_leaves_nothing(configure, actor, servers, tree, name, what):
+    """Behind a holder whose lease lasts through the time in which it cannot be renewed."""
+    using = configure(session_timeout=3 * SESSION)
+    person = actor(what, using)
+    person.take(f"{name}:connected")
     with Lock(name, using="other"):
-        with ensemble.stalled_disks():
+        with stalled_disks(servers):
             taking = person.lock(name).start("acquire", timeout=2 * STALL)
             passed(STALL)
         assert taking.result(PATIENCE) is False
