@@ -7,7 +7,7 @@ import logging
 from django.dispatch import Signal
 
 from distlock.backends.base import BaseBackend
-from distlock.hold import Hold
+from distlock.hold import BROKEN, HANDED_OVER, Hold
 from distlock.lease import Lease
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 
@@ -29,14 +29,19 @@ async def atell(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
 
 
 def tell_loss(hold: Hold, reason: str) -> None:
-    """Log a loss, call ``on_lost``, send ``lock_lost``."""
+    """Log a loss, call every ``on_lost``, send ``lock_lost``; a hand-over is none."""
     lease = hold.lease
+    if reason is BROKEN and hold.portable:
+        hold.lost = reason = hold.why_gone()
+    if reason is HANDED_OVER:
+        logger.info("%r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
+        return
     # A lease that nobody was to renew ends as planned; any other loss is somebody's emergency.
     level = logging.ERROR if hold.watched else logging.INFO
     logger.log(level, "lost %r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
-    if hold.on_lost is not None:
+    for on_lost in hold.on_lost:
         try:
-            hold.on_lost(lease)
+            on_lost(lease)
         except BaseException:  # even sys.exit(): the others must still be told
             logger.exception("on_lost of lock %r failed", lease.name)
     lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)

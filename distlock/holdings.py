@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from distlock.asking import aask, ask
 from distlock.events import atell, tell
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable
-from distlock.hold import BROKEN, Hold
+from distlock.held_locks import HeldLocks, not_held
+from distlock.hold import Hold
 from distlock.keeper import Keeper
 from distlock.lease import Lease, Owner
-from distlock.owners import is_named
+from distlock.reentry import confirm, must_ask
 from distlock.signals import lock_acquired, lock_released
 from distlock.threads import start
 from distlock.turns import Key, Turn, Turns
@@ -29,10 +30,9 @@ class Holdings:
 
     def reset(self) -> None:
         """Hold nothing, whatever was held before."""
-        self._mutex = threading.Lock()
-        self._holds: dict[tuple[Key, str], Hold] = {}
         self._turns = Turns()
         self._keeper = Keeper()
+        self._held = HeldLocks(self._keeper)
         self._withdrawals = Withdrawals()
 
     # The way in
@@ -42,7 +42,7 @@ class Holdings:
 
     def acquire(self, wish: Wish, *, wait: bool, deadline: float | None) -> bool:
         """Enter the lock; False if someone else has it (until ``deadline``, if ``wait``)."""
-        while not self._reenter(wish):
+        while not self._reenter(wish, deadline):
             entry = Entry(wish, self._turns)
             try:
                 self._get(entry, wait, deadline)
@@ -57,7 +57,7 @@ class Holdings:
 
     async def aacquire(self, wish: Wish, *, wait: bool, deadline: float | None) -> bool:
         """See acquire()."""
-        while not self._reenter(wish):
+        while not await self._areenter(wish, deadline):
             entry = Entry(wish, self._turns)
             try:
                 await self._aget(entry, wait, deadline)
@@ -70,23 +70,49 @@ class Holdings:
                 return entry.lease is not None
         return True
 
-    def _reenter(self, wish: Wish) -> bool:
-        with self._mutex:
-            hold = self._holds.get((wish.key, wish.claim.owner.key))
-            if hold is None:
-                return False
-            if loss := hold.loss():
-                if not (hold.renews and hold.alive):
-                    # Nobody was to watch over it, or is there any more, so nobody will leave it.
-                    del self._holds[wish.key, wish.claim.owner.key]
-                    self._keeper.lose(hold, hold.why_lost() or "")
-                    # The keeper's thread may have been first, but not have come this far yet.
-                    hold.backend.forget(hold.lease)
-                    hold.on_end()
-                    return False
-                raise loss
-            self._keeper.enter(hold, wish.alive, wish.at_least)
-            return True
+    def _reenter(self, wish: Wish, deadline: float | None) -> bool:
+        """Enter what this process holds already; False if the lock has to be taken."""
+        while (hold := self._entered(wish)) is not None:
+            gone = None
+            if must_ask(hold, wish):
+                gone = confirm(hold, wish, self._keeper, hold.backend.calls.due(deadline))
+            if self._enter(hold, wish, gone):
+                return True
+        return False
+
+    async def _areenter(self, wish: Wish, deadline: float | None) -> bool:
+        """See _reenter()."""
+        while (hold := self._entered(wish)) is not None:
+            gone = None
+            if must_ask(hold, wish):
+                asking = partial(confirm, hold, wish, self._keeper)
+                gone = await hold.backend.calls.run(asking, deadline)
+            if self._enter(hold, wish, gone):
+                return True
+        return False
+
+    def _entered(self, wish: Wish) -> Hold | None:
+        """Return what the owner holds here, None if nothing; LockLost if it has to be left first.
+
+        A named owner may come in from anywhere, and takes the lock anew.
+        """
+        hold = self._held.find(wish.key, wish.claim.owner)
+        if hold is None or (loss := hold.loss()) is None:
+            return hold
+        if hold.renews and hold.alive and not hold.portable:
+            raise loss
+        self._keeper.lose(hold, hold.why_lost() or "")
+        # The keeper's thread may have been first, but not have come this far yet.
+        hold.backend.forget(hold.lease)
+        hold.on_end()
+        return None
+
+    def _enter(self, hold: Hold, wish: Wish, gone: str | None) -> bool:
+        """Enter a hold, unless it is ``gone``, has ended, or was left meanwhile."""
+        if gone:
+            self._keeper.lose(hold, gone)
+            return False
+        return self._held.enter(hold, wish.level)
 
     def _get(self, entry: Entry, wait: bool, deadline: float | None) -> None:
         """Have the wish fulfilled, unless it is in vain."""
@@ -132,10 +158,8 @@ class Holdings:
 
     def _admit(self, wish: Wish, lease: Lease, turn: Turn) -> None:
         hold = wish.fulfilled(lease, lambda: self._turns.leave(turn))
-        with self._mutex:
-            self._holds[wish.key, lease.owner.key] = hold
-        self._keeper.keep(hold)
-        if is_named(lease.owner):
+        self._held.add(hold)
+        if hold.portable:
             self._turns.admit(turn)
 
     def _abandon(self, entry: Entry, unknown: bool) -> None:
@@ -148,32 +172,15 @@ class Holdings:
     def _dismiss(self, entry: Entry) -> bool:
         """Leave the hold, if there is one yet; False if others entered it by the owner's name."""
         claim = entry.wish.claim
-        with self._mutex:
-            hold = self._holds.get((entry.wish.key, claim.owner.key))
-            if hold is None or hold.lease.nonce != claim.nonce:
-                return True
-            if not entry.dismissed:
-                entry.dismissed = True
-                hold.count -= 1
-        if hold.count:
-            return False
-        self._discard(hold)
-        return True
-
-    def _discard(self, hold: Hold) -> None:
-        place = (hold.backend.alias, hold.lease.name), hold.lease.owner.key
-        with self._mutex:
-            if self._holds.get(place) is hold:
-                del self._holds[place]
-        self._keeper.drop(hold)
+        return self._held.undo(entry.wish.key, claim.owner, claim.nonce, entry.take_level)
 
     # The way out
 
-    def release(self, key: Key, owner: Owner) -> bool:
-        """Leave one level; True if that was the last one. See Lock.release()."""
+    def release(self, key: Key, owner: Owner, lock: object) -> bool:
+        """Leave one level by this Lock object; True if it was the last. See Lock.release()."""
         hold = self._held_or_lost(key, owner)
         try:
-            was_last = self._go(key, hold)
+            was_last = self._go(hold, lock)
         except LockError:
             raise
         except BaseException as error:
@@ -183,11 +190,11 @@ class Holdings:
             tell(lock_released, hold.backend, hold.lease)
         return was_last
 
-    async def arelease(self, key: Key, owner: Owner) -> bool:
+    async def arelease(self, key: Key, owner: Owner, lock: object) -> bool:
         """See release()."""
         hold = self._held_or_lost(key, owner)
         try:
-            was_last = await self._ago(key, hold)
+            was_last = await self._ago(hold, lock)
         except LockError:
             raise
         except BaseException as error:
@@ -197,10 +204,10 @@ class Holdings:
             await atell(lock_released, hold.backend, hold.lease)
         return was_last
 
-    def _go(self, key: Key, hold: Hold) -> bool:
+    def _go(self, hold: Hold, lock: object) -> bool:
         """Leave one level, and nothing behind of the last one; True if this was it."""
         try:
-            if was_last := self._leave(key, hold):
+            if was_last := self._leave(hold, lock):
                 self._freed(hold, hold.free())
             if hold.count == 0:
                 hold.on_end()
@@ -209,10 +216,10 @@ class Holdings:
             raise
         return was_last
 
-    async def _ago(self, key: Key, hold: Hold) -> bool:
+    async def _ago(self, hold: Hold, lock: object) -> bool:
         """See _go()."""
         try:
-            if was_last := self._leave(key, hold):
+            if was_last := self._leave(hold, lock):
                 self._freed(hold, await hold.backend.calls.run(hold.free, leaves=True))
             if hold.count == 0:
                 hold.on_end()
@@ -221,7 +228,7 @@ class Holdings:
             raise
         return was_last
 
-    def release_soon(self, key: Key, owner: Owner) -> None:
+    def release_soon(self, key: Key, owner: Owner, lock: object) -> None:
         """Leave one level for someone who is gone, without making the caller wait.
 
         It may be the garbage collector, in a thread that has a mutex of ours.
@@ -229,7 +236,7 @@ class Holdings:
 
         def leave() -> None:
             with suppress(LockError):
-                self.release(key, owner)
+                self.release(key, owner, lock)
 
         start(leave, "distlock-undo")
 
@@ -243,33 +250,24 @@ class Holdings:
             _undo(error, self._give_up, hold)
 
     def _give_up(self, hold: Hold) -> None:
-        self._discard(hold)
+        self._held.discard(hold)
         leave = hold.free if hold.rest else None
         self._withdrawals.add(hold.backend, hold.lease.claim, leave)
         hold.on_end()
 
-    def _leave(self, key: Key, hold: Hold) -> bool:
+    def _leave(self, hold: Hold, lock: object) -> bool:
         """Count one level less; True if that was the last one and the backend is to be told."""
-        with self._mutex:
-            if self._holds.get((key, hold.lease.owner.key)) is not hold:
-                raise _not_held(key, hold.lease.owner)  # another with its name was faster
-            hold.count -= 1
-            if hold.count == 0:
-                del self._holds[key, hold.lease.owner.key]
-            loss = hold.loss()
-        if loss:
-            self._keeper.lose(hold, hold.why_lost() or "")
-            raise loss
+        self._held.leave(hold, lock)
         if hold.count:
             return False
         if not self._keeper.drop(hold) and (loss := hold.loss()):
             raise loss
         return True
 
-    def _freed(self, hold: Hold, answer: bool) -> None:
-        """Note what the backend said to freeing a hold; LockLost if it no longer knew it."""
-        if not answer:
-            self._keeper.lost(hold, BROKEN)
+    def _freed(self, hold: Hold, gone: str | None) -> None:
+        """Note what the backend said to freeing a hold; LockLost if it was ``gone``."""
+        if gone:
+            self._keeper.lost(hold, gone)
             if loss := hold.loss():
                 raise loss
 
@@ -277,15 +275,11 @@ class Holdings:
 
     def hold(self, key: Key, owner: Owner) -> Hold:
         """Return what the owner holds; raises LockNotHeld or LockLost. Asks no backend."""
-        hold = self._held_or_lost(key, owner)
-        if loss := hold.loss():
-            raise loss
-        return hold
+        return self._held.hold(key, owner)
 
     def all(self) -> list[Hold]:
         """Return what this process holds, by what it knows."""
-        with self._mutex:
-            return [hold for hold in self._holds.values() if not hold.ended]
+        return self._held.all()
 
     def lose(self, hold: Hold, reason: str) -> None:
         """Note that the backend no longer knows this hold."""
@@ -302,10 +296,8 @@ class Holdings:
         self._keeper.drop(hold)
 
     def _held_or_lost(self, key: Key, owner: Owner) -> Hold:
-        with self._mutex:
-            hold = self._holds.get((key, owner.key))
-        if hold is None:
-            raise _not_held(key, owner)
+        if (hold := self._held.find(key, owner)) is None:
+            raise not_held(key, owner)
         return hold
 
 
@@ -316,10 +308,6 @@ def _undo(error: BaseException, call: Callable[..., object], *args: object) -> N
         start(call, "distlock-undo", *args)
     else:
         call(*args)
-
-
-def _not_held(key: Key, owner: Owner) -> LockNotHeld:
-    return LockNotHeld(f"lock {key[1]!r} on {key[0]!r} is not held by {owner}")
 
 
 holdings = Holdings()

@@ -17,10 +17,9 @@ from contextlib import contextmanager, suppress
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.exceptions import LockError
-from distlock.hold import BROKEN, ENDED, Hold
+from distlock.hold import BROKEN, ENDED, Hold, Level
 from distlock.lease import Lease
 from distlock.news import News
-from distlock.owners import Life
 from distlock.threads import start
 
 logger = logging.getLogger("distlock")
@@ -55,12 +54,19 @@ class Keeper:
             if self._thread is None or not self._thread.is_alive():
                 self._thread = start(self._watch, "distlock-keeper")
 
-    def enter(self, hold: Hold, life: Life, at_least: float) -> None:
+    def enter(self, hold: Hold, level: Level) -> None:
         """Let someone enter a hold, whose end it now waits for as well."""
         with self._mutex:
-            hold.enter(life, at_least)
+            hold.enter(level)
             if hold.lease.nonce in self._holds and hold.next_look < hold.look:
-                self._look_at(hold, hold.next_look)  # it had been abandoned
+                self._look_at(hold, hold.next_look)  # it had been abandoned, or was not renewed
+
+    def renewed(self, hold: Hold, sent_at: float) -> None:
+        """Note that a renewal that was sent at ``sent_at`` has been answered with yes."""
+        with self._mutex:
+            hold.extend(max(hold.lease.deadline, sent_at + hold.lease.duration))
+            if hold.lease.nonce in self._holds:
+                self._look_at(hold, hold.next_look)
 
     def drop(self, hold: Hold) -> bool:
         """Stop watching; False if the hold had been lost by then."""
@@ -106,7 +112,7 @@ class Keeper:
     def lease_abandoned(self, nonce: str) -> None:
         """See Listener. The garbage collector may call it, in a thread that has our mutex."""
         if hold := self._holds.get(nonce):
-            hold.lives = set()
+            hold.desert()
 
     # The thread
 
@@ -122,8 +128,10 @@ class Keeper:
     def _look_after(self, hold: Hold) -> None:
         if clock() >= hold.lease.deadline:
             self.lose(hold, ENDED)
-        else:
+        elif hold.watched:
             self._renew_all_of(hold.backend)
+        else:
+            self._ask_for_all_of(hold.backend)
 
     def _wait_for_work(self) -> list[Hold]:
         """Sleep until something is due; return the holds to look at."""
@@ -201,12 +209,32 @@ class Keeper:
                 self._renewing.discard(backend)
                 raise
 
+    def _ask_for_all_of(self, backend: BaseBackend) -> None:
+        """Start asking for holds of named owners that are not renewed and will end soon."""
+        now = clock()
+        with self._mutex:
+            batch = [
+                hold
+                for hold in self._holds.values()
+                if hold.backend is backend and not hold.watched and hold.next_look <= now
+            ]
+            for hold in batch:
+                hold.asked = hold.lease.deadline
+        if batch:
+            start(self._ask_for, "distlock-renewal", batch)
+
+    def _ask_for(self, batch: Sequence[Hold]) -> None:
+        for hold in batch:
+            with suppress(LockError):  # then it is told as a loss at its end
+                if reason := hold.ask(hold.lease.deadline):
+                    self.lose(hold, reason)
+
     def _renew(self, backend: BaseBackend, batch: Sequence[Hold]) -> None:
         sent_at = clock()
         answer: Mapping[str, bool] = {}
         try:
             deadline = min(hold.lease.deadline for hold in batch)
-            answer = backend.renew([hold.lease for hold in batch], deadline)
+            answer = backend.renew([hold.renewal() for hold in batch], deadline)
         except Exception as error:  # one failure is no loss; the deadline decides
             logger.warning("renewal on %r failed, will try again: %s", backend.alias, error)
         finally:

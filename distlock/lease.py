@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
@@ -98,6 +98,10 @@ class Lease:
     def until(self, deadline: float) -> Lease:
         """Return the same lease, ending at another local deadline."""
         return Lease(self.claim, self.token, deadline)
+
+    def lasting(self, seconds: float) -> Lease:
+        """Return the same lease, to be renewed for so many seconds."""
+        return Lease(replace(self.claim, duration=seconds), self.token, self.deadline)
 
 
 class State(StrEnum):

@@ -24,7 +24,7 @@ from distlock.exceptions import (
     LockUnavailable,
 )
 from distlock.handler import DEFAULT_ALIAS, locks
-from distlock.hold import BROKEN, Hold, OnLost
+from distlock.hold import Hold, OnLost
 from distlock.holdings import holdings
 from distlock.lease import LockInfo, Owner, State
 from distlock.names import checked_name
@@ -91,7 +91,9 @@ class Lock:
         - ``owner``: a name for the owner in place of the thread or task, so that a hold may be
           entered and left wherever that name is said, in other processes too: the process that
           takes it next adopts the hold under a new token.
-        - ``on_lost``: called with the lease when the hold has been lost, on another thread.
+        - ``on_lost``: called with the lease when the hold has been lost, on another thread; where
+          a lock is entered again, every callback is. A hold that another process adopts by its
+          owner's name is not lost.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -115,10 +117,11 @@ class Lock:
         As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
         in seconds, -1 waits for ever. What is not given is as the constructor was told. A lock
         that is held already is entered once more; one that was lost and not released yet raises
-        LockLost.
+        LockLost. With ``owner`` the backend is asked in either case, and a lost lock is taken anew.
 
         Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
-        cannot be asked, LockDeadlock if waiting would never end.
+        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
+        already with a shorter lease than this one is to have.
         """
         wait, deadline = self._terms.limit(blocking, timeout)
         return holdings.acquire(self._wish(), wait=wait, deadline=deadline)
@@ -138,12 +141,12 @@ class Lock:
         LockUnavailable if the backend cannot be told; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
-        if holdings.release(self._key, self._current_owner):
+        if holdings.release(self._key, self._current_owner, self):
             warn_if_uncommitted(self.name)
 
     async def arelease(self) -> None:
         """See release()."""
-        await holdings.arelease(self._key, self._current_owner)
+        await holdings.arelease(self._key, self._current_owner, self)
 
     def __enter__(self) -> Self:
         if not self.acquire():
@@ -163,9 +166,9 @@ class Lock:
             if owner == current:
                 self.release()
             elif exc_type is GeneratorExit:
-                holdings.release_soon(self._key, owner)
+                holdings.release_soon(self._key, owner, self)
             else:
-                holdings.release(self._key, owner)
+                holdings.release(self._key, owner, self)
         except Exception as error:
             if exc is None:
                 raise
@@ -193,9 +196,9 @@ class Lock:
         try:
             if isinstance(exc, GeneratorExit) and owner != self._current_owner:
                 # Its coroutine is being closed from outside, and cannot wait for anything.
-                holdings.release_soon(self._key, owner)
+                holdings.release_soon(self._key, owner, self)
             else:
-                await holdings.arelease(self._key, owner)
+                await holdings.arelease(self._key, owner, self)
         except Exception as error:
             if exc is None:
                 raise
@@ -267,13 +270,12 @@ class Lock:
     def verify(self) -> None:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
         hold = self._hold
-        self._verified(hold, hold.backend.verify(hold.lease))
+        self._verified(hold, hold.ask())
 
     async def averify(self) -> None:
         """See verify()."""
         hold = self._hold
-        verify = partial(hold.backend.verify, hold.lease)
-        self._verified(hold, await hold.backend.calls.run(verify))
+        self._verified(hold, await hold.backend.calls.run(hold.ask))
 
     @_blocks
     def locked(self) -> bool:
@@ -335,11 +337,11 @@ class Lock:
         return holdings.hold(self._key, self._current_owner)
 
     def _wish(self) -> Wish:
-        return self._terms.wish(self._backend, self.name)
+        return self._terms.wish(self._backend, self.name, self)
 
-    def _verified(self, hold: Hold, current: bool) -> None:
-        if not current:
-            holdings.lose(hold, BROKEN)
+    def _verified(self, hold: Hold, gone: str | None) -> None:
+        if gone:
+            holdings.lose(hold, gone)
         self.check()
 
     def _named(self, name: str) -> Lock:

@@ -8,7 +8,7 @@ from distlock.activity import current_activity
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.exceptions import NotSupported
-from distlock.hold import OnLost
+from distlock.hold import Level, OnLost
 from distlock.lease import Claim
 from distlock.names import checked_description, checked_owner
 from distlock.owners import current_life, current_owner
@@ -56,8 +56,11 @@ class Terms:
         wait, seconds = waiting_limit(blocking, timeout)
         return wait, None if seconds is None else clock() + seconds
 
-    def wish(self, backend: BaseBackend, name: str) -> Wish:
-        """Return what the current owner wants of a backend; NotSupported if it cannot give that."""
+    def wish(self, backend: BaseBackend, name: str, lock: object = None) -> Wish:
+        """Return what the current owner wants of a backend, by way of the Lock object ``lock``.
+
+        NotSupported if the backend cannot give that.
+        """
         if self.lease is not None and not backend.supports_lease:
             raise NotSupported(
                 f"lease={self.lease!r}: the locks of DISTLOCK[{backend.alias!r}] have no lease of"
@@ -73,7 +76,8 @@ class Terms:
         owner = current_owner(self.owner)
         claim = Claim(name, owner, duration, description, renews=self.renew)
         at_least = 0.0 if self.at_least is None else float(self.at_least)
-        return Wish(backend, claim, current_life(), at_least, self.on_lost)
+        level = Level(current_life(), at_least, self.renew, self.on_lost, lock)
+        return Wish(backend, claim, level, self.lease)
 
     @property
     def waited(self) -> str:

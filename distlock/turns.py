@@ -16,7 +16,7 @@ from distlock.exceptions import LockDeadlock
 from distlock.lease import Owner
 from distlock.owners import is_named
 
-Key = tuple[str, str]  # alias, name
+Key = tuple[str, ...]  # alias, name, and the owner's key if that is a named one
 
 _LONGEST_WAIT = threading.TIMEOUT_MAX
 

@@ -6,35 +6,49 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from distlock.backends.base import BaseBackend
-from distlock.hold import Hold, OnLost
+from distlock.hold import Hold, Level
 from distlock.lease import Claim, Lease
-from distlock.owners import Life
+from distlock.owners import is_named
 from distlock.turns import Key, Turn, Turns
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A claim, and what is to become of the hold if it is granted."""
+    """A claim, and what is to become of the hold if it is granted.
+
+    ``lease`` is the length in seconds that was asked for, None for the backend's own.
+    """
 
     backend: BaseBackend
     claim: Claim
-    alive: Life
-    at_least: float
-    on_lost: OnLost | None
+    level: Level
+    lease: float | None = None
 
     @property
     def key(self) -> Key:
         return self.backend.alias, self.claim.name
+
+    @property
+    def queue(self) -> Key:
+        """Where in this process it is waited for.
+
+        A named owner's hold may be taken or freed in another process, which nobody here would be
+        told of. So who wants the lock does not wait for such a hold here, but at the backend; and
+        a named owner does not wait here for others, whose wait it may be about to end.
+        """
+        owner = self.claim.owner
+        return (*self.key, owner.key) if is_named(owner) else self.key
 
     def fulfilled(self, lease: Lease, on_end: Callable[[], None]) -> Hold:
         """Return the hold that was wished for; ``on_end`` is called once nobody has it."""
         return Hold(
             self.backend,
             lease,
-            alive=self.alive,
-            at_least=self.at_least,
-            renews=self.claim.renews,
-            on_lost=self.on_lost,
+            alive=self.level.life,
+            at_least=self.level.at_least,
+            renews=self.level.renews,
+            on_lost=self.level.on_lost,
+            lock=self.level.lock,
             on_end=on_end,
         )
 
@@ -45,11 +59,16 @@ class Entry:
     def __init__(self, wish: Wish, turns: Turns) -> None:
         self.wish = wish
         self.turns = turns
-        self.turn = Turn(wish.key, wish.claim.owner)
+        self.turn = Turn(wish.queue, wish.claim.owner)
         self.asked = False
-        self.dismissed = False  # its level of a hold has been left again
         self.lease: Lease | None = None
+        self._level: Level | None = wish.level
 
     def line_up(self, wait: bool, deadline: float | None) -> bool:
         """See Turns.take()."""
         return self.turns.take(self.turn, wait=wait, limited=deadline is not None)
+
+    def take_level(self) -> Level | None:
+        """Return the level of a hold that is to be taken back after an error; only once."""
+        level, self._level = self._level, None
+        return level

@@ -128,12 +128,15 @@ def test_on_lost_may_use_locks(using, anna, name):
     seen.wait()
 
 
-def test_the_callback_of_the_first_entry_is_the_holds(anna, carl, name):
-    first, second = Once(), Once()
+def test_every_level_has_a_callback_of_its_own(anna, carl, name):
+    first, second, left = Once(), Once(), Once()
     lock = anna.take(name, on_lost=first)
+    anna.take(name, on_lost=left).release()
+    anna.take(name, on_lost=second)
     anna.take(name, on_lost=second)
     carl.lock(name).force_release(lock.token)
     with pytest.raises(LockLost):
         lock.verify()
-    first.wait()
-    assert not second.calls
+    assert first.wait() == second.wait()
+    assert len(first.calls) == len(second.calls) == 1
+    assert not left.calls

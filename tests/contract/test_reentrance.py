@@ -2,9 +2,10 @@
 
 import pytest
 
-from distlock import LockLost, LockNotHeld
+from distlock import LockError, LockLost, LockNotHeld
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import waits
+from tests.contract.conftest import EAGER
+from tests.contract.watch import eventually, passed, waits
 
 
 def test_the_owner_enters_again_without_waiting(anna, name):
@@ -61,6 +62,50 @@ def test_entering_again_does_not_change_the_lease(anna, name):
     lock = anna.take(name, lease=30)
     anna.take(name, lease=1, renew=False)
     assert lock.remaining > 1
+
+
+def test_entering_again_for_a_longer_lease_is_refused_by_name(anna, ben, name):
+    lock = anna.take(name, lease=30)
+    with pytest.raises(LockError, match=r"lease=60: .*30 s"):
+        anna.lock(name, lease=60).acquire()
+    lock.release()
+    assert ben.tries(name)
+
+
+def test_entering_again_without_renewal_lets_the_lease_run_anew(anna, name):
+    lock = anna.take(name, lease=600, renew=False)
+    passed(0.05)
+    before = lock.remaining
+    anna.take(name, lease=600, renew=False)
+    assert lock.remaining > before
+    assert lock.info().remaining > before
+
+
+@pytest.mark.eager
+def test_a_hold_is_renewed_while_anyone_is_in_it_who_wants_that(anna, name):
+    outer = anna.take(name, lease=600, renew=False)
+    inner = anna.take(name)
+
+    def until():
+        return outer.info().until
+
+    first = until()
+    eventually(lambda: until() > first)
+    inner.release()
+
+    def stays():
+        last = until()
+        passed(3 * EAGER)
+        return until() == last
+
+    eventually(stays)
+    assert outer.held
+
+
+def test_a_hold_keeps_the_description_that_it_was_taken_with(anna, name):
+    lock = anna.take(name, description="outer")
+    anna.take(name, description="inner")
+    assert lock.info().description == "outer"
 
 
 def test_entering_after_leaving_is_a_new_hold(anna, name):

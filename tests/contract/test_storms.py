@@ -76,4 +76,4 @@ def test_a_storm_of_cancels_leaves_nothing_behind(actor, carl, using, name, burd
         after.release()
         assert in_line(using, each) == 0
     eventually(lambda: not holdings._withdrawals._pending)
-    assert not [key for key, _ in holdings._holds if key[1] in names]
+    assert not [hold for hold in holdings.all() if hold.lease.name in names]

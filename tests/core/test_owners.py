@@ -64,7 +64,7 @@ def test_a_hold_entered_often_keeps_no_account_of_it():
     with Lock("stock") as lock:
         for _ in range(50):
             lock.acquire()
-        assert len(holdings.hold(("default", "stock"), lock._current_owner).lives) == 1
+        assert len(holdings.hold(("default", "stock"), lock._current_owner).levels) == 1
         for _ in range(50):
             lock.release()
 

@@ -36,6 +36,7 @@ LAYERS = [
     ["news"],
     ["keeper"],
     ["wish"],
+    ["reentry", "held_locks"],
     ["holdings"],
     ["bodies", "decorating", "transactions", "terms"],
     ["lock"],

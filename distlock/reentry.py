@@ -1,0 +1,55 @@
+"""Entering again what this process holds already: what the backend is asked before."""
+
+from __future__ import annotations
+
+from distlock.clock import clock
+from distlock.exceptions import LockError
+from distlock.hold import BROKEN, Hold
+from distlock.keeper import Keeper
+from distlock.wish import Wish
+
+
+def must_ask(hold: Hold, wish: Wish) -> bool:
+    """Return whether the backend is to be asked before the hold is entered again.
+
+    LockError if more is asked for than entering again can give: nothing is dropped without a word.
+    """
+    if wish.lease is not None and wish.lease > hold.lease.duration:
+        # Two lengths in one hold would not be safe: a shorter renewal that was given up may be
+        # carried out after a longer one.
+        raise LockError(
+            f"lease={wish.lease:g}: lock {hold.lease.name!r} is held already, with a lease of"
+            f" {hold.lease.duration:g} s, which cannot become longer when the lock is entered again"
+        )
+    return hold.portable or _is_short(hold, wish)
+
+
+def confirm(hold: Hold, wish: Wish, keeper: Keeper, deadline: float | None) -> str | None:
+    """Ask for a hold, and let it run for as long as is wished; why it is gone, or None.
+
+    LockUnavailable if the backend cannot be asked, LockError if the hold cannot be renewed now.
+    """
+    if not _is_short(hold, wish):
+        return hold.ask(deadline)
+    sent_at = clock()
+    lease = hold.renewal(wish.level.at_least)
+    answer = hold.backend.renew([lease], deadline).get(lease.nonce)
+    if answer is None:
+        raise LockError(
+            f"lock {lease.name!r} is held already, and cannot be renewed for"
+            f" lease={wish.lease} and at_least={wish.level.at_least:g} inside a transaction that"
+            " has locked its row"
+        )
+    if not answer:
+        return hold.why_gone(deadline) if hold.portable else BROKEN
+    keeper.renewed(hold, sent_at)
+    return None
+
+
+def _is_short(hold: Hold, wish: Wish) -> bool:
+    """Return whether the hold may end before the wish allows, if its holder dies."""
+    if not hold.backend.supports_lease:
+        return False
+    if not wish.level.renews and (wish.lease or 0.0) > hold.lease.remaining:
+        return True
+    return wish.level.at_least > hold.at_least and wish.level.at_least > hold.lease.duration
