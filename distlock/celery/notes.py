@@ -51,13 +51,16 @@ class Ticket:
 class Note:
     """What is noted on the message of the task ``task_id``.
 
-    What follows ``ticket`` is added by the worker that received the message: the nonces of the
-    claims that are made for this very delivery, on the running lock and on the queueing lock, so
-    that whoever sees its process die can take them back; and whether the worker sends events.
+    The task has been put off so many times because its lock was ``busy``, and so many times in a
+    row because that was ``unavailable``. What follows ``ticket`` is added by the worker that
+    received the message: the nonces of the claims that are made for this very delivery, on the
+    running lock and on the queueing lock, so that whoever sees its process die can take them back;
+    and whether the worker sends events.
     """
 
     task_id: str
     busy: int = 0
+    unavailable: int = 0
     ticket: Ticket | None = None
     claim: str | None = None
     queueing_claim: str | None = None

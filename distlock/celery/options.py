@@ -20,6 +20,7 @@ from distlock.waits import checked_callback, checked_seconds
 Template = str | Callable[..., str]
 
 OnBusy = Literal["raise", "retry", "skip", "wait"]
+OnUnavailable = Literal["raise", "retry"]
 Until = Literal["started", "finished"]
 OnQueued = Literal["raise", "return"]
 Terminate = Literal["terminate"]
@@ -41,6 +42,10 @@ class Options:
       after which the task fails with LockTimeout. Its own retries are not counted among these.
     - ``busy_timeout``: for "wait", the longest wait; the task then fails with LockTimeout.
     - ``busy_result``: for "skip", the result of a task that was left undone.
+    - ``on_unavailable``: what becomes of a task whose lock cannot be asked for: "retry" queues it
+      again, after the same pauses as a busy one, "raise" fails with LockUnavailable.
+    - ``unavailable_timeout``: for "retry", the longest sum of these pauses in an outage; the task
+      then fails with LockUnavailable. Its own retries are not counted among these, either.
     - ``lease``, ``at_least``: as of ``Lock``.
     - ``on_lost``: as of ``Lock``; or "terminate", which raises LockLost inside the task.
     - ``using``: the alias of the backend in the DISTLOCK setting.
@@ -63,6 +68,8 @@ class Options:
     busy_delay: float = 1.0
     busy_delay_max: float = 60.0
     busy_limit: int | None = 100
+    on_unavailable: OnUnavailable = "retry"
+    unavailable_timeout: float = 600.0
     lease: float | None = None
     at_least: float | None = None
     on_lost: OnLost | Terminate | None = None
@@ -77,9 +84,12 @@ class Options:
         for option in ("lock", "queueing_lock"):
             _checked_template(option, getattr(self, option))
         _checked_choice("on_busy", self.on_busy, get_args(OnBusy))
+        _checked_choice("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
         _checked_choice("until", self.until, get_args(Until))
         _checked_choice("on_queued", self.on_queued, get_args(OnQueued))
-        for option in ("busy_timeout", "busy_delay", "busy_delay_max", "queueing_ttl"):
+        for option in ("busy_timeout", "busy_delay", "busy_delay_max", "unavailable_timeout") + (
+            "queueing_ttl",
+        ):
             checked_seconds(option, getattr(self, option))
         for option in ("lease", "at_least"):
             if getattr(self, option) is not None:
@@ -116,9 +126,11 @@ class Options:
     @property
     def longest_delay(self) -> float:
         """The pauses of all times together, infinite without a limit."""
-        if self.busy_limit is None:
-            return float("inf")
-        return sum(self.delay(times) for times in range(1, self.busy_limit + 1))
+        return float("inf") if self.busy_limit is None else self.delays(self.busy_limit)
+
+    def delays(self, times: int) -> float:
+        """Return the pauses of so many times together."""
+        return sum(self.delay(each) for each in range(1, times + 1))
 
 
 #: The names of all options.
@@ -127,7 +139,7 @@ NAMES = tuple(field.name for field in fields(Options))
 #: The options that say more of a lock, by the option that gives its name.
 OF_LOCK = {
     "lock": ("on_busy", "busy_result", "busy_timeout", "busy_delay", "busy_delay_max")
-    + ("busy_limit", "lease", "at_least", "on_lost"),
+    + ("busy_limit", "on_unavailable", "unavailable_timeout", "lease", "at_least", "on_lost"),
     "queueing_lock": ("until", "on_queued", "queueing_ttl", "queueing_using"),
 }
 

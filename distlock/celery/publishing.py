@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -57,6 +58,8 @@ def publish(
         # The task itself, queued anew; its place is not to be disputed.
         if run is not None:
             run.hand_over()
+            if run.lock is not None:  # it has run, and is tried again for a reason of its own
+                note = replace(note, busy=0, unavailable=0)
         note = note.republished(_again(task, task_id, note.ticket, options))
     elif task.queueing_name is not None:
         try:

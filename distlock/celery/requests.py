@@ -121,6 +121,7 @@ class _Watching:
 
     def __init__(self, task_id: str) -> None:
         self.task_id = task_id
+        self.lock = None
         self.republished = False
 
     def replaced_by(self, task: Any, args: Any, kwargs: Any) -> None:

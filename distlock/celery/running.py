@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
 
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry
 
 from distlock.activity import activity
 from distlock.celery import queueing
@@ -41,6 +42,13 @@ class DeliveryLock(Lock):
         return replace(wish, claim=replace(wish.claim, nonce=self._claim))
 
 
+class NotQueued(Reject, Ignore):  # type: ignore[misc]
+    """A task that was to be put off could not be queued again.
+
+    To Celery it is a Reject; ``autoretry_for`` lets only those pass that are an Ignore.
+    """
+
+
 class Run:
     """What goes on between the moment a worker calls a task and the moment the task returns.
 
@@ -52,6 +60,7 @@ class Run:
         self.request = request
         self.task_id: str | None = request.id if request is not None else None
         self.lock: Lock | None = None
+        self.begun = False  # whether the lock has been asked for
         self.republished = False  # whether the task has been queued anew from within this run
         self._note = Note.read(request.headers, request.id) if request is not None else None
         self._kept: queueing.Kept | None = None
@@ -60,19 +69,18 @@ class Run:
     def __str__(self) -> str:
         return f"{self.task.name}[{self.task_id}]" if self.task_id else f"{self.task.name}()"
 
-    def perform(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], body: Callable[[], Any]
-    ) -> Any:
-        """Run the body under the task's lock; returns its result, or that of a skipped task.
+    def perform(self, run: Callable[[], Any]) -> Any:
+        """Run what runs the task :meth:`under_lock`; returns its result, or that of a skipped task.
 
-        Raises what the body raises, Retry for a busy task that has been queued again, LockTimeout
-        for one that has not, LockLost if the lock was lost, LockUnavailable if it cannot be asked.
+        Raises what the body raises, Retry for a task that has been queued again because its lock
+        was busy or could not be asked for, LockTimeout or LockUnavailable for one that has not,
+        LockLost if the lock was lost.
         """
         outer = innermost.set(self)
         ended_by: BaseException | None = None
         try:
             with activity(f"Celery task {self}"):
-                return self._perform(args, kwargs, body)
+                return run()
         except BaseException as error:
             ended_by = error
             raise
@@ -80,13 +88,13 @@ class Run:
             innermost.reset(outer)
             self._leave_queue(ended_by)
 
-    def _perform(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], body: Callable[[], Any]
-    ) -> Any:
+    def under_lock(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+        """Take the task's lock, call the body, leave the lock; see perform()."""
+        self.begun = True
         options = self.task.locking
         if self.task.lock_name is None:
             self._start()
-            return body()
+            return body(*args, **kwargs)
         with ExitStack() as around:
             on_lost = options.on_lost
             if on_lost == TERMINATE:
@@ -98,7 +106,7 @@ class Run:
                 terms["at_least"] = options.at_least
             claim = self._note.claim if self._note else None
             lock = DeliveryLock(self.task.lock_name(args, kwargs), claim=claim, **terms)
-            return self._under(lock, body)
+            return self._under(lock, partial(body, *args, **kwargs))
 
     def _under(self, lock: Lock, body: Callable[[], Any]) -> Any:
         """Run the body while the lock is held, and leave it, wherever an interrupt comes.
@@ -109,8 +117,12 @@ class Run:
         outside = lock.held  # by a task that runs this one in place
         entered = False
         try:
-            if not self._taken(lock):
-                return self.task.locking.busy_result
+            try:
+                if not self._taken(lock):
+                    return self.task.locking.busy_result
+            except LockUnavailable as error:
+                self._missed(lock, error)
+                raise
             entered = True
             self.lock = lock
             self._told(lock)
@@ -159,7 +171,7 @@ class Run:
         if lock.acquire(blocking=False):
             return True
         if options.on_busy == "retry":
-            self._put_off(self._busy(lock))
+            self._put_off_busy(self._busy(lock))
         if options.on_busy == "raise":
             raise LockTimeout(self._busy(lock))
         self._skip(lock)
@@ -181,14 +193,33 @@ class Run:
                 holder += f" (token {info.token})"
         return f"lock {lock.name!r} on {lock.using!r} is held by {holder}{since}"
 
-    def _put_off(self, reason: str) -> None:
-        """Queue the task again and say so to Celery; LockTimeout after the last time."""
-        options, request = self.task.locking, self.request
-        times = (self._note.busy if self._note else 0) + 1
-        if options.busy_limit is not None and times > options.busy_limit:
+    def _put_off_busy(self, reason: str) -> NoReturn:
+        """Queue a busy task again and say so to Celery; LockTimeout after the last time."""
+        limit = self.task.locking.busy_limit
+        note = self._note or Note(self.request.id)
+        times = note.busy + 1
+        if limit is not None and times > limit:
             raise LockTimeout(f"{reason}, each of {times} times that the task was to start")
-        countdown = options.delay(times) * random.uniform(0.5, 1.0)
-        note = replace(self._note or Note(request.id), busy=times)
+        self._event("task-busy", reason=reason, times=times)
+        self._put_off(LockTimeout(reason), times, replace(note, busy=times, unavailable=0))
+
+    def _missed(self, lock: Lock, error: LockUnavailable) -> None:
+        """Queue a task again whose lock could not be asked for, unless it is to fail now."""
+        options = self.task.locking
+        if options.on_unavailable == "raise" or not self._requeueable:
+            return
+        note = self._note or Note(self.request.id)
+        times = note.unavailable + 1
+        if options.delays(times) > options.unavailable_timeout:
+            return
+        reason = f"lock {lock.name!r} on {lock.using!r} cannot be asked for: {error}"
+        self._event("task-unavailable", reason=reason, times=times)
+        self._put_off(LockUnavailable(reason), times, replace(note, unavailable=times))
+
+    def _put_off(self, reason: LockError, times: int, note: Note) -> NoReturn:
+        """Queue the task again, for the n-th time for this reason, and say so to Celery."""
+        request = self.request
+        countdown = self.task.locking.delay(times) * random.uniform(0.5, 1.0)
         again = self.task.signature_from_request(
             request,
             countdown=countdown,
@@ -196,14 +227,13 @@ class Run:
             headers={**(request.headers or {}), HEADER: note.header()},
         )
         logger.info("Task %s is put off for %.1f s: %s", self, countdown, reason)
-        self._event("task-busy", reason=reason, times=times)
         try:
             # As a child of its own its result would live on in a reference cycle, until the garbage
             # collector unsubscribes from it: anywhere, under gevent even where nothing may block.
             again.apply_async(add_to_parent=False)
         except Exception as error:  # as Task.retry() does; unless the broker still has the message
-            raise Reject(error, requeue=bool(self.task.acks_late)) from error
-        raise Retry(reason, exc=LockTimeout(reason), when=countdown, sig=again)
+            raise NotQueued(error, requeue=bool(self.task.acks_late)) from error
+        raise Retry(str(reason), exc=reason, when=countdown, sig=again)
 
     def _skip(self, lock: Lock) -> None:
         reason = self._busy(lock)

@@ -22,6 +22,7 @@ from distlock.celery.options import (
     OF_LOCK,
     OnBusy,
     OnQueued,
+    OnUnavailable,
     Options,
     Template,
     Terminate,
@@ -57,6 +58,8 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
     #: how the two locks are named for a call; None where there is no such lock
     lock_name: ClassVar[CallName | None] = None
     queueing_name: ClassVar[CallName | None] = None
+
+    _autoretried: Callable[..., Any] | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -97,12 +100,29 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
         """Run the task under its lock."""
         request = self.request_stack.top
         if request is None or request.called_directly or request._protected:
-            body: Callable[[], Any] = partial(super().__call__, *args, **kwargs)
-            return Run(self, None).perform(args, kwargs, body)
+            run = Run(self, None)
+            return run.perform(partial(run.under_lock, super().__call__, *args, **kwargs))
         # Celery's own __call__ would put an empty request above the one that the worker has made.
         request._protected = 1
         request.distlock_ran = True
-        return Run(self, request).perform(args, kwargs, partial(self.run, *args, **kwargs))
+        run = Run(self, request)
+        if self._autoretried is not None:
+            return run.perform(partial(self.run, *args, **kwargs))
+        return run.perform(partial(run.under_lock, self.run, *args, **kwargs))
+
+    @property
+    def _orig_run(self) -> Callable[..., Any]:
+        """What Celery's ``autoretry_for`` wraps and calls: the body, and the lock around it."""
+        if self._autoretried is None:
+            raise AttributeError("_orig_run")  # so Celery sees that nothing is wrapped yet
+        run = innermost.get()
+        if run is None or run.task is not self or run.begun:
+            return self._autoretried
+        return partial(run.under_lock, self._autoretried)
+
+    @_orig_run.setter
+    def _orig_run(self, body: Callable[..., Any]) -> None:
+        self._autoretried = body
 
     def apply_async(
         self, args: Any = None, kwargs: Any = None, task_id: str | None = None, **options: Any
@@ -164,6 +184,8 @@ def locked_task(
     busy_delay: float = ...,
     busy_delay_max: float = ...,
     busy_limit: int | None = ...,
+    on_unavailable: OnUnavailable = ...,
+    unavailable_timeout: float = ...,
     lease: float | None = ...,
     at_least: float | None = ...,
     on_lost: OnLost | Terminate | None = ...,
@@ -189,6 +211,8 @@ def locked_task(
     busy_delay: float = ...,
     busy_delay_max: float = ...,
     busy_limit: int | None = ...,
+    on_unavailable: OnUnavailable = ...,
+    unavailable_timeout: float = ...,
     lease: float | None = ...,
     at_least: float | None = ...,
     on_lost: OnLost | Terminate | None = ...,

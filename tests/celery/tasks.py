@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 
+from distlock import LockTimeout, LockUnavailable
 from distlock.celery import LockedTask, locked_task
 from locksite.demo.models import Entry
 from tests.celery.app import app
@@ -145,7 +146,7 @@ def tasks_of(using):
         return act(self, key)
 
     @task("both_late", lock="{key}", queueing_lock="{key}", busy_delay=0.05, busy_delay_max=0.2,
-          acks_late=True, shadow_name=breakable)  # fmt: skip
+          acks_late=True, shadow_name=breakable, autoretry_for=(Exception,))  # fmt: skip
     def both_late(self, key):
         return act(self, key)
 
@@ -186,6 +187,41 @@ OF = {using: tasks_of(using) for using in BACKENDS}
 @locked_task(name="fragile.long", lock="{key}", using=FRAGILE, lease=600, bind=True)
 def fragile_long(self, key):
     return act(self, key)
+
+
+def on_fragile(name, **options):
+    """Make a task that says how often it was retried, by a lock that cannot always be asked for."""
+
+    def body(self, key):
+        return act(self, key, retries=self.request.retries)
+
+    pauses = {"busy_delay": 0.1, "busy_delay_max": 0.5}
+    return locked_task(
+        name=f"fragile.{name}", lock="{key}", using=FRAGILE, bind=True, **pauses, **options
+    )(body)
+
+
+fragile_retry = on_fragile("retry", max_retries=0)
+fragile_briefly = on_fragile("briefly", unavailable_timeout=0.35)
+fragile_auto = on_fragile(
+    "auto",
+    on_unavailable="raise",
+    autoretry_for=(LockUnavailable,),
+    retry_kwargs={"max_retries": 1000, "countdown": 0.1},
+)
+
+
+@locked_task(
+    name="mariadb.refuse_auto",
+    lock="{key}",
+    using="mariadb",
+    on_busy="raise",
+    autoretry_for=(LockTimeout,),
+    retry_kwargs={"max_retries": 1000, "countdown": 0.1},
+    bind=True,
+)
+def refuse_auto(self, key):
+    return act(self, key, retries=self.request.retries)
 
 
 @locked_task(name="patient.alone", lock="{key}", using=PATIENT, bind=True)

@@ -13,6 +13,8 @@ WRONG = [
     (ValueError, {"lock": " a"}, r"lock=' a': name must not begin or end with space, got ' a'"),
     (ValueError, {"queueing_lock": "a" * 560}, "queueing_lock='a+': name must have at most 564"),
     (ValueError, {"lock": "a", "on_busy": "later"}, "on_busy must be one of .*, not 'later'"),
+    (ValueError, {"lock": "a", "on_unavailable": "x"}, "on_unavailable must be one of .*, not 'x'"),
+    (ValueError, {"lock": "a", "unavailable_timeout": 0}, "unavailable_timeout must be .*, got 0"),
     (ValueError, {"lock": "a", "busy_timeout": 0}, "busy_timeout must be .* greater than 0, got 0"),
     (TypeError, {"lock": "a", "busy_delay": "1"}, "busy_delay must be a number .*, not '1'"),
     (ValueError, {"lock": "a", "busy_delay": 90}, "busy_delay must not be longer .* 90"),

@@ -8,12 +8,20 @@ import pytest
 from celery.exceptions import WorkerLostError
 from django.test import override_settings
 
-from distlock import Lock, locks
+from distlock import Lock, LockUnavailable, locks
 from distlock.lease import State
 from tests.celery.conftest import LEASE
 from tests.celery.stage import cue, heard
-from tests.celery.tasks import FRAGILE, OF, PATIENT
-from tests.celery.tasks import fragile_long as long
+from tests.celery.tasks import (
+    FRAGILE,
+    OF,
+    PATIENT,
+    fragile_auto,
+    fragile_briefly,
+    fragile_long,
+    fragile_retry,
+    refuse_auto,
+)
 from tests.celery.tasks import patient as patient_task
 from tests.celery.test_queueing import until
 from tests.databases import ALIASES, moved
@@ -77,6 +85,51 @@ def test_a_busy_task_keeps_its_place_while_that_cannot_be_asked_for(worker, prox
     assert first.get(timeout=LIMIT) == key
 
 
+def begin(task, key, worker):
+    """Have the worker begin with a task; return its result when it has tried once."""
+    result = task.apply_async((key,), queue=worker.queue)
+    until(lambda: result.state != "PENDING")
+    return result
+
+
+def test_a_task_whose_lock_cannot_be_asked_for_is_put_off(worker, proxy, key):
+    proxy.refuse()
+    result = begin(fragile_retry, key, worker)
+    assert result.state == "RETRY"
+    proxy.heal()
+    assert heard(f"{key}:started")["retries"] == 0
+    cue(f"{key}:end")
+    assert result.get(timeout=LIMIT) == key
+
+
+def test_a_task_is_put_off_for_so_long_and_fails_then(worker, proxy, key):
+    proxy.refuse()
+    result = begin(fragile_briefly, key, worker)
+    with pytest.raises(LockUnavailable):
+        result.get(timeout=LIMIT)
+    assert worker.log.count(f"{result.id}] is put off") == 2  # for 0.1 s, then for 0.2 s
+
+
+def test_celery_retries_a_task_whose_lock_cannot_be_asked_for(worker, proxy, key):
+    proxy.refuse()
+    result = begin(fragile_auto, key, worker)
+    assert result.state == "RETRY"
+    proxy.heal()
+    assert heard(f"{key}:started")["retries"] > 0
+    cue(f"{key}:end")
+    assert result.get(timeout=LIMIT) == key
+
+
+def test_celery_retries_a_task_whose_lock_is_busy(worker, key):
+    with Lock(key, using="mariadb"):
+        result = begin(refuse_auto, key, worker)
+        assert result.state == "RETRY"
+    assert heard(f"{key}:started")["retries"] > 0
+    cue(f"{key}:end")
+    assert result.get(timeout=LIMIT) == key
+    assert locks["mariadb"].inspect(key).state is State.FREE
+
+
 def kill(task, key, worker):
     """Kill the process that runs the task once it has begun."""
     result = task.apply_async((key,), queue=worker.queue)
@@ -94,7 +147,7 @@ def test_a_lock_in_zookeeper_is_freed_before_the_session_of_a_killed_process_end
 
 @pytest.mark.slow
 def test_what_a_killed_process_held_is_freed_after_a_long_outage(worker, proxy, key):
-    result = long.apply_async((key,), queue=worker.queue)
+    result = fragile_long.apply_async((key,), queue=worker.queue)
     pid = heard(f"{key}:started")["pid"]
     proxy.refuse()
     os.kill(pid, signal.SIGKILL)
