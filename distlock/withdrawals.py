@@ -7,17 +7,21 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from weakref import ref
 
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
 from distlock.exceptions import LockError
 from distlock.lease import Claim
 from distlock.threads import start
+from distlock.watchdog import watchdog
 
 logger = logging.getLogger("distlock")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-
+#: Seconds after a withdrawal at which it is repeated, where a request can be under way for long: a
+#: server notices after these that a client is gone, and a network sends again for that long.
+_AGAIN = (2.5, 30.0, 120.0)
 
 #: Leaves a lock, by a deadline; raises a LockError if the backend cannot be asked.
 Leave = Callable[[float], object]
@@ -26,7 +30,8 @@ Leave = Callable[[float], object]
 class Withdrawals:
     """Claims to take back, by nonce, on one thread that lives while there are any.
 
-    A claim is tried until the backend has answered or the lease it may have got has ended.
+    A claim is tried until the backend has answered or the lease it may have got has ended. Where
+    a request may arrive late, it is tried again later: the answer was of before that.
     """
 
     def __init__(self) -> None:
@@ -36,7 +41,17 @@ class Withdrawals:
 
     def add(self, backend: BaseBackend, claim: Claim, leave: Leave | None = None) -> None:
         """Take the claim back soon, in the way of ``leave``, without making the caller wait."""
-        leave = leave or partial(backend.withdraw, claim)
+        if leave is None and backend.may_be_late:
+            for seconds in _AGAIN:
+                if seconds < claim.duration:
+                    watchdog.add(seconds, partial(self._add_again, ref(backend), claim))
+        self._add(backend, claim, leave or partial(backend.withdraw, claim))
+
+    def _add_again(self, backend: ref[BaseBackend], claim: Claim) -> None:
+        if known := backend():
+            self._add(known, claim, partial(known.withdraw, claim))
+
+    def _add(self, backend: BaseBackend, claim: Claim, leave: Leave) -> None:
         with self._mutex:
             self._pending[claim.nonce] = (backend, claim, leave, clock() + claim.duration)
             if self._thread is not None and self._thread.is_alive():

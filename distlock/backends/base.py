@@ -64,6 +64,9 @@ class BaseBackend(ABC):
     #: whether a hold goes on when the process that took it has ended, until its time is over
     keeps_beyond_process: ClassVar[bool] = True
 
+    #: whether a request may reach the backend long after it was given up
+    may_be_late: bool = False
+
     #: pauses between two looks at a lock that is waited for, in seconds
     first_pause: ClassVar[float] = 0.005
     longest_pause: ClassVar[float] = 0.25

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from django.db import connections
@@ -52,6 +53,21 @@ class TestOnce:
         result = run("sweep")
         assert result.out == "default: 0 expired, 0 removed\n"
         assert (result.code, "'wrong' could not be asked" in result.err) == (1, True)
+
+    def test_goes_on_when_one_has_no_answer_in_time(
+        self, settings, backend_settings, run, abandoned
+    ):
+        settings.DISTLOCK = {
+            **backend_settings("sqlite", OPTIONS={"timeout": 0.5}),
+            **backend_settings("local", alias="second"),
+        }
+        abandoned("stock")
+        with closing(connections[ALIASES["sqlite"]].copy()) as other, other.cursor() as cursor:
+            cursor.execute("BEGIN IMMEDIATE")
+            result = run("sweep")
+        assert result.out == "second: 0 expired, 0 removed\n"
+        assert (result.code, "'default' could not be asked" in result.err) == (1, True)
+        locks.close_all()
 
 
 class TestAgainAndAgain:

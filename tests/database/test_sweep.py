@@ -1,16 +1,19 @@
 """Sweeping clears what has ended and what has long been free, and nothing else."""
 
 import threading
+from contextlib import closing, contextmanager
 
 import pytest
 from django.db import connections, transaction
 
+from distlock import LockUnavailable
 from distlock.lease import State
 from distlock.models import DatabaseLock
 from tests.database.conftest import SERVERS
 from tests.database.counting import statements
 from tests.database.speaking import claim, eventually, someone
 from tests.database.test_renewal import grant_many
+from tests.databases import ALIASES
 
 pytestmark = pytest.mark.once
 
@@ -163,3 +166,23 @@ def test_several_sweeps_at_once_count_each_row_once(backend, sql, kind, name):
     connections.close_all()
     assert errors == []
     assert sum(counts) == 1000
+
+
+@contextmanager
+def written_by_another(database):
+    """Keep everyone from freeing what has ended."""
+    with closing(connections[database].copy()) as connection, connection.cursor() as cursor:
+        cursor.execute("BEGIN IMMEDIATE" if connection.vendor == "sqlite" else "BEGIN")
+        cursor.execute("UPDATE database_lock SET description = 'edited'")
+        yield
+        cursor.execute("ROLLBACK")
+
+
+def test_a_sweep_that_has_no_answer_in_time_says_so(make, kind, sql, name):
+    backend = make(timeout=0.5)
+    backend.try_acquire(claim(name))
+    age(sql, kind, 2)
+    with written_by_another(ALIASES[kind]), pytest.raises(LockUnavailable):
+        backend.sweep()
+    backend.sweep()
+    assert backend.inspect(name).state is State.FREE

@@ -3,6 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost, LockTimeout, LockUnavailable
+from distlock.holdings import holdings
 from tests.children import say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed, waits
@@ -306,4 +307,21 @@ def test_a_take_whose_answers_never_come_is_taken_back(actor, proxy, who, name):
         lock.acquire(blocking=False)
     assert lock.held is False
     proxy.heal()
+    assert actor("process").lock(name).acquire(timeout=PATIENCE)
+
+
+# A request that arrives late
+
+
+@pytest.mark.parametrize("answer_limit", [2])
+def test_a_take_that_arrives_after_it_was_given_up_is_taken_back(actor, proxy, name):
+    """It was withdrawn before the server got it, which then grants the lock to nobody."""
+    actor("thread").tries(name)
+    late = proxy.delay(b"INSERT INTO database_lock")
+    with pytest.raises(LockUnavailable):
+        actor("thread").lock(name, lease=900).acquire(blocking=False)
+    assert late.kept_back.is_set()
+    eventually(lambda: not holdings._withdrawals._pending)
+    late.end()
+    passed(1)  # it arrives
     assert actor("process").lock(name).acquire(timeout=PATIENCE)

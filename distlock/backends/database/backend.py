@@ -91,6 +91,7 @@ class DatabaseBackend(BaseBackend):
         self._access = Access(self.pool, self._direct, self.dialect_for)
         self._transactions = Transactions(self._access, self.dialect_for)
         vendor = vendor_of(self.database)
+        self.may_be_late = vendor != "sqlite"
         native = native_for(vendor) if self.wait != "poll" else None
         self._room: Room | None = None
         if native:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from distlock.backends.database.access import Access
 from distlock.backends.database.batches import SIZE, around_locked
 from distlock.backends.database.dialects.base import Dialect
+from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.statements import Statement
 from distlock.lease import Swept
 
@@ -22,7 +23,16 @@ def sweep(access: Access, keep: float) -> Swept:
 
     A removed row begins again with the server's time as its token. So a row stays whose token is
     ahead of that, because the server's clock was once, and ``keep`` seconds longer.
+
+    LockUnavailable if the database does not answer; what was cleared by then stays so.
     """
+    try:
+        return _sweep(access, keep)
+    except StatementFailed as failed:
+        raise access.unavailable(failed) from failed.__cause__
+
+
+def _sweep(access: Access, keep: float) -> Swept:
     expired = _clear_all(
         access,
         lambda dialect, after: dialect.ended(after, SIZE),
