@@ -8,7 +8,6 @@ import pytest
 
 from distlock import Lock, locks
 from distlock.backends.database.waiting.proof import Proof
-from distlock.backends.database.waiting.rows import Glance
 from distlock.backends.database.waiting.waiter import Waiter
 from distlock.clock import clock
 from distlock.lease import Claim, Owner
@@ -92,6 +91,26 @@ def test_a_holder_that_had_to_wait_is_killed(actor, engine, name):
     assert waiting.result(PATIENCE)
 
 
+def test_a_waiter_that_is_killed_just_before_its_turn(actor, engine, name):
+    """The server may not have noticed, and call it: the next one does not wait out its lease."""
+    first, holder, killed = actor("thread").take(name), actor(), actor()
+    lock = holder.lock(name)
+    got = lock.start("acquire")
+    engine.reaches_line(1)
+    first.release()
+    assert got.result(PATIENCE)
+    killed.lock(name, lease=3600).start("acquire")
+    engine.reaches_waiting(1)
+    behind = actor("thread").lock(name)
+    waiting = behind.start("acquire")
+    engine.reaches_waiting(2)
+    killed.child.signal(signal.SIGKILL)
+    lock.release()
+    killed.end()
+    assert waiting.result(PATIENCE)
+    behind.verify()
+
+
 def test_a_hold_that_is_broken(actor, engine, using, name):
     """The one who holds the lock was waited for natively, and does not know yet."""
     first, second = actor("thread").take(name), actor().lock(name, lease=60)
@@ -147,14 +166,3 @@ def test_one_at_rest_between_two_questions_is_not_taken_for_lost(using, name, sa
     for _ in range(3):
         room.lookout._consider(waiter, None, None, clock())
     assert bool(hung_up) is same_question
-
-
-def test_who_is_seen_to_have_the_lock_may_have_got_it_after_us(using, name):
-    """Our own grant may have ended before its answer came: the lease is counted from the asking."""
-    claim = Claim(name, Owner("key", "host", 1, "thread"), 6.0)
-    room = locks[using]._room
-    waiter = Waiter(room, claim, None, Proof(room.rows, claim))
-    seen_at = clock() + 1
-    waiter.seen_well(seen_at, Glance(name, "other", 7, 5.0))
-    assert waiter._granted_after(8) == seen_at
-    assert waiter._granted_after(6) == waiter.since

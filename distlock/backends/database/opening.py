@@ -35,7 +35,7 @@ _MYSQL = (
 # whatever the defaults of the database and of the role are.
 _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
-    " SET lock_timeout = '{0}s'; SET synchronous_commit = 'on'"
+    " SET lock_timeout = '1s'; SET synchronous_commit = 'on'"
 )
 _POSTGRESQL_EVERY_TIME = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
@@ -82,8 +82,7 @@ def open_session(
         if pooled:
             before = _POSTGRESQL_EVERY_TIME
         else:
-            # A time limit for locks would end the waits for native ones, too.
-            set_up = _POSTGRESQL_ONCE.format(0 if blocking else 1)
+            set_up = _POSTGRESQL_ONCE
     session = arrived(limit, lambda: _opened(Session, wrapper, set_up, limit))
     session.before = before
     return session

@@ -123,10 +123,7 @@ class Lookout:
         if place is None or not place.waits(waiter):
             return
         waiter.why = why
-        try:
-            place.call_out(waiter, self._room.pool.run)
-        except StatementFailed:
-            place.hang_up()
+        place.call_out(waiter, self._room.pool.run)
 
     # Looking
 
@@ -148,35 +145,42 @@ class Lookout:
         self._trouble_since = None
         for waiter in waiters:
             row = rows.get(waiter.claim.name)
-            in_the_way = sessions.get(waiter.place.ident) if waiter.place else None
-            self._consider(waiter, row, in_the_way, sent_at)
+            session = sessions.get(waiter.place.ident) if waiter.place else None
+            self._consider(waiter, row, session, sent_at)
 
-    def _sessions(self, waiters: list[Waiter], until: float) -> dict[int, bool]:
+    def _sessions(self, waiters: list[Waiter], until: float) -> dict[int, tuple[bool, bool]]:
         idents = [waiter.place.ident for waiter in waiters if waiter.place]
         if not idents:
             return {}
         answer = self._room.pool.run(self._room.native.sessions(idents), until)
-        return {int(ident): bool(in_the_way) for ident, in_the_way in answer.rows}
+        return {int(ident): (bool(way), bool(front)) for ident, way, front in answer.rows}
 
     def _consider(
-        self, waiter: Waiter, row: Glance | None, in_the_way: bool | None, sent_at: float
+        self,
+        waiter: Waiter,
+        row: Glance | None,
+        session: tuple[bool, bool] | None,
+        sent_at: float,
     ) -> None:
         if not waiter.blocked_since(sent_at):
             waiter.missed = 0
             return
-        if in_the_way is None:
+        if session is None:
             waiter.missed += 1
             if waiter.missed >= _MISSES and (place := waiter.place):
                 place.hang_up()  # it does not know yet that the server has lost it
             return
-        held_by_other = row is not None and not row.open_to(waiter.claim)
-        waiter.seen_well(sent_at, row if held_by_other else None)
+        waiter.seen_well(sent_at, held=row is not None and not row.open_to(waiter.claim))
+        in_the_way, front_writes = session
         longest = self._room.native.longest_wait
-        if row is None or row.is_held_by(waiter.claim) or row.untaken_for(_GRACE):
+        untaken = row is None or row.untaken_for(_GRACE)
+        # Who takes the lock just now is not seen in the row before its commit is done, which may
+        # take long where that waits for a standby.
+        if (untaken and not front_writes) or (row is not None and row.is_held_by(waiter.claim)):
             self._call(waiter, Why.TAKE)
         elif in_the_way or (longest is not None and sent_at - waiter.since > longest):
             self._call(waiter, Why.REJOIN)
-        elif row.remaining < _LONGEST_PERIOD:
+        elif row is not None and row.remaining < _LONGEST_PERIOD:
             self._look_again_at(sent_at + max(row.remaining, -_GRACE) + _GRACE)
 
     def _trouble(self, failed: StatementFailed, until: float) -> None:

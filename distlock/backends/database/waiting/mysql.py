@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Answer, Statement
 from distlock.backends.database.waiting.native import Native, digest
 
 #: Seconds. A wait without end is an error in MariaDB, and this is one for people.
@@ -20,23 +20,24 @@ _DIGITS = 60
 class MySQL(Native):
     """``GET_LOCK``. Its names are shared by all databases of a server, hence the digest of both."""
 
-    entered = "@distlock_native = 1"
-
     def key(self, database: str, name: str) -> str:
         return f"'dl:{digest(database, name).hex()[:_DIGITS]}'"
 
     def set_up(self) -> Statement:
         # Only MariaDB limits these statements, and reads this comment.
         return Statement(
-            "SET @distlock_native = 0 /*M!, max_statement_time = 0 */; SELECT CONNECTION_ID()"
+            "SET @distlock = 1 /*M!, max_statement_time = 0 */; SELECT CONNECTION_ID()"
         )
 
     def is_free(self, key: str) -> str:
         return f"IS_FREE_LOCK({key}) = 1"
 
     def enter(self, key: str) -> str:
-        # NULL when it was called out: an answer and no error, so the next statement runs as well.
-        return f"SET @distlock_native = GET_LOCK({key}, {_FOR_EVER})"
+        return f"SELECT GET_LOCK({key}, {_FOR_EVER})"
+
+    def entered(self, answer: Answer) -> bool:
+        # NULL when it was called out: an answer, and no error.
+        return [str(got) for (got,) in answer.rows] == ["1"]
 
     def has_entered(self, key: str) -> Statement:
         return Statement(f"SELECT COALESCE(IS_USED_LOCK({key}) = CONNECTION_ID(), 0)")
@@ -77,7 +78,7 @@ class MySQL(Native):
     def sessions(self, idents: Collection[int]) -> Statement:
         marks = ", ".join(["%s"] * len(idents))
         return Statement(
-            f"SELECT id, 0 FROM information_schema.processlist WHERE id IN ({marks})"
+            f"SELECT id, 0, 0 FROM information_schema.processlist WHERE id IN ({marks})"
             " AND command NOT IN ('Sleep', 'Killed')",
             tuple(idents),
         )

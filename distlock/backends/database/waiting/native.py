@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import ClassVar
 
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Answer, Statement
 
 
 @functools.lru_cache(maxsize=1024)
@@ -42,8 +42,9 @@ class Native(ABC):
     def enter(self, key: str) -> str:
         """Return the statement that waits for the native lock."""
 
-    #: a condition, for the statement that follows enter(): the native lock was got
-    entered: ClassVar[str] = "TRUE"
+    @abstractmethod
+    def entered(self, answer: Answer) -> bool:
+        """Read the answer to enter(): whether the native lock was got."""
 
     @abstractmethod
     def has_entered(self, key: str) -> Statement:
@@ -53,12 +54,9 @@ class Native(ABC):
     def leave(self, key: str) -> str:
         """Return the statement that gives the native lock to the next one."""
 
-    def queue(self, key: str, take: Statement) -> Statement:
-        """Return one packet that waits for the native lock, and then takes the row.
-
-        ``take`` is what a dialect says for the latter if :attr:`entered`.
-        """
-        return self.then(self.enter(key), take)
+    def take(self, take: Statement) -> Statement:
+        """Return what a dialect says to take a row as a session can do it that has been set up."""
+        return take
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         """Return one packet that frees the row, and gives the native lock to the next one.
@@ -78,7 +76,11 @@ class Native(ABC):
 
     @abstractmethod
     def sessions(self, idents: Collection[int]) -> Statement:
-        """Return those sessions that run something, and whether each is in someone's way (0, 1)."""
+        """Return those sessions that run something, and two more things of each (0 or 1).
+
+        These are whether it is in someone's way, and whether the one that has the native lock for
+        which it waits is writing just now.
+        """
 
     @abstractmethod
     def signed(self, mark: str, first: str) -> Statement:

@@ -46,24 +46,37 @@ class Place:
         return self.native.key(str(self.session.settings.get("NAME") or ""), name)
 
     def run(self, statement: Statement) -> Answer:
-        """Run a statement that answers at once."""
+        """Run a statement that answers at once. Nobody calls it out."""
         self._settle()
         return self.session.run(statement, self.limit)
 
-    def queue(self, name: str, take: Statement, waiter: object, sign: str = "") -> Answer:
-        """Wait for the native lock of ``name``, then run ``take``, which goes by ``entered``.
+    def take(self, statement: Statement) -> Answer:
+        """Run what takes a row, in the words of a dialect. Nobody calls it out."""
+        self._settle()
+        return self.session.exchange(self.native.take(statement), self.limit)[-1]
 
-        ``sign`` is a comment that others can read meanwhile. find_out() tells whether the native
-        lock was got. A ``waiter`` that was called out is answered without it, or raises Cancelled.
+    def wait(self, name: str, waiter: object, sign: str = "") -> None:
+        """Wait for the native lock of ``name``; ``key`` tells afterwards whether it was got.
+
+        Nothing is written meanwhile, so a session whose client has died takes nothing. ``sign`` is
+        a comment that others can read. A ``waiter`` that was called out comes back without the
+        native lock, or raises Cancelled, with or without it.
         """
         self._settle()
         self.last_name, self.last_key = name, self.key_of(name)
-        packet = self.native.queue(self.last_key, take)
+        enter = Statement(f"{sign}{self.native.enter(self.last_key)}")
         self._asked_at, self._waiting = clock(), waiter
         try:
-            return self.session.exchange(packet._replace(sql=sign + packet.sql), None)[-1]
+            answer = self.session.exchange(enter, None)[-1]
+        except StatementFailed:
+            self._waiting = None
+            if self.session.usable:
+                self._find_out()
+            raise
         finally:
             self._waiting = None
+        if self.native.entered(answer):
+            self.key = self.last_key
 
     def run_later(
         self, statement: Statement, seconds: float, waiter: object, sign: str = ""
@@ -82,21 +95,16 @@ class Place:
         finally:
             self._waiting = None
 
-    def entered(self) -> None:
-        """Note that the native lock that was waited for is ours."""
-        self.key = self.last_key
-
-    def find_out(self) -> None:
+    def _find_out(self) -> None:
         """Ask whether the native lock that was waited for is ours; hangs up if that is not told."""
-        if not self.last_key:
-            return
+        assert self.last_key is not None
         try:
             answer = self.run(self.native.has_entered(self.last_key))
         except StatementFailed:
             self.hang_up()  # it could be entered twice, and left once
             raise
         if answer.rows[0][0]:
-            self.entered()
+            self.key = self.last_key
 
     def leave(self, free: Statement | None = None, limit: float | None = None) -> Answer | None:
         """Run ``free``, if any, and give the native lock to the next; the answer to ``free``.
@@ -119,17 +127,22 @@ class Place:
     def call_out(self, waiter: object, run: Callable[[Statement], object]) -> bool:
         """End the wait of ``waiter`` through ``run``, on another session; False if it has ended.
 
-        One that has been called before and does not come is hung up on. MariaDB, called between two
-        statements of a packet, may announce an answer that it does not give.
+        Only statements that write nothing are ended: a commit that is kept from waiting for its
+        standby is told as a success. One that has been called before and does not come is hung up
+        on. MariaDB, called between two statements of a packet, may announce an answer that it does
+        not give.
         """
         with self._calling:
             if self._waiting is not waiter:
                 return False
             self._called_at = self._called_at or clock()
-            if clock() - self._called_at < _DEAF:
-                run(self.native.call_out(self.ident))
-            else:
+            if clock() - self._called_at >= _DEAF:
                 self.hang_up()
+                return True
+            try:
+                run(self.native.call_out(self.ident))
+            except StatementFailed:
+                self.hang_up()  # the call may come at any time, and end what it was not meant for
             return True
 
     def hang_up(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from distlock.backends.database.dialects.postgresql import PostgreSQL as Dialect
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Answer, Statement
 from distlock.backends.database.waiting.native import Native, digest
 from distlock.backends.database.waiting.prepared import Prepared
 
@@ -58,8 +58,7 @@ class PostgreSQL(Native):
     """Session-level advisory locks, numbered by 64 bits.
 
     A statement that waits holds a snapshot, which VACUUM cannot look past and for which
-    CREATE INDEX CONCURRENTLY waits. It holds no lock on any table, because what follows in the same
-    packet is not looked at before it is done.
+    CREATE INDEX CONCURRENTLY waits. It holds no lock on any table.
     """
 
     longest_wait = 600.0
@@ -74,7 +73,10 @@ class PostgreSQL(Native):
         return f"pg_try_advisory_xact_lock({key})"
 
     def enter(self, key: str) -> str:
-        return f"SELECT pg_advisory_lock({key})"
+        return f"SET LOCAL lock_timeout = 0; SELECT pg_advisory_lock({key})"
+
+    def entered(self, answer: Answer) -> bool:
+        return True  # or it would have been an error
 
     def has_entered(self, key: str) -> Statement:
         # A session of ours has no other.
@@ -86,8 +88,8 @@ class PostgreSQL(Native):
     def leave(self, key: str) -> str:
         return f"SELECT pg_advisory_unlock({key})"
 
-    def queue(self, key: str, take: Statement) -> Statement:
-        return self.then(self.enter(key), _TAKE.run(take.named))
+    def take(self, take: Statement) -> Statement:
+        return _TAKE.run(take.named)
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         return _FREE_AND_LEAVE.run({**free.named, "key": int(key)})
@@ -117,13 +119,18 @@ class PostgreSQL(Native):
         )
 
     def sessions(self, idents: Collection[int]) -> Statement:
-        # Whoever runs a statement has a virtual transaction; another waits for it to end.
+        # Whoever runs a statement has a virtual transaction; another waits for it to end. Whoever
+        # has written has a transaction id until its commit is done, standbys included.
         return Statement(
-            "WITH locks AS MATERIALIZED (SELECT pid, granted, virtualxid FROM pg_locks"
-            " WHERE locktype = 'virtualxid')"
-            " SELECT own.pid, MAX(CASE WHEN other.pid IS NULL THEN 0 ELSE 1 END)"
-            " FROM locks own LEFT JOIN locks other"
-            " ON other.virtualxid = own.virtualxid AND NOT other.granted"
-            " WHERE own.granted AND own.pid = ANY(%s) GROUP BY own.pid",
+            "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks"
+            " WHERE locktype IN ('virtualxid', 'advisory', 'transactionid'))"
+            " SELECT pid, EXISTS (SELECT FROM locks other"
+            " WHERE other.virtualxid = own.virtualxid AND NOT other.granted)::int,"
+            " EXISTS (SELECT FROM locks mine"
+            " JOIN locks first USING (locktype, database, classid, objid, objsubid)"
+            " JOIN locks writes ON writes.pid = first.pid"
+            " WHERE mine.pid = own.pid AND mine.locktype = 'advisory' AND NOT mine.granted"
+            " AND first.granted AND writes.locktype = 'transactionid' AND writes.granted)::int"
+            " FROM locks own WHERE locktype = 'virtualxid' AND granted AND pid = ANY(%s)",
             (list(idents),),
         )

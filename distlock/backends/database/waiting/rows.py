@@ -66,26 +66,6 @@ class Rows:
         database = connections[self.pool.database].settings_dict.get("NAME")
         return self.native.key(str(database or ""), name)
 
-    def queue(self, place: Place, claim: Claim, waiter: object, sign: str = "") -> int | None:
-        """Wait for the native lock, then take the row; the token, or None.
-
-        ``sign`` tells others who waits. The place knows afterwards whether it has the native lock,
-        also if this raises.
-        """
-        dialect = _dialect(place.session)
-        taking = dialect.taking(claim, self.native.entered)
-        try:
-            token = dialect.granted(claim, place.queue(claim.name, taking, waiter, sign))
-        except errors.StatementFailed:
-            if place.session.usable:
-                place.find_out()
-            raise
-        if token is not None:
-            place.entered()
-        else:
-            place.find_out()
-        return token
-
     def take(
         self, claim: Claim, *, politely: bool = False, deadline: float | None = None
     ) -> int | None:
@@ -108,7 +88,7 @@ class Rows:
     def take_at(self, place: Place, claim: Claim) -> int | None:
         """Take the row, from the session of one who waits; the token, or None."""
         dialect = _dialect(place.session)
-        return dialect.granted(claim, place.run(dialect.taking(claim)))
+        return dialect.granted(claim, place.take(dialect.taking(claim)))
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, Glance]:
         """Look at the rows of some locks, by name."""

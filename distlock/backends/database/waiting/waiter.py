@@ -13,7 +13,6 @@ from distlock.backends.database import errors
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.waiting.promise import Promise
 from distlock.backends.database.waiting.proof import Proof
-from distlock.backends.database.waiting.rows import Glance
 from distlock.backends.database.waiting.sign import sign
 from distlock.clock import clock
 from distlock.exceptions import LockError, LockUnavailable
@@ -32,7 +31,7 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
 _RETRY_PAUSE = 0.1
 
 #: Seconds after which a server has noticed that a client is gone: one that said so, and one that
-#: did not, see the settings of the sessions. Until then it may grant what nobody waits for.
+#: did not, see the settings of the sessions. Until then it may carry out what it was asked.
 _NOTICED = (2.5, 30.0)
 
 #: A server that restarts, a network that breaks, an operator who cancels what takes long.
@@ -61,10 +60,9 @@ class Waiter(Promise):
         self.since = self._began  # it stands in the queue
         self.why: Why | None = None  # it was called out
         self.missed = 0  # how often the server did not know of its question
-        self._seen = (0.0, 0)  # when someone else was seen to have the lock, and that one's token
         self._trouble_since: float | None = None
         self._begun = False
-        self._adrift = False  # a session that was given up may still stand in the queue
+        self._adrift = False  # a grant whose answer was lost may still come
         self._bell = threading.Lock()
         self._bell.acquire()
 
@@ -98,15 +96,14 @@ class Waiter(Promise):
         place = self.place
         return place is not None and place.waits(self, moment)
 
-    def seen_well(self, sent_at: float, holder: Glance | None) -> None:
+    def seen_well(self, sent_at: float, *, held: bool) -> None:
         """Note that by a look sent at ``sent_at`` all was well with the wait.
 
-        ``holder`` is who has the lock, if it is another one.
+        ``held`` says that someone else has the lock.
         """
         self._heard()
         self.missed = 0
-        if holder is not None:
-            self._seen = (sent_at, holder.token)
+        if held:
             self._proof.held_at = sent_at
 
     def _heard(self) -> None:
@@ -147,9 +144,7 @@ class Waiter(Promise):
             return
         if place.key is None:
             self.since = clock()
-            token = self.room.rows.queue(place, self.claim, self, self._sign(place))
-            if token is not None:
-                return self._deliver(token, self._granted_after(token))
+            place.wait(self.claim.name, self, self._sign(place))
         if place.key is not None:
             self._wait_at_the_head(place)
         elif self.why is None:
@@ -157,18 +152,22 @@ class Waiter(Promise):
 
     def _take(self) -> bool:
         """Take the lock if the row says that it can be taken, whoever has the native one."""
+        assert self.place is not None
         sent_at = clock()
-        if self.place is not None:
+        try:
             token = self.room.rows.take_at(self.place, self.claim)
-        else:
-            token = self.room.rows.take(self.claim)
+        except errors.StatementFailed as failed:
+            self._adrift = self._adrift or failed.sent
+            raise
         self._heard()
         if token is not None:
             self._deliver(token, sent_at)
         return token is not None
 
     def _wait_at_the_head(self, place: Place) -> None:
-        """Wait for a holder who has no native lock to wake us with: look at the row."""
+        """Take the lock; if its holder has no native lock to wake us with, look at the row."""
+        if self.over or self._take():
+            return
         began, pause = clock(), 0.0
         while not self.over:
             sent_at = clock()
@@ -209,14 +208,6 @@ class Waiter(Promise):
         elif self.for_loop:
             watchdog.add(lease.duration, self.abandon)
 
-    def _granted_after(self, token: int) -> float:
-        """Return a moment after which the queue's grant was made, the later the better.
-
-        Who was seen to have the lock may have got it after us, if our answer was long in coming.
-        """
-        seen_at, older = self._seen
-        return max(seen_at, self.since) if token > older else self.since
-
     def _sign(self, place: Place) -> str:
         key, first = place.key_of(self.claim.name), place.key is not None
         return sign(key, self.claim, clock() - self._began, first=first)
@@ -244,7 +235,6 @@ class Waiter(Promise):
         place = self.place
         if place is not None and not place.usable:
             self.place = None
-            self._adrift = self._adrift or failed.sent
             place.close()
         if isinstance(failed, errors.Cancelled) and self.why is not None:
             return
