@@ -92,6 +92,11 @@ class Proxy:
             listener.close()
         self.cut()
 
+    def lead_to(self, port: int) -> None:
+        """Close all connections, and lead new ones to another server on this machine."""
+        self._target = (HOST, port)
+        self.cut()
+
     def drop_requests(self) -> None:
         """Swallow what clients send until `heal`."""
         with self._lock:

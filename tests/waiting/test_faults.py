@@ -135,6 +135,7 @@ def test_a_deadline_passes_in_time_while_the_server_hangs(
 ):
     future = actor("thread").lock(name).start("acquire", timeout=3)
     engine.reaches_line(1)
+    passed(0.5)  # the server has said by then who has the lock
     began = clock()
     server(kind).pause()
     assert future.result(PATIENCE) is False

@@ -23,7 +23,7 @@ def test_eight_processes_are_served_in_the_order_they_came(actor, engine, name):
         tokens.append(lock.token)
         assert sum(future.done() for _, future in line) == len(tokens)
         lock.release()
-    assert tokens == [before + place for place in range(1, 9)]
+    assert [before, *tokens] == sorted({before, *tokens})
     engine.reaches_line(0)
 
 

@@ -149,7 +149,7 @@ def test_a_named_owner_is_let_in_past_the_native_lock(actor, engine, name):
     adopted = actor().lock(name, owner="order-42")
     token = waiting.token  # before a renewal can tell of the loss
     assert adopted.acquire(timeout=PATIENCE)
-    assert adopted.token == token + 1
+    assert adopted.token > token
 
 
 @pytest.mark.parametrize("same_question", [True, False])

@@ -77,6 +77,13 @@ class Cancelled(StatementFailed):
     usable = True
 
 
+class NotReplicated(Cancelled):
+    """The commit was kept from waiting for the synchronous standby, which may not have it.
+
+    PostgreSQL tells that as a success, with a warning: after a failover it may never have been.
+    """
+
+
 class NoTable(StatementFailed):
     """The table of the locks has not been made yet."""
 

@@ -32,15 +32,16 @@ _MYSQL = (
     " sql_mode = 'STRICT_TRANS_TABLES'"
 )
 # A grant must not be told before it is on disk, and on the synchronous standby if there is one,
-# whatever the defaults of the database and of the role are.
+# whatever the defaults of the database and of the role are. Warnings: see notices.py.
 _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
-    " SET lock_timeout = '1s'; SET synchronous_commit = 'on'"
+    " SET lock_timeout = '1s'; SET synchronous_commit = 'on'; SET client_min_messages = 'warning'"
 )
 _POSTGRESQL_EVERY_TIME = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
     "SET LOCAL lock_timeout = '1s'",
     "SET LOCAL synchronous_commit = 'on'",
+    "SET LOCAL client_min_messages = 'warning'",
 )
 
 

@@ -29,6 +29,7 @@ from typing import Any
 from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
+from distlock.backends.database.notices import listen
 from distlock.backends.database.statements import Answer, Statement
 from distlock.backends.database.wire import wire_for
 from distlock.watchdog import watchdog
@@ -85,6 +86,7 @@ class Session(Runner):
         self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
         self.ident = _server_id(wrapper)
         self._wire = wire_for(wrapper)
+        self._notices = listen(wrapper)
         self._closing = threading.Lock()
         # A descriptor of our own: the driver may close its own at any time, and the number would
         # then belong to another socket just when we shut it down. It is none of Python's sockets,
@@ -101,10 +103,10 @@ class Session(Runner):
         if self.before:
             statement = statement._replace(sql="; ".join((*self.before, statement.sql)))
         if self._fd < 0 or limit is None:
-            return super().run_all(statement, limit)[len(self.before) :]
+            return self._proven(super().run_all(statement, limit)[len(self.before) :])
         watch = watchdog.add(limit, self._overrun)
         try:
-            return super().run_all(statement, limit)[len(self.before) :]
+            return self._proven(super().run_all(statement, limit)[len(self.before) :])
         finally:
             if not watchdog.call_off(watch):
                 self.usable = False
@@ -115,7 +117,7 @@ class Session(Runner):
             return self.run_all(statement, limit)
         watch = None if limit is None else watchdog.add(limit, self._overrun)
         try:
-            return self._wire.exchange(statement)
+            return self._proven(self._wire.exchange(statement))
         except self.wrapper.Database.Error as error:
             raise self._failed(error, limit) from error
         except BaseException:
@@ -124,6 +126,11 @@ class Session(Runner):
         finally:
             if watch is not None and not watchdog.call_off(watch):
                 self.usable = False
+
+    def _proven(self, answers: list[Answer]) -> list[Answer]:
+        if self._notices.unreplicated():
+            raise errors.NotReplicated("its commit may not have reached the synchronous standby")
+        return answers
 
     def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
         if self._overran:

@@ -160,9 +160,11 @@ class Waiter(Promise):
             self._adrift = self._adrift or failed.sent
             raise
         self._heard()
-        if token is not None:
-            self._deliver(token, sent_at)
-        return token is not None
+        if token is None:
+            self._proof.held_at = sent_at
+            return False
+        self._deliver(token, sent_at)
+        return True
 
     def _wait_at_the_head(self, place: Place) -> None:
         """Take the lock; if its holder has no native lock to wake us with, look at the row."""
