@@ -108,7 +108,7 @@ def postgresql() -> Iterator[PostgreSQL]:
 
 @pytest.fixture(scope="session")
 def zookeeper() -> Iterator[ZooKeeper]:
-    with ZooKeeper() as server:
+    with ZooKeeper(stallable=True) as server:
         yield server
 
 

@@ -23,7 +23,7 @@ class ZooKeeper(Server):
     ``properties`` are lines of ``zoo.cfg`` that differ from those below. Every
     ``containers_checked_every`` milliseconds it removes containers that have become empty; not
     while a test looks at them, unless told so. ``peers`` gives for each number of the ensemble the
-    ports for followers and for elections.
+    ports for followers and for elections. The disk of a ``stallable`` one can stand still.
     """
 
     name = "zookeeper"
@@ -35,13 +35,14 @@ class ZooKeeper(Server):
         containers_checked_every: int = 3_600_000,
         number: int = 1,
         peers: Mapping[int, tuple[int, int]] | None = None,
+        stallable: bool = False,
     ) -> None:
         super().__init__()
         self._containers_checked_every = containers_checked_every
         self._number = number
         self._peers = peers or {}
         self._properties = dict(properties or {})
-        self.disk = Disk(self.folder)
+        self._disks = [Disk(self.folder)] if stallable else []
 
     @property
     def url(self) -> str:
@@ -79,7 +80,7 @@ class ZooKeeper(Server):
 
     def command(self) -> list[str]:
         return [
-            *self.disk.prefix(),
+            *(word for disk in self._disks for word in disk.prefix()),
             program("java"),
             "-Xmx256m",
             "-XX:+UseSerialGC",
@@ -97,8 +98,18 @@ class ZooKeeper(Server):
         # A server that is about to start may accept a connection and then forget it.
         return "\nMode: " in self.four_letters("srvr", timeout=1)
 
+    def stall_disk(self) -> None:
+        """Let its disk keep nothing that is written until `resume_disk`."""
+        (disk,) = self._disks  # it has to be made for that: see `stallable`
+        disk.stall()
+
+    def resume_disk(self) -> None:
+        """Let its disk keep what has been written meanwhile, and what will be."""
+        for disk in self._disks:
+            disk.go_on()
+
     def heal(self) -> None:
-        self.disk.go_on()
+        self.resume_disk()
         super().heal()
 
     def four_letters(self, word: str, timeout: float = 10) -> str:
@@ -122,20 +133,29 @@ def stalled_disks(servers: Iterable[ZooKeeper]) -> Iterator[None]:
     """
     servers = list(servers)
     for server in servers:
-        server.disk.stall()
+        server.stall_disk()
     try:
         yield
     finally:
         for server in servers:
-            server.disk.go_on()
+            server.resume_disk()
 
 
 class Ensemble:
     """Several ZooKeeper servers that are one service."""
 
-    def __init__(self, size: int = 3, properties: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        size: int = 3,
+        properties: Mapping[str, str] | None = None,
+        *,
+        stallable: bool = False,
+    ) -> None:
         peers = {number: (free_port(), free_port()) for number in range(1, size + 1)}
-        self.members = [ZooKeeper(properties, number=number, peers=peers) for number in peers]
+        self.members = [
+            ZooKeeper(properties, number=number, peers=peers, stallable=stallable)
+            for number in peers
+        ]
 
     @property
     def hosts(self) -> str:
@@ -170,7 +190,7 @@ class Ensemble:
         for member in stopped:
             member.launch()
         for member in self.members:
-            member.disk.go_on()
+            member.resume_disk()
             member.resume()
             member.await_answer()
 

@@ -29,7 +29,7 @@ def root():
 @pytest.fixture(scope="session")
 def ensemble():
     """Three servers that are one service."""
-    with Ensemble(3) as servers:
+    with Ensemble(3, stallable=True) as servers:
         yield servers
 
 
