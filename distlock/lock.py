@@ -216,9 +216,11 @@ class Lock:
         the next holder sees all of it. ``using`` is the database of the transaction; it must be
         the one that the locks live in, which is the default.
 
-        Raises LockLost, with everything rolled back, if the lock was lost before the commit;
-        LockError if a transaction is open already; NotSupported where the backend cannot give it.
+        Raises LockLost, with everything rolled back, if the lock was lost before the commit. Before
+        the lock is taken or waited for: LockError if a transaction is open already, NotSupported
+        where the backend cannot give it.
         """
+        self._backend.check_atomic(using, self._hold.lease if self.held else None)
         if not self.acquire():
             raise LockTimeout(self._busy())
         try:

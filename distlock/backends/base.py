@@ -208,13 +208,24 @@ class BaseBackend(ABC):
     def sweep(self) -> Swept:
         """Clear what nobody will clear any more; trusts nothing but the end of the lease."""
 
-    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
-        """Return a transaction that commits only while ``lease`` is the current hold."""
+    def check_atomic(self, using: str | None, lease: Lease | None) -> None:
+        """Raise what atomic() has to refuse, before a lock is taken for it; connects to nothing.
+
+        ``lease`` is what the caller holds already, if anything: it may be in atomic() of that.
+        """
         raise NotSupported(
             f"DISTLOCK[{self.alias!r}]: {type(self).__name__} keeps its locks outside the database,"
             " so it cannot tie a transaction to one. Give the protected rows a fencing token"
             " (distlock.fencing.FencedModel) or use a lock of the database backend."
         )
+
+    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
+        """Return a transaction that commits only while ``lease`` is the current hold.
+
+        Raises what check_atomic() raises.
+        """
+        self.check_atomic(using, lease)
+        raise NotImplementedError
 
     def prepare(self, deadline: float | None = None) -> bool:
         """Make what locks need, if it is missing; return whether it is certainly there now.

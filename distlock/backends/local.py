@@ -17,9 +17,9 @@ from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.backends.base import BaseBackend
-from distlock.backends.durable import durable
+from distlock.backends.durable import check_durable, durable
 from distlock.clock import clock
-from distlock.exceptions import LockLost
+from distlock.exceptions import LockLost, LockUnavailable
 from distlock.lease import Claim, Lease, LockInfo, State, Swept
 from distlock.owners import is_kept, is_named, kept
 
@@ -134,6 +134,11 @@ class LocalBackend(BaseBackend):
                 if not held.committing:
                     self._free(held.claim)
                     break
+            if deadline is not None and clock() >= deadline:
+                raise LockUnavailable(
+                    f"lock {name!r} on {self.alias!r}: its holder is committing a transaction under"
+                    " it, which lasts for longer than the time limit"
+                )
             # No condition variable, which an interrupt could leave without the mutex.
             time.sleep(_COMMIT_PAUSE)
         lease = Lease(held.claim, held.token, held.expires_at)
@@ -148,10 +153,14 @@ class LocalBackend(BaseBackend):
                 del self._held[name]
             return Swept(expired=len(ended))
 
+    def check_atomic(self, using: str | None, lease: Lease | None) -> None:
+        if lease is None or lease.nonce not in self._inside:
+            check_durable(using or DEFAULT_DB_ALIAS)
+
     @contextmanager
     def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
         database = using or DEFAULT_DB_ALIAS
-        inside: set[str] = self._of_thread.__dict__.setdefault("inside", set())
+        inside = self._inside
         if lease.nonce in inside:
             with transaction.atomic(database):
                 yield
@@ -173,6 +182,11 @@ class LocalBackend(BaseBackend):
                 obj=f"DISTLOCK[{self.alias!r}]",
                 id="distlock.W001",
             )
+
+    @property
+    def _inside(self) -> set[str]:
+        inside: set[str] = self._of_thread.__dict__.setdefault("inside", set())
+        return inside
 
     def _set_committing(self, lease: Lease, committing: bool) -> None:
         with self._mutex:

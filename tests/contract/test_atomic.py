@@ -3,9 +3,10 @@
 import pytest
 from django.contrib.auth.models import Group
 from django.db import connections, transaction
+from django.utils.connection import ConnectionDoesNotExist
 
 from distlock import Lock, LockError, LockLost, NotSupported, locks
-from tests.contract.actors import PATIENCE
+from tests.contract.actors import BRIEF, PATIENCE
 from tests.contract.watch import eventually, steadily
 from tests.databases import ALIASES
 
@@ -136,6 +137,61 @@ def test_inside_a_transaction_it_is_refused_before_anything_runs(refused, lock, 
         raise AssertionError("the body ran")
     assert not lock.held
     assert not lock.locked()
+
+
+def test_what_must_be_refused_is_refused_before_the_lock_is_waited_for(
+    backend, using, carl, told, name, database
+):
+    carl.take(name)
+    lock = Lock(name, using=using, timeout=BRIEF)
+    error = LockError if backend.supports_atomic else NotSupported
+    with (
+        transaction.atomic(using=database),
+        pytest.raises(error, match="transaction"),
+        lock.atomic(),
+    ):
+        raise AssertionError("the body ran")
+    assert told.words(name) == ["acquired"]  # that of carl
+
+
+def test_what_must_be_refused_is_refused_before_the_lock_is_taken(
+    backend, using, told, name, database
+):
+    error = LockError if backend.supports_atomic else NotSupported
+    with (
+        transaction.atomic(using=database),
+        pytest.raises(error, match="transaction"),
+        Lock(name, using=using).atomic(),
+    ):
+        raise AssertionError("the body ran")
+    assert not told.words(name)
+
+
+def test_without_autocommit_it_is_refused_before_the_lock_is_taken(
+    refused, lock, told, name, database
+):
+    if refused:
+        return
+    connection = connections[database]
+    connection.set_autocommit(False)
+    try:
+        with pytest.raises(LockError, match="autocommit"), lock.atomic():
+            raise AssertionError("the body ran")
+    finally:
+        connection.rollback()
+        connection.set_autocommit(True)
+    assert not told.words(name)
+
+
+def test_a_database_without_the_lock_is_refused_before_the_lock_is_taken(
+    refused, kind, lock, told, name, database
+):
+    if refused:
+        return
+    wrong = "nowhere" if kind == "local" else "memory"
+    with pytest.raises((NotSupported, ConnectionDoesNotExist), match=wrong), lock.atomic(wrong):
+        raise AssertionError("the body ran")
+    assert not told.words(name)
 
 
 def test_nested_in_itself_it_is_a_savepoint(refused, lock, database):

@@ -13,7 +13,7 @@ from django.db import connections, transaction
 from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import Dialect
 from distlock.backends.database.errors import Conflict, StatementFailed, failure, unavailable
-from distlock.backends.durable import durable
+from distlock.backends.durable import check_durable, durable
 from distlock.exceptions import LockLost, NotSupported
 from distlock.lease import Lease
 
@@ -41,15 +41,21 @@ class Transactions:
         """Return whether a transaction has locked the row of this hold when it began."""
         return nonce in self._locked
 
-    @contextmanager
-    def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
-        """See BaseBackend.atomic()."""
+    def check(self, using: str | None, lease: Lease | None) -> None:
+        """See BaseBackend.check_atomic()."""
         if using not in (None, self.database):
             raise NotSupported(
                 f"atomic(using={using!r}): the lock lives in the database {self.database!r}, and"
                 " only a transaction there can be tied to it"
             )
-        inside: set[str] = self._of_thread.__dict__.setdefault("inside", set())
+        if lease is None or lease.nonce not in self._inside:
+            check_durable(self.database)
+
+    @contextmanager
+    def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
+        """See BaseBackend.atomic()."""
+        self.check(using, lease)
+        inside = self._inside
         if lease.nonce in inside:
             with transaction.atomic(self.database):
                 yield
@@ -70,6 +76,11 @@ class Transactions:
                 self._guard(connection, self._dialect_for(connection), lease)
             elif not self._is_held(lease):
                 raise _lost(lease)
+
+    @property
+    def _inside(self) -> set[str]:
+        inside: set[str] = self._of_thread.__dict__.setdefault("inside", set())
+        return inside
 
     def _begin(self, lease: Lease, connection: Any, stack: ExitStack, *, late: bool) -> None:
         for attempt in range(1, _ATTEMPTS + 1):

@@ -295,6 +295,10 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.sweep()."""
         return sweep(self._access, self.keeps_rows_for)
 
+    def check_atomic(self, using: str | None, lease: Lease | None) -> None:
+        """See BaseBackend.check_atomic()."""
+        self._transactions.check(using, lease)
+
     def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
         """See BaseBackend.atomic(). ``using`` can only be the database that has the lock."""
         return self._transactions.atomic(lease, using)
