@@ -12,7 +12,6 @@ import time
 import uuid
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -23,6 +22,7 @@ from distlock.celery import queueing
 from distlock.celery.current import innermost
 from distlock.celery.notes import HEADER, Note
 from distlock.clock import clock
+from distlock.exceptions import LockError
 from distlock.handler import locks
 from distlock.lease import Claim, Owner
 from distlock.threads import start
@@ -84,36 +84,47 @@ class LockedRequest(Request):  # type: ignore[misc]
     def _clear_now(self) -> None:
         if self.worker_pid is not None and not _await_end(self.worker_pid):
             return  # its leases end by themselves
-        try:
-            for backend, claim in self._claimed():
-                queueing.withdraw_soon(backend, claim, partial(_withdraw, backend, claim))
-            if self._note.ticket is not None and not self._comes_again:
-                queueing.free_soon(self._note.ticket)
-        except Exception:
-            logger.exception("could not free the locks of task %s[%s]", self.name, self.id)
+        for free in (self._free_queueing_lock, self._free_lock):
+            try:
+                free()
+            except Exception:
+                logger.exception("could not free a lock of task %s[%s]", self.name, self.id)
 
-    def _claimed(self) -> list[tuple[BaseBackend, Claim]]:
-        """Return what its process may have been granted under the claim of this delivery."""
-        claimed: list[tuple[BaseBackend, Claim]] = []
-        if self.task.lock_name is not None:
-            name = self.task.lock_name(self._args, self._kwargs)
-            backend = locks[self.task.locking.using]
-            claimed.append((backend, _claim(backend, name, self._claim, self.task.locking.lease)))
+    def _free_queueing_lock(self) -> None:
         ticket = self._note.ticket
         if ticket is not None and not self._comes_again:
-            backend = ticket.backend
-            claimed.append((backend, _claim(backend, ticket.name, self._queueing_claim)))
-        return claimed
+            _withdraw_soon(ticket.backend, ticket.name, self._queueing_claim)
+            queueing.free_soon(ticket)
+
+    def _free_lock(self) -> None:
+        options = self.task.locking
+        if self.task.lock_name is None:
+            return
+        name = self.task.lock_name(self._args, self._kwargs)
+        backend = locks[options.using]
+        if options.at_least is not None:
+            time.sleep(_rest(backend, name, options.at_least))
+        _withdraw_soon(backend, name, self._claim, options.lease)
 
 
-def _claim(backend: BaseBackend, name: str, nonce: str, lease: float | None = None) -> Claim:
-    """Return what is enough of a claim to take it back for as long as it can last."""
-    return Claim(name, Owner("", "", 0, ""), lease or backend.settings.lease, nonce=nonce)
+def _rest(backend: BaseBackend, name: str, at_least: float) -> float:
+    """Return for how many seconds a lock has to stay taken; the longest, if that is not known."""
+    try:
+        held_for = backend.inspect(name).held_for
+    except LockError:
+        held_for = None
+    return max(at_least - (held_for or 0.0), 0.0)
 
 
-def _withdraw(backend: BaseBackend, claim: Claim, deadline: float) -> None:
-    backend.inspect(claim.name, deadline)  # a backend that is not connected withdraws nothing
-    backend.withdraw(claim, deadline)
+def _withdraw_soon(backend: BaseBackend, name: str, nonce: str, lease: float | None = None) -> None:
+    """Take back what a process that has ended may have been granted, for as long as it can last."""
+    claim = Claim(name, Owner("", "", 0, ""), lease or backend.settings.lease, nonce=nonce)
+
+    def withdraw(deadline: float) -> None:
+        backend.inspect(name, deadline)  # a backend that is not connected withdraws nothing
+        backend.withdraw(claim, deadline)
+
+    queueing.withdraw_soon(backend, claim, withdraw)
 
 
 class _Watching:

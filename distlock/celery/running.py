@@ -226,7 +226,8 @@ class Run:
             retries=request.retries,
             headers={**(request.headers or {}), HEADER: note.header()},
         )
-        logger.info("Task %s is put off for %.1f s: %s", self, countdown, reason)
+        level = logging.WARNING if isinstance(reason, LockUnavailable) else logging.INFO
+        logger.log(level, "Task %s is put off for %.1f s: %s", self, countdown, reason)
         try:
             # As a child of its own its result would live on in a reference cycle, until the garbage
             # collector unsubscribes from it: anywhere, under gevent even where nothing may block.

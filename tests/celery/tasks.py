@@ -101,6 +101,11 @@ def tasks_of(using):
     def minute(self, key):
         return "done"
 
+    @task("doomed_minute", lock="{key}", at_least=60,
+          **({"lease": 600} if using == "mariadb" else {}))  # fmt: skip
+    def doomed_minute(self, key):
+        return act(self, key)
+
     @task("doomed", lock="{key}", queueing_lock="{key}", until="finished", on_busy="wait",
           **({"lease": 600} if using == "mariadb" else {}))  # fmt: skip
     def doomed(self, key):

@@ -76,6 +76,17 @@ def test_a_pool_process_is_killed(tasks, key, states):
     until_free(states)
 
 
+@pytest.mark.parametrize("using", ["mariadb"])  # in ZooKeeper it ends with the process
+def test_the_lock_of_a_killed_process_stays_taken_for_at_least_so_long(tasks, key, using, states):
+    for task, name in ((tasks.doomed_minute, f"{key}-minute"), (tasks.doomed, key)):
+        result = task.delay(name)
+        os.kill(heard(f"{name}:started")["pid"], signal.SIGKILL)
+        with pytest.raises(WorkerLostError):
+            result.get(timeout=LIMIT)
+    until_free(states)
+    assert locks[using].inspect(f"{key}-minute").state is State.HELD
+
+
 def test_the_one_who_waits_for_a_killed_process_comes_next(tasks, key):
     tasks.doomed.delay(key)
     first = heard(f"{key}:started")

@@ -143,6 +143,13 @@ def test_a_lock_in_zookeeper_is_freed_before_the_session_of_a_killed_process_end
     kill(patient_task, key, worker)
     until(lambda: locks[PATIENT].inspect(key).state is State.FREE)
     assert time.monotonic() - began < PATIENCE * 0.75
+    # The process that takes the place of the killed one is forked from one that is connected now.
+    names = [f"{key}-{number}" for number in range(2)]
+    results = [patient_task.apply_async((name,), queue=worker.queue) for name in names]
+    for name in names:
+        heard(f"{name}:started")
+        cue(f"{name}:end")
+    assert [result.get(timeout=LIMIT) for result in results] == names
 
 
 @pytest.mark.slow
