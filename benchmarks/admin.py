@@ -42,9 +42,10 @@ HOSTS = 40
 
 INSERT = """
 INSERT INTO database_lock
-    ({lock}, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
+    ({lock}, description, owner, nonce, host, process, thread, token, lease, renews, acquired_at,
+     expires_at)
 SELECT {name}, 'Celery task shop.charge', {digest}, {digest}, {host}, n, 'MainThread',
-       1795221409053272 + n, {since}, {until}
+       1795221409053272 + n, 1800, n % 2 = 0, {since}, {until}
 FROM {numbers}
 """
 WORDS = {

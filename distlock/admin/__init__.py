@@ -1,4 +1,4 @@
-"""Held locks of every backend in Django's admin, and the table of the database backend beside them.
+"""Held locks of every backend in Django's admin.
 
 Registered by the admin's autodiscovery. To see them takes the permission
 ``distlock.view_databaselock``, to break a hold ``distlock.force_release_lock``, and to sweep
@@ -10,10 +10,8 @@ from __future__ import annotations
 from django.contrib import admin
 
 from distlock.admin.held import HeldLockAdmin
-from distlock.admin.table import DatabaseLockAdmin
-from distlock.models import DatabaseLock, HeldLock
+from distlock.models import HeldLock
 
-__all__ = ["DatabaseLockAdmin", "HeldLockAdmin"]
+__all__ = ["HeldLockAdmin"]
 
 admin.site.register(HeldLock, HeldLockAdmin)
-admin.site.register(DatabaseLock, DatabaseLockAdmin)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import django
 from django.contrib import admin, messages
+from django.contrib.admin.utils import unquote
 from django.core.exceptions import ImproperlyConfigured, PermissionDenied
 from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
@@ -42,7 +44,10 @@ VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
 SWEEP = "distlock.sweep_locks"
 
-View = Callable[[HttpRequest], HttpResponse]
+#: What an address says where a silent backend is to be waited for.
+AGAIN = "again"
+
+View = Callable[..., HttpResponse]
 
 
 class HeldLockAdmin(_Base):
@@ -73,15 +78,16 @@ class HeldLockAdmin(_Base):
         return [
             page("", require_safe(self.list_view), "changelist"),
             page("lock/", require_safe(self.lock_view), "lock"),
+            page("<path:object_id>/change/", require_safe(self.logged_view), "change"),
             page("release/", require_POST(self.release_view), "release", RELEASE),
             page("sweep/", require_POST(self.sweep_view), "sweep", SWEEP),
         ]
 
     def _guarded(self, view: View, permission: str) -> View:
-        def guarded(request: HttpRequest) -> HttpResponse:
+        def guarded(request: HttpRequest, **more: str) -> HttpResponse:
             if not (self.has_view_permission(request) and request.user.has_perm(permission)):
                 raise PermissionDenied
-            return view(request)
+            return view(request, **more)
 
         inner = update_wrapper(self.admin_site.admin_view(guarded), view)
         # What is done to locks is done at once, so its trace must not be rolled back either; and
@@ -100,7 +106,8 @@ class HeldLockAdmin(_Base):
             "list",
             title=_("Held locks"),
             query=query,
-            overview=overview(query),
+            overview=overview(query, patient=_again(request)),
+            again=query.url() + ("&" if query.url() != "?" else "") + f"{AGAIN}=1",
             standings=[(standing, LABELS[standing]) for standing in Standing],
             spans=SPANS,
             by_name=query.sorted_by(Order.NAME),
@@ -119,9 +126,18 @@ class HeldLockAdmin(_Base):
             "lock",
             title=_("Lock"),
             subtitle=shortened(name),
-            subject=subject(alias, name),
+            subject=subject(alias, name, patient=_again(request)),
+            again="?" + urlencode({"backend": alias, "name": name, AGAIN: "1"}),
             now=timezone.now(),
         )
+
+    def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
+        """Go to the page about what the admin's log names by backend and name."""
+        alias, _, name = unquote(object_id).partition(":")
+        page = "lock" if name else "changelist"
+        url = reverse(f"admin:distlock_heldlock_{page}", current_app=self.admin_site.name)
+        query = f"?{urlencode({'backend': alias, 'name': name})}" if name else ""
+        return HttpResponseRedirect(url + query)
 
     # Doing
 
@@ -177,6 +193,11 @@ class HeldLockAdmin(_Base):
                 **context,
             },
         )
+
+
+def _again(request: HttpRequest) -> bool:
+    """Return whether someone wants a backend to be waited for that has lately not answered."""
+    return AGAIN in request.GET
 
 
 def _aliases(request: HttpRequest | None = None) -> list[str]:

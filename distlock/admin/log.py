@@ -12,7 +12,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.db import DatabaseError
 from django.utils import translation
 
-from distlock.models import DatabaseLock
+from distlock.models import HeldLock
 from distlock.printable import escaped
 
 logger = logging.getLogger("distlock")
@@ -36,7 +36,7 @@ def log(user: Any, alias: str, name: str, message: str) -> bool:
     try:
         LogEntry.objects.create(
             user_id=user.pk,
-            content_type_id=ContentType.objects.get_for_model(DatabaseLock).pk,
+            content_type_id=_content_type().pk,
             object_id=object_id(alias, name),
             object_repr=_shortened(f"{escaped(name)} ({escaped(alias)})" if name else alias),
             action_flag=CHANGE,
@@ -57,11 +57,16 @@ def in_the_logs_language(message: Any, values: Mapping[str, Any]) -> str:
 def entries(alias: str, name: str) -> Sequence[LogEntry]:
     """Return what was done to a lock, newest first; nothing if the database cannot say."""
     key = object_id(alias, name)
-    found = LogEntry.objects.filter(
-        content_type=ContentType.objects.get_for_model(DatabaseLock), object_id=key
-    ).select_related("user")
+    found = LogEntry.objects.filter(content_type=_content_type(), object_id=key).select_related(
+        "user"
+    )
     # Some databases compare without regard to case.
     return [entry for entry in found[:_MOST_SHOWN] if entry.object_id == key]
+
+
+def _content_type() -> ContentType:
+    # That of the proxy, whose pages the log's links lead to.
+    return ContentType.objects.get_for_model(HeldLock, for_concrete_model=False)
 
 
 def _shortened(text: str) -> str:

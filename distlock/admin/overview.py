@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,8 @@ from distlock.admin.asking import Answer, ask_all
 from distlock.admin.listed import Listed
 from distlock.admin.query import SIZE, Cursor, Query
 from distlock.admin.suspended import own_locks
+from distlock.backends.base import BaseBackend
+from distlock.clock import clock
 from distlock.lease import LockInfo
 from distlock.listing import Counts, Order, Page, Standing, page_of, place_of, sorting_key
 
@@ -19,15 +22,22 @@ class Card:
 
     alias: str
     kind: str
-    counts: Counts | None
+    counts: Counts | None  # None if it does not answer
     problem: str
     milliseconds: float
     note: str = ""  # what the backend says of what it has not read
+    last: Counts | None = None  # what it last said to this process, where it does not answer
+    age: float = 0.0  # seconds since then
 
     @property
     def full(self) -> str:
         """What the backend would call itself in an error."""
         return f"DISTLOCK[{self.alias!r}]"
+
+    @property
+    def can_be_asked_again(self) -> bool:
+        """Whether it may answer if it is asked once more."""
+        return self.counts is None and bool(self.kind)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +70,23 @@ class Overview:
 #: Hosts that are proposed for the filter.
 _MOST_HOSTS = 500
 
+#: What each backend last said to this process, and when by the local clock.
+_last: weakref.WeakKeyDictionary[BaseBackend, tuple[Counts, float]] = weakref.WeakKeyDictionary()
 
-def overview(query: Query) -> Overview:
-    """Ask all backends and return what they say; raises nothing that a backend could cause."""
-    answers = ask_all(
-        query.aliases,
-        lambda backend, deadline: backend.page(query.selection(backend.alias), deadline),
-    )
+
+def overview(query: Query, *, patient: bool = True) -> Overview:
+    """Ask all backends and return what they say; raises nothing that a backend could cause.
+
+    Unless ``patient``, one that has lately not answered is not waited for.
+    """
+
+    def page(backend: BaseBackend, deadline: float) -> Page:
+        asked_at = clock()
+        found = backend.page(query.selection(backend.alias), deadline)
+        _last[backend] = found.counts, asked_at
+        return found
+
+    answers = ask_all(query.aliases, page, patient=patient)
     pages = {alias: _page(answers[alias], query) for alias in query.asked}
     every = sorted(
         (info for page in pages.values() for info in page.locks), key=_sorting(query.order)
@@ -106,6 +126,7 @@ def _listed(info: LockInfo, answer: Answer[Page]) -> Listed | None:
 
 
 def _card(answer: Answer[Page]) -> Card:
+    last = None if answer.value or answer.backend is None else _last.get(answer.backend)
     return Card(
         answer.alias,
         type(answer.backend).__name__.removesuffix("Backend") if answer.backend else "",
@@ -113,6 +134,8 @@ def _card(answer: Answer[Page]) -> Card:
         answer.problem,
         answer.seconds * 1000,
         answer.value.note if answer.value else "",
+        last[0] if last else None,
+        clock() - last[1] if last else 0.0,
     )
 
 

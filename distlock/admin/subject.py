@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from django.contrib.admin.models import LogEntry
@@ -12,6 +12,7 @@ from distlock.admin.listed import Listed
 from distlock.admin.log import entries
 from distlock.admin.meaning import meaning
 from distlock.admin.suspended import own_locks
+from distlock.backends.base import BaseBackend
 from distlock.commands.lines import release_line, show_line
 from distlock.lease import LockInfo
 
@@ -28,6 +29,7 @@ class Subject:
     show_line: str
     release_line: str
     log: Sequence[LogEntry]
+    stored: Mapping[str, str]
 
     @property
     def can_be_released(self) -> bool:
@@ -35,13 +37,19 @@ class Subject:
         return not self.problem and self.listed is not None and self.listed.standing is not None
 
 
-def subject(alias: str, name: str) -> Subject:
-    """Ask for a lock; raises nothing that its backend could cause."""
-    (answer,) = ask_all([alias], lambda backend, deadline: backend.inspect(name, deadline)).values()
+def subject(alias: str, name: str, *, patient: bool = True) -> Subject:
+    """Ask for a lock; raises nothing that its backend could cause. See overview()."""
+
+    def look(backend: BaseBackend, deadline: float) -> tuple[LockInfo, Mapping[str, str]]:
+        return backend.inspect(name, deadline), backend.stored(name, deadline)
+
+    (answer,) = ask_all([alias], look, patient=patient).values()
     listed = None
+    stored: Mapping[str, str] = {}
     if answer.backend is not None:
         if answer.value is not None:
-            listed = Listed.of(answer.value, answer.backend)
+            info, stored = answer.value
+            listed = Listed.of(info, answer.backend)
         elif mine := [info for info in own_locks(alias) if info.name == name]:
             listed = Listed.of(mine[0], answer.backend, suspended=True)
     held = listed is not None and listed.standing is not None
@@ -54,4 +62,5 @@ def subject(alias: str, name: str) -> Subject:
         show_line(LockInfo(name, alias)),
         release_line(listed.info) if listed and held else "",
         entries(alias, name),
+        stored,
     )

@@ -183,6 +183,13 @@ class BaseBackend(ABC):
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """Return what is known of the lock ``name``; a lock never taken is a free one."""
 
+    def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
+        """Return what the backend has stored for a lock, as it is, for people; empty for nothing.
+
+        The default shows nothing: not every backend has more than :meth:`inspect` tells.
+        """
+        return {}
+
     @abstractmethod
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
         """Return, by name, what is held or expired under names that begin with ``prefix``."""

@@ -148,6 +148,22 @@ def test_a_backend_that_is_gone_while_this_process_holds_a_lock_there(
     locks.close_all()
 
 
+# As it is stored
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgresql"])
+def test_the_row_is_shown_as_it_is(backend, look):
+    """Of a free lock, too: who had it last is there."""
+    lock = Lock("invoice:42", description="charging")
+    with lock:
+        row = backend.stored("invoice:42")
+        assert (row["token"], row["description"]) == (str(lock.token), "charging")
+        assert row["nonce"] in look("invoice:42").text
+    assert look("invoice:42").context["subject"].stored["description"] == "charging"
+    assert "charging" in look("invoice:42").text
+    assert "As it is stored" not in look("never taken").text
+
+
 # The command line
 
 

@@ -12,7 +12,7 @@ from distlock import LockLost, LockUnavailable
 from distlock.admin.chosen import MOST, Chosen
 from distlock.handler import locks
 from distlock.lease import State
-from distlock.models import DatabaseLock
+from distlock.models import HeldLock
 
 
 @pytest.fixture
@@ -147,7 +147,9 @@ def test_it_is_written_down_with_owner_token_and_reason(ask, confirm, users, loc
         confirm(ask("one"), "the host is on fire")
     entry = LogEntry.objects.first()
     assert entry.user == users["operator"]
-    assert entry.content_type == ContentType.objects.get_for_model(DatabaseLock)
+    assert entry.content_type == ContentType.objects.get_for_model(
+        HeldLock, for_concrete_model=False
+    )
     assert (entry.object_id, entry.object_repr) == ("default:one", "one (default)")
     assert entry.action_flag == CHANGE
     message = f"Force released: token {token}, owner {owner}. Reason: the host is on fire"

@@ -3,11 +3,10 @@
 from django.contrib.admin import AdminSite
 from django.urls import path
 
-from distlock.admin import DatabaseLockAdmin, HeldLockAdmin
-from distlock.models import DatabaseLock, HeldLock
+from distlock.admin import HeldLockAdmin
+from distlock.models import HeldLock
 
 site = AdminSite("ops")
 site.register(HeldLock, HeldLockAdmin)
-site.register(DatabaseLock, DatabaseLockAdmin)
 
 urlpatterns = [path("ops/", site.urls)]

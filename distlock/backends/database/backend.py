@@ -16,7 +16,7 @@ from distlock.backends.database.atomic import Transactions
 from distlock.backends.database.breaking import break_hold
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.dialects import dialect_for
-from distlock.backends.database.dialects.base import Ask, Dialect, holder
+from distlock.backends.database.dialects.base import COLUMNS, Ask, Dialect, holder
 from distlock.backends.database.direct import Direct
 from distlock.backends.database.first_deploy import make_table
 from distlock.backends.database.lining import Line
@@ -272,6 +272,11 @@ class DatabaseBackend(BaseBackend):
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
         return self._view.inspect(name, deadline)
+
+    def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
+        """See BaseBackend.stored(). It is the row, also of a lock that is free."""
+        row = row_of(self._access, name, deadline)
+        return {} if row is None else dict(zip(COLUMNS, map(str, row), strict=False))
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """See BaseBackend.list()."""

@@ -76,7 +76,7 @@ class _Words:
         by_part = f"renews OR lease <= {SOON_SECONDS / SOON_PART}"
         soon = f"CASE WHEN {by_part} THEN lease * {SOON_PART} ELSE {SOON_SECONDS} END"
         later = dialect.LATER.format(dialect.SECONDS.format(f"({soon})"))
-        self._expiring = f"(NOT ({kept}) AND NOT ({self._expired}) AND expires_at <= {later})"
+        self._expiring = f"(expires_at > {dialect.NOW} AND expires_at <= {later} AND NOT ({kept}))"
         self._held = f"(NOT ({self._expired}) AND NOT {self._expiring})"
 
     def page(self) -> Statement:

@@ -40,10 +40,13 @@
 
   // Refreshing
 
-  const pause = () => 1000 * Number(button.dataset.seconds); // between two looks
+  const seconds = (name) => 1000 * Number(button.dataset[name]); // what the page says, in ms
+  const age = document.getElementById("dl-age");
+  let asOf = performance.timeOrigin; // when what is shown was asked for, by the browser's clock
   let on = false;
   let trouble = "";
   let timer = 0;
+  let refreshing = false;
 
   const pausedBecause = () => {
     if (ticked().length) return button.dataset.pausedTicked;
@@ -51,13 +54,25 @@
     return "";
   };
 
+  const agoInWords = (ms) => {
+    const whole = Math.floor(ms / 1000);
+    if (whole < 60) return age.dataset.secondsAgo.replace("%d", whole);
+    if (whole < 3600) return age.dataset.minutesAgo.replace("%d", Math.floor(whole / 60));
+    return age.dataset.hoursAgo.replace("%d", Math.floor(whole / 3600));
+  };
+
   const showLive = () => {
     if (!button) return;
+    const old = Date.now() - asOf;
     const paused = on ? pausedBecause() : "";
+    const stale = on && !paused && old > seconds("staleSeconds");
     button.setAttribute("aria-pressed", String(on));
-    button.toggleAttribute("data-paused", Boolean(paused || trouble));
+    button.toggleAttribute("data-paused", Boolean(paused || trouble || stale));
+    button.closest(".dl-panel").classList.toggle("dl-stale", stale);
+    age.hidden = old <= seconds("staleSeconds");
+    age.textContent = age.hidden ? "" : agoInWords(old);
     const text = on ? paused || trouble : "";
-    if (note.textContent !== text) note.textContent = text;
+    if (on && note.textContent !== text) note.textContent = text;
   };
 
   const remember = () => {
@@ -81,15 +96,29 @@
     if (active) part.querySelector(active)?.focus({ preventScroll: true });
   };
 
+  // The page as it is now; an error if it does not come in time, however much of it has come.
+  const load = async () => {
+    const address = new URL(window.location.href);
+    address.searchParams.delete("again"); // a silent backend is waited for once, not each time
+    const stop = new AbortController();
+    const limit = setTimeout(() => stop.abort(), seconds("limitSeconds"));
+    try {
+      const options = { headers: { Accept: "text/html" }, cache: "no-store", signal: stop.signal };
+      const answer = await fetch(address, options);
+      if (!answer.ok) throw new Error(answer.statusText);
+      return new DOMParser().parseFromString(await answer.text(), "text/html");
+    } finally {
+      clearTimeout(limit);
+    }
+  };
+
   const refresh = async () => {
-    const answer = await fetch(window.location.href, { headers: { Accept: "text/html" }, cache: "no-store" });
-    if (!answer.ok) throw new Error(answer.statusText);
-    const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const askedAt = Date.now();
+    const fresh = await load();
     if (!fresh.getElementById("dl-live")) {
       on = false; // not ours: the sign-in page
       trouble = "";
       note.textContent = button.dataset.signedOut;
-      button.setAttribute("aria-pressed", "false");
       return;
     }
     if (!on || pausedBecause()) return; // it came too late
@@ -100,15 +129,26 @@
     }
     showChosen();
     trouble = "";
+    asOf = askedAt;
     document.body.dataset.dlRefreshed = String(Number(document.body.dataset.dlRefreshed || 0) + 1);
   };
 
   const tick = async () => {
+    if (refreshing) return; // that one goes on by itself
+    refreshing = true;
     if (on && !pausedBecause()) {
       try { await refresh(); } catch { trouble = button.dataset.failed; }
-      if (on) showLive();
     }
-    timer = on ? setTimeout(tick, pause()) : 0;
+    refreshing = false;
+    showLive();
+    clearTimeout(timer); // of a click meanwhile
+    timer = on ? setTimeout(tick, seconds("seconds")) : 0;
+  };
+
+  const refreshNow = () => {
+    showLive();
+    clearTimeout(timer);
+    timer = on ? setTimeout(tick, 0) : 0;
   };
 
   if (button) {
@@ -116,14 +156,13 @@
     try { on = localStorage.getItem(KEY) === "on"; } catch { /* no storage: off */ }
     button.addEventListener("click", () => {
       on = !on;
-      trouble = "";
+      trouble = note.textContent = "";
       remember();
-      showLive();
-      clearTimeout(timer);
-      timer = on ? setTimeout(tick, 0) : 0;
+      refreshNow();
     });
-    document.addEventListener("visibilitychange", showLive);
+    document.addEventListener("visibilitychange", refreshNow);
+    setInterval(showLive, 1000);
     showLive();
-    if (on) timer = setTimeout(tick, pause());
+    if (on) timer = setTimeout(tick, seconds("seconds"));
   }
 })();

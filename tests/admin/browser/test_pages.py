@@ -172,20 +172,22 @@ def test_a_viewer_is_offered_nothing_to_do(visit):
 
 
 @pytest.mark.parametrize("look", LEISURELY)
-def test_a_backend_that_is_down(visit, backends, settings, look):
+def test_a_backend_that_is_down(visit, backends, postgresql, settings, look):
     down = {
         "BACKEND": "distlock.backends.database.DatabaseBackend",
         "OPTIONS": {"database": ALIASES["postgresql"]},
     }
     from tests.databases import moved
 
+    settings.DISTLOCK = {"default": backends["default"], "archive": down}
+    visitor = visit(look=look)
+    visitor.list()
     with moved("postgresql", 1):
-        settings.DISTLOCK = {"default": backends["default"], "archive": down}
-        visitor = visit(look=look)
         page = visitor.list()
         card = page.locator(".dl-card", has_text="archive")
         expect(card).to_contain_text("Cannot be asked")
         expect(card).to_contain_text("What is held there is unknown")
+        expect(card).to_contain_text("Last known")
         assert "stock:7" in visitor.names()
         visitor.check(f"down-{look}")
         page.goto("/admin/distlock/heldlock/lock/?backend=archive&name=x")

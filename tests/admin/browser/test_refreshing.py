@@ -88,3 +88,52 @@ def test_signed_out_meanwhile_it_says_so(visit):
     page.get_by_role("button", name="Live").click()
     expect(page.locator("#dl-live-note")).to_contain_text("Signed out")
     assert "stock:7" in visitor.names()
+
+
+def briefly(page):
+    """Let the page be as impatient as a test."""
+    page.evaluate(
+        "Object.assign(document.getElementById('dl-live').dataset,"
+        " {seconds: 0.2, limitSeconds: 0.5, staleSeconds: 1})"
+    )
+
+
+def test_a_server_that_hangs_is_told_and_so_is_the_age_of_the_page(visit):
+    """Requests are taken and never answered; then they are again."""
+    visitor = visit(viewport={"width": 1280, "height": 900})
+    page = visitor.list("?q=stock")
+    live = page.get_by_role("button", name="Live")
+    live.click()
+    refreshed(page)
+    expect(live).not_to_have_attribute("data-paused", "")
+    page.route("**/heldlock/**", lambda route: None)
+    briefly(page)
+    expect(page.locator("#dl-live-note")).to_have_text("No answer, trying again")
+    expect(live).to_have_attribute("data-paused", "")
+    expect(page.locator("#dl-age")).to_have_text(re.compile(r"^\d+ s ago$"))
+    expect(page.locator(".dl-panel")).to_have_class(re.compile("dl-stale"))
+    visitor.shoot("list-stale")
+    page.unroute_all()
+    page.evaluate("document.getElementById('dl-live').dataset.staleSeconds = 600")
+    refreshed(page)
+    expect(live).not_to_have_attribute("data-paused", "")
+    expect(page.locator("#dl-age")).to_be_hidden()
+    expect(page.locator(".dl-panel")).not_to_have_class(re.compile("dl-stale"))
+
+
+def test_a_page_that_does_not_refresh_itself_tells_its_age_too(visit):
+    page = visit().list("?q=stock")
+    expect(page.locator("#dl-age")).to_be_hidden()
+    briefly(page)
+    expect(page.locator("#dl-age")).to_have_text(re.compile(r"^\d+ s ago$"))
+    expect(page.locator(".dl-panel")).not_to_have_class(re.compile("dl-stale"))
+
+
+def test_only_the_first_look_waits_for_a_backend_that_is_asked_again(visit):
+    page = visit().list("?again=1")
+    addresses = []
+    page.on("request", lambda request: addresses.append(request.url))
+    page.get_by_role("button", name="Live").click()
+    refreshed(page)
+    assert addresses
+    assert not [address for address in addresses if "again" in address]

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 from playwright.sync_api import expect
 
 from tests.admin import holders
-from tests.admin.browser.seen import LEISURELY, released_by
+from tests.admin.browser.seen import LEISURELY, LOOKS, released_by
 
 
 def test_all_of_it_works_without_javascript(visit, child):
@@ -65,15 +67,23 @@ def test_dark_follows_the_admins_own_switch(visit):
     visitor.check("list-dark-by-switch")
 
 
-def test_the_table_beside_it(visit):
-    # axe styles what it scrolls; whether Django's own pages keep the policy is not ours to show
-    visitor = visit(bypass_csp=True)
-    visitor.page.goto("/admin/distlock/databaselock/?q=stock")
-    expect(visitor.page.get_by_role("link", name="stock:7")).to_be_visible()
-    visitor.check("table")
-    visitor.page.get_by_role("link", name="stock:7").click()
-    expect(visitor.page.get_by_text("shop.restock")).to_be_visible()
-    visitor.check("table-row")
+@pytest.mark.parametrize("look", LOOKS)
+def test_the_row_of_a_lock_can_be_unfolded_and_stays_so(visit, look):
+    visitor = visit(look=look)
+    page = visitor.list("?q=stock")
+    page.get_by_role("link", name="stock:7").click()
+    page.get_by_text("As it is stored").click()
+    expect(page.get_by_text("acquired_at")).to_be_visible()
+    page.get_by_role("button", name="Live").click()
+    expect(page.locator("body")).to_have_attribute("data-dl-refreshed", re.compile("."))
+    expect(page.get_by_text("acquired_at")).to_be_visible()
+    visitor.check(f"lock-stored-{look}")
+
+
+def test_a_free_lock_is_found_by_its_name(visit):
+    page = visit().list("?q=never+taken")
+    page.get_by_role("link", name="default", exact=True).last.click()
+    expect(page.get_by_text("Nobody holds this lock.")).to_be_visible()
 
 
 @pytest.mark.parametrize(
