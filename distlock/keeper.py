@@ -20,6 +20,7 @@ from distlock.exceptions import LockError
 from distlock.hold import BROKEN, ENDED, Hold, Level
 from distlock.lease import Lease
 from distlock.news import News
+from distlock.renewal_log import RenewalLog
 from distlock.threads import start
 
 logger = logging.getLogger("distlock")
@@ -42,6 +43,7 @@ class Keeper:
         self._ties = itertools.count()
         self._renewing: set[BaseBackend] = set()
         self._news = News()
+        self._log = RenewalLog()
         self._thread: threading.Thread | None = None
         self._sleeps_until = 0.0
 
@@ -236,7 +238,9 @@ class Keeper:
             deadline = min(hold.lease.deadline for hold in batch)
             answer = backend.renew([hold.renewal() for hold in batch], deadline)
         except Exception as error:  # one failure is no loss; the deadline decides
-            logger.warning("renewal on %r failed, will try again: %s", backend.alias, error)
+            self._log.failed(backend.alias, error)
+        else:
+            self._log.worked(backend.alias)
         finally:
             with self._mutex:
                 self._renewing.discard(backend)

@@ -128,6 +128,10 @@ class Child:
         """Return its remaining lines once it has ended well; AssertionError otherwise."""
         if code := self.wait(timeout):
             raise AssertionError(self._complaint(f"ended with exit code {code}"))
+        return self.rest()
+
+    def rest(self) -> list[str]:
+        """Return its remaining lines; waits until it has ended, however that was."""
         return list(iter(self._lines.get, None))
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import threading
 
 from django.core.management.base import CommandParser
 
+from distlock.commands.exits import BUSY
 from distlock.names import checked_description, checked_name
 
 
@@ -33,6 +34,17 @@ def add_name(parser: CommandParser, *, required: bool = True) -> None:
 def add_prefix(parser: CommandParser) -> None:
     parser.add_argument(
         "--prefix", type=prefix, default="", help="Only locks whose names begin with this."
+    )
+
+
+def add_busy_code(parser: argparse._ActionsContainer) -> None:
+    parser.add_argument(
+        "--busy-code",
+        type=exit_code,
+        default=BUSY,
+        metavar="CODE",
+        help="What to end with if someone else has the lock (%(default)s); with 0 nothing is said"
+        " of it below --verbosity 2.",
     )
 
 

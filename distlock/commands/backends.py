@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
 from distlock.commands.exits import FAILED, USAGE, leave
+from distlock.commands.quiet import quiet_drivers
 from distlock.commands.text import escaped
 from distlock.exceptions import LockError
 from distlock.handler import locks
@@ -18,6 +19,7 @@ class Backends:
     """The backends of some aliases, or of all. One that fails does not keep the others back."""
 
     def __init__(self, using: Iterable[str] | None) -> None:
+        quiet_drivers()
         try:
             known = list(locks)
         except ImproperlyConfigured as error:

@@ -21,6 +21,9 @@ UNAVAILABLE = 69
 BUSY = 75
 #: the lock was lost before the work under it was done
 LOST = 79
+#: what was to be run is there, but not to be executed, or is not there (as in a shell)
+NOT_EXECUTABLE = 126
+NOT_FOUND = 127
 
 MEANINGS = {
     DONE: "done",
@@ -29,18 +32,20 @@ MEANINGS = {
     NOT_HELD: "the lock is not held, or not under that token any more",
     DECLINED: "not confirmed, nothing was done",
     UNAVAILABLE: "a backend could not be asked for the lock, nothing was run",
-    BUSY: "the lock is held by someone else, nothing was run",
+    BUSY: "the lock is held by someone else, nothing was run (--busy-code changes it)",
     LOST: "the lock was lost, and what ran under it was ended",
+    NOT_EXECUTABLE: "the program could not be executed",
+    NOT_FOUND: "the program was not found",
 }
 
 
-def epilog(*codes: int) -> str:
-    """Return the end of a help text: what these codes mean, all by default."""
-    meanings = (f"{code} {MEANINGS[code]}" for code in codes or MEANINGS)
-    return f"Exit codes: {'; '.join(meanings)}."
+def epilog(*codes: int, failed: str = MEANINGS[FAILED], more: str = "") -> str:
+    """Return the end of a command's help text: what its exit codes mean.
 
-
-EPILOG = epilog()
+    ``failed`` is what FAILED means there, ``more`` comes after the codes.
+    """
+    meanings = {**MEANINGS, FAILED: failed}
+    return f"Exit codes: {'; '.join(f'{code} {meanings[code]}' for code in codes)}{more}."
 
 
 def leave(code: int, message: str) -> NoReturn:

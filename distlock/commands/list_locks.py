@@ -9,11 +9,13 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.commands import document, table, text
 from distlock.commands.arguments import add_json, add_prefix, add_using
 from distlock.commands.backends import Backends
+from distlock.commands.exits import DONE, FAILED, USAGE, epilog
 from distlock.lease import LockInfo, State
 
 HELP = "List the locks that are held, and those whose lease ended without being released."
-HEADING = ("BACKEND", "NAME", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS")
+HEADING = ("BACKEND", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS", "NAME")
 STATES = (State.HELD.value, State.EXPIRED.value)
+EPILOG = epilog(DONE, FAILED, USAGE)
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -62,11 +64,11 @@ def _found(backends: Backends, prefix: str, states: Collection[str]) -> Iterator
 def _row(info: LockInfo) -> tuple[str, ...]:
     return (
         info.using,
-        text.quoted(info.name),
         info.state.value,
         text.owner(info.owner),
         text.moment(info.since),
         text.duration(info.remaining),
         text.NOTHING if info.token is None else str(info.token),
         text.NOTHING if info.waiters is None else str(len(info.waiters)),
+        text.quoted(info.name),
     )

@@ -14,18 +14,20 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.activity import activity
 from distlock.clock import clock, left
 from distlock.commands import text
-from distlock.commands.arguments import patience
+from distlock.commands.arguments import add_busy_code, patience
 from distlock.commands.ending import ended_by_signals
-from distlock.commands.exits import BUSY, LOST, UNAVAILABLE, USAGE, epilog, leave
+from distlock.commands.exits import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, leave
 from distlock.commands.lock_names import check_template, filled_in, own_name
 from distlock.commands.no_lock import NoLock
-from distlock.commands.taking import has_entered, take
+from distlock.commands.taking import Busy, has_entered, take
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.lock import Lock
 from distlock.terminating import terminator
 
 _LONGEST_SLEEP = 60.0
+
+EPILOG = epilog(DONE, FAILED, USAGE, UNAVAILABLE, BUSY, LOST, failed="another error")
 
 
 class LockedCommand(BaseCommand):
@@ -69,7 +71,7 @@ class LockedCommand(BaseCommand):
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """See BaseCommand. Raises ImproperlyConfigured if lock_name names no option."""
-        kwargs.setdefault("epilog", epilog(UNAVAILABLE, BUSY, LOST))
+        kwargs.setdefault("epilog", EPILOG)
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         if self.lock_name is not None:
             check_template(self.lock_name, type(self), parser)
@@ -81,6 +83,7 @@ class LockedCommand(BaseCommand):
             default=self.lock_timeout,
             help="Wait for the lock no longer than that; 0 tries once (%(default)s).",
         )
+        add_busy_code(group)
         group.add_argument(
             "--no-lock",
             action="store_true",
@@ -112,9 +115,13 @@ class LockedCommand(BaseCommand):
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
         timeout = options.get("lock_timeout", self.lock_timeout)
-        with self._taken(lock, timeout), ending:
-            lock.check()  # from here on a loss ends what runs
-            return super().execute(*args, **options)
+        try:
+            with self._taken(lock, timeout), ending:
+                lock.check()  # from here on a loss ends what runs
+                return super().execute(*args, **options)
+        except Busy as busy:
+            busy.leave(self, options.get("busy_code", BUSY), options.get("verbosity", 1))
+            return None
 
     @contextmanager
     def _taken(self, lock: Lock, timeout: float | None) -> Iterator[None]:

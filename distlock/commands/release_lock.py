@@ -12,7 +12,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.commands import text
 from distlock.commands.arguments import add_name, add_using
 from distlock.commands.backends import Backends
-from distlock.commands.exits import DECLINED, NOT_HELD, USAGE, leave
+from distlock.commands.exits import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, leave
 from distlock.lease import LockInfo, State
 from distlock.lock import Lock
 from distlock.queue_owners import locks_of
@@ -21,6 +21,7 @@ HELP = (
     "Break the hold of a lock that has this token, and only that one;"
     " or free the queueing lock of a Celery task. Asks first."
 )
+EPILOG = epilog(DONE, FAILED, USAGE, NOT_HELD, DECLINED)
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -36,7 +37,14 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="ID",
         help="In place of NAME and --token: free the queueing lock of this Celery task.",
     )
-    parser.add_argument("--yes", action="store_true", help="Do not ask; for scripts.")
+    parser.add_argument(
+        "--yes",
+        "--no-input",
+        "--noinput",
+        action="store_false",
+        dest="interactive",
+        help="Do not ask; for scripts.",
+    )
 
 
 def run(
@@ -46,7 +54,7 @@ def run(
     token: int | None,
     task: str | None = None,
     using: Collection[str] | None,
-    yes: bool,
+    interactive: bool,
     **others: object,
 ) -> None:
     backends = Backends(using)
@@ -66,7 +74,7 @@ def run(
         else "Its holder may still be working. Once the lock is broken others can take it; the"
         " holder learns of it when it next renews, and writes with an older fencing token."
     )
-    if not yes:
+    if interactive:
         _ask(command)
     if not Lock(info.name, using=info.using).force_release(info.token or 0):
         leave(

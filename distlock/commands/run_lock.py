@@ -14,8 +14,19 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.clock import clock, left
 from distlock.commands import arguments, text
-from distlock.commands.exits import BUSY, LOST, USAGE, leave
-from distlock.commands.taking import has_entered, take
+from distlock.commands.exits import (
+    BUSY,
+    DONE,
+    FAILED,
+    LOST,
+    NOT_EXECUTABLE,
+    NOT_FOUND,
+    UNAVAILABLE,
+    USAGE,
+    epilog,
+    leave,
+)
+from distlock.commands.taking import Busy, has_entered, take
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.lock import Lock
@@ -29,6 +40,11 @@ HELP = (
     "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it. When the"
     " lock cannot be kept, the program and all that it started are ended before someone else can"
     " take it."
+)
+EPILOG = epilog(
+    *(DONE, FAILED, USAGE, UNAVAILABLE, BUSY, LOST, NOT_EXECUTABLE, NOT_FOUND),
+    failed="another error",
+    more="; else those of the program, and 128+N if signal N ended it, or the wait for the lock",
 )
 
 
@@ -76,13 +92,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="TEXT",
         help="Shown to those who look at the lock; by default the name of the program.",
     )
-    parser.add_argument(
-        "--busy-code",
-        type=arguments.exit_code,
-        default=BUSY,
-        metavar="CODE",
-        help="What to end with if someone else has the lock (%(default)s).",
-    )
+    arguments.add_busy_code(parser)
 
 
 def run(
@@ -97,6 +107,7 @@ def run(
     grace: float | None,
     description: str,
     busy_code: int,
+    verbosity: int,
     **others: Any,
 ) -> None:
     if threading.current_thread() is not threading.main_thread():
@@ -120,7 +131,7 @@ def run(
         duration = backend.settings.lease if lease is None else lease
         outcome, lost, entered_before = Outcome(), "", has_entered(lock)
         try:
-            take(lock, timeout, prepare=True, busy=busy_code)
+            take(lock, timeout, prepare=True)
             granted_at, entered_before = clock(), False
             if lease is None:
                 duration = backend.settings.lease  # ZooKeeper's servers had a say in that
@@ -133,6 +144,9 @@ def run(
             outcome = run(program, environment)
             if not backend.keeps_beyond_process and at_least and not outcome.lost:
                 _stay(signals, granted_at + at_least)
+        except Busy as busy:
+            busy.leave(command, busy_code, verbosity)
+            return
         except LockLost as error:
             leave(LOST, f"{program[0]!r} was not started: {text.escaped(str(error))}")
         finally:

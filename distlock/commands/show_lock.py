@@ -9,12 +9,13 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.commands import document, table, text
 from distlock.commands.arguments import add_json, add_name, add_using
 from distlock.commands.backends import Backends
-from distlock.commands.exits import NOT_HELD, leave
+from distlock.commands.exits import DONE, FAILED, NOT_HELD, USAGE, epilog, leave
 from distlock.commands.lines import release_line
 from distlock.lease import LockInfo, State, Waiting
 from distlock.owners import NAMED, is_kept, is_named
 
 HELP = "Show who holds a lock, since when, for how long still, and who waits for it."
+EPILOG = epilog(DONE, FAILED, USAGE, NOT_HELD)
 
 
 def add_arguments(parser: CommandParser) -> None:

@@ -13,11 +13,13 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.bell import Bell
 from distlock.commands.arguments import add_using, seconds
 from distlock.commands.backends import Backends
+from distlock.commands.exits import DONE, FAILED, USAGE, epilog
 
 HELP = (
     "Free the locks whose lease ended without being released, and remove the rows of locks that"
     " have been free for long. Never touches a hold whose lease still runs."
 )
+EPILOG = epilog(DONE, FAILED, USAGE)
 
 
 def add_arguments(parser: CommandParser) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 
-from distlock.commands.text import width
+from distlock.commands.text import cut, width
 
 #: The first rows decide how wide the columns are; later ones that do not fit push their line out.
 SAMPLE = 500
-#: A longer value is never cut (it must be possible to copy it), but does not widen its column.
+#: A longer value is cut, except in the last column, where it pushes nothing out of line.
 WIDEST = 48
 GAP = "  "
 
@@ -17,7 +17,10 @@ Row = Sequence[str]
 
 
 def lines(heading: Row, rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the heading and the rows as aligned lines; nothing if there are no rows."""
+    """Yield the heading and the rows as aligned lines; nothing if there are no rows.
+
+    What people copy, a name of any length, belongs in the last column.
+    """
     rows = iter(rows)
     sample = list(islice(rows, SAMPLE))
     if not sample:
@@ -31,8 +34,10 @@ def lines(heading: Row, rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _line(row: Row, widths: Sequence[int]) -> str:
-    cells = (cell + " " * (wide - width(cell)) for cell, wide in zip(row, widths, strict=True))
-    return GAP.join(cells).rstrip()
+    *first, last = row
+    fitting = [cut(cell, WIDEST) for cell in first]
+    cells = (cell + " " * (wide - width(cell)) for cell, wide in zip(fitting, widths, strict=False))
+    return GAP.join([*cells, last]).rstrip()
 
 
 def fields(pairs: Iterable[tuple[str, str]], write: Callable[[str], object]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NoReturn
+import sys
+
+from django.core.management.base import BaseCommand
 
 from distlock.clock import clock, left
 from distlock.commands import text
-from distlock.commands.exits import BUSY, FAILED, UNAVAILABLE, USAGE, leave
+from distlock.commands.exits import DONE, FAILED, UNAVAILABLE, USAGE, leave
+from distlock.commands.quiet import quiet_drivers
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, NotSupported
 from distlock.handler import locks
 from distlock.lease import State
@@ -14,12 +17,30 @@ from distlock.lock import Lock
 from distlock.owners import is_kept
 
 
-def take(lock: Lock, timeout: float | None, *, prepare: bool = False, busy: int = BUSY) -> None:
+class Busy(Exception):
+    """Someone else has the lock; the message says who."""
+
+    def leave(self, command: BaseCommand, code: int, verbosity: int) -> None:
+        """End ``command`` with ``code``; return if that is DONE.
+
+        DONE says that a busy lock is no failure: then it is told only to those who want to know
+        more. With ``verbosity`` 0 the exit code alone tells it, so that cron mails nothing.
+        """
+        if code == DONE:
+            if verbosity > 1:
+                command.stderr.write(str(self))
+        elif verbosity or not getattr(command, "_called_from_command_line", False):
+            leave(code, str(self))
+        else:
+            sys.exit(code)
+
+
+def take(lock: Lock, timeout: float | None, *, prepare: bool = False) -> None:
     """Take ``lock``, waiting for ``timeout`` seconds (None: for ever), or end the command.
 
-    ``prepare``: make what the backend needs if it is missing. ``busy``: the code that says that
-    someone else has it.
+    ``prepare``: make what the backend needs if it is missing. Raises Busy if someone else has it.
     """
+    quiet_drivers()
     try:
         taken = _acquire(lock, timeout, prepare=prepare)
     except LockUnavailable as error:
@@ -29,7 +50,7 @@ def take(lock: Lock, timeout: float | None, *, prepare: bool = False, busy: int 
     except LockError as error:
         leave(FAILED, text.escaped(str(error)))
     if not taken:
-        _tell_who(lock, busy)
+        raise _busy(lock)
 
 
 def has_entered(lock: Lock) -> bool:
@@ -53,18 +74,18 @@ def _acquire(lock: Lock, timeout: float | None, *, prepare: bool) -> bool:
     return lock.acquire(timeout=-1 if timeout is None else left(until, timeout))
 
 
-def _tell_who(lock: Lock, code: int) -> NoReturn:
+def _busy(lock: Lock) -> Busy:
     name = f"lock {text.quoted(lock.name)}"
     try:
         info = lock.info()
     except LockError:
         info = None
     if info is None or info.state is State.FREE:
-        leave(code, f"{name} was held by someone else")
+        return Busy(f"{name} was held by someone else")
     who = text.owner(info.owner)
     what = f" ({text.escaped(info.description)})" if info.description else ""
     if info.owner is not None and is_kept(info.owner):
-        leave(
-            code, f"{name} was left by {who}{what} and stays taken until {text.moment(info.until)}"
+        return Busy(
+            f"{name} was left by {who}{what} and stays taken until {text.moment(info.until)}"
         )
-    leave(code, f"{name} is held by {who}{what} since {text.moment(info.since)}")
+    return Busy(f"{name} is held by {who}{what} since {text.moment(info.since)}")

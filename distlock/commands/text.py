@@ -37,6 +37,15 @@ def width(text: str) -> int:
     return sum(map(_columns, text))
 
 
+def cut(text: str, columns: int) -> str:
+    """Return as much of ``text`` as fits into so many columns; an ellipsis tells of the rest."""
+    if width(text) <= columns:
+        return text
+    while width(text) > columns - 1:
+        text = text[:-1]
+    return f"{text}…"
+
+
 def owner(who: Owner | None) -> str:
     """Return ``host:pid:thread``."""
     return NOTHING if who is None else quoted(str(who))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from distlock.commands import exits
+from tests.commands.processes import manage
 
 
 @pytest.mark.parametrize(
@@ -36,10 +39,27 @@ def test_options_of_django_may_stand_in_either_place(local, process, arguments, 
     assert process(option, *arguments).wait() == 0
 
 
-@pytest.mark.parametrize("arguments", [[], ["list"], ["show"], ["release"], ["sweep"]])
-def test_help_gives_the_exit_codes(local, process, arguments):
-    text = " ".join(" ".join(process(*arguments, "--help").finish()).split())
-    assert exits.EPILOG in text
+@pytest.mark.parametrize(
+    ("command", "codes"),
+    [
+        ("locks list", {0, 1, 2}),
+        ("locks show", {0, 1, 2, 3}),
+        ("locks release", {0, 1, 2, 3, 4}),
+        ("locks sweep", {0, 1, 2}),
+        ("locks run", {0, 1, 2, 69, 75, 79, 126, 127}),
+        ("nightly", {0, 1, 2, 69, 75, 79}),
+    ],
+)
+def test_help_gives_the_exit_codes_of_that_very_command(local, child, command, codes):
+    said = " ".join(" ".join(child(manage, *command.split(), "--help").finish()).split())
+    _, _, listed = said.partition("Exit codes: ")
+    assert {int(code) for code in re.findall(r"(?:^|; )(\d+) [a-z]", listed)} == codes
+    assert all(exits.MEANINGS[code] in listed for code in codes if code not in (0, 1))
+
+
+def test_help_without_a_command_says_where_they_are_listed(local, process):
+    said = " ".join(" ".join(process("--help").finish()).split())
+    assert "Each command's own --help lists its exit codes." in said
 
 
 def test_it_works_where_other_checks_fail(settings, local, process):

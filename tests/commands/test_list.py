@@ -6,12 +6,14 @@ import json
 import os
 import re
 import socket
+import threading
 import time
 from datetime import datetime
 
 import pytest
 from django.db import connections
 
+from distlock import Lock
 from distlock.handler import locks
 from distlock.lease import State
 from distlock.models import DatabaseLock
@@ -33,15 +35,33 @@ class TestTable:
         taken("stock")
         heading, row = run("list").out.splitlines()
         assert heading.split() == [
-            *("BACKEND", "NAME", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS")
+            *("BACKEND", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS", "NAME")
         ]
         info = local.inspect("stock")
         owner = f"{socket.gethostname()}:{os.getpid()}:MainThread"
-        assert row.split()[:4] == ["default", "stock", "held", owner]
-        since = " ".join(row.split()[4:6])
+        assert row.split()[:3] == ["default", "held", owner]
+        since = " ".join(row.split()[3:5])
         assert abs((datetime.fromisoformat(since) - info.since).total_seconds()) < 1
-        assert re.fullmatch(r"10m00s|9m5\ds", row.split()[6])
-        assert row.split()[7:] == [str(info.token), "-"]
+        assert re.fullmatch(r"10m00s|9m5\ds", row.split()[5])
+        assert row.split()[6:] == [str(info.token), "-", "stock"]
+
+    def test_is_in_order_whatever_a_lock_is_called(self, local, run, taken):
+        taken("x" * 564, "stock", "锁" * 564)
+        heading, *rows = run("list").out.splitlines()
+        for column, value in [("STATE", "held"), ("WAITERS", "-")]:
+            assert {row[heading.index(column) :].split()[0] for row in rows} == {value}
+        names = {row[heading.index("NAME") :] for row in rows}
+        assert names == {"x" * 564, "stock", "锁" * 564}
+
+    def test_cuts_an_owner_that_is_long(self, local, run, child):
+        threading.current_thread().name, before = "t" * 200, threading.current_thread().name
+        try:
+            with Lock("stock"):
+                heading, row = run("list").out.splitlines()
+        finally:
+            threading.current_thread().name = before
+        assert "t…  " in row
+        assert row[heading.index("NAME") :] == "stock"
 
     def test_of_nothing_is_empty(self, local, run):
         result = run("list")
@@ -244,7 +264,7 @@ class TestHundredThousandLocks:
 
     def test_are_all_listed_to_those_who_want_them_all(self, many, process, child):
         lines = process("list").finish(timeout=100)
-        names = [line.split()[1] for line in lines[1:]]
+        names = [line.split()[-1] for line in lines[1:]]
         assert names == [f"x{number}" for number in range(100_000, 200_000)]
         listing = child(manage_for_nobody, "locks", "list")
         assert (listing.wait(timeout=100), listing.errors) == (0, "")

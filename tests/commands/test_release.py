@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+from io import StringIO
 from types import SimpleNamespace
 
 import pytest
+from django.core.management import call_command
 
 from distlock import Lock
 from distlock.handler import locks
@@ -124,6 +126,19 @@ class TestTheQuestion:
         monkeypatch.setattr("builtins.input", interrupted)
         assert run("release", "stock", f"--token={lock.token}").code == 4
         assert lock.held
+
+    @pytest.mark.parametrize("option", ["--yes", "--no-input", "--noinput"])
+    def test_is_not_asked_of_scripts(self, local, run, taken, option):
+        lock = taken("stock")[0]
+        assert run("release", "stock", f"--token={lock.token}", option).code == 0
+        assert not lock.held
+
+    def test_is_not_asked_of_code_that_says_so_as_to_django(self, local, taken):
+        lock = taken("stock")[0]
+        call_command(
+            "locks", "release", "stock", token=lock.token, interactive=False, stdout=StringIO()
+        )
+        assert not lock.held
 
     @on_one_engine
     def test_needs_a_terminal(self, shared, holder, process):

@@ -80,11 +80,22 @@ class TestTable:
     def test_nothing_is_printed_without_rows(self):
         assert list(table.lines(("N",), [])) == []
 
-    def test_a_long_value_is_whole_and_does_not_widen_the_column(self):
+    def test_a_long_value_is_cut_to_its_column(self):
+        heading, cut, row = table.lines(("N", "V"), [("x" * 564, "1"), ("a", "2")])
+        assert cut == f"{'x' * (table.WIDEST - 1)}…  1"
+        assert {line.index(value) for line, value in [(heading, "V"), (cut, "1"), (row, "2")]} == {
+            table.WIDEST + len(table.GAP)
+        }
+
+    def test_what_is_cut_fits_its_column_also_with_wide_characters(self):
+        _, cut, row = table.lines(("N", "V"), [("锁" * 300, "1"), ("a", "2")])
+        assert text.width(cut) == text.width(row)
+        assert cut.startswith("锁锁") and cut.endswith("…   1")
+
+    def test_the_last_value_is_whole_however_long_it_is(self):
+        """It can be copied, and pushes nothing out of line."""
         long = "x" * 564
-        lines = list(table.lines(("N", "V"), [(long, "1"), ("a", "2")]))
-        assert lines[1] == f"{long}  1"
-        assert lines[2] == f"{'a':<{table.WIDEST}}  2"
+        assert list(table.lines(("V", "N"), [("1", long)])) == ["V  N", f"1  {long}"]
 
     def test_rows_are_printed_before_the_last_is_known(self):
         endless = ((str(number), "x") for number in count())

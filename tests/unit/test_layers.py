@@ -32,7 +32,7 @@ LAYERS = [
     ["backends"],
     ["handler"],
     ["asking", "hold", "calls", "waits", "terminating", "queue_owners"],
-    ["events", "turns", "withdrawals"],
+    ["events", "renewal_log", "turns", "withdrawals"],
     ["news"],
     ["keeper"],
     ["wish"],

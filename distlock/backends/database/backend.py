@@ -24,6 +24,7 @@ from distlock.backends.database.looking import row_of
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.renewing import renew
 from distlock.backends.database.session import Runner
+from distlock.backends.database.statements import Statement
 from distlock.backends.database.sweeping import sweep
 from distlock.backends.database.viewing import View
 from distlock.backends.database.waiting.engines import native_for, vendor_of
@@ -310,6 +311,8 @@ class DatabaseBackend(BaseBackend):
 
     def prepare(self, deadline: float | None = None) -> bool:
         """See BaseBackend.prepare(). What may be missing is the table."""
+        # In a session of ours first: Django's would wait for a silent server without a limit.
+        self._access.do(lambda dialect, ask: ask(Statement("SELECT 1")), deadline)
         return make_table(self.database, deadline)
 
     def close(self) -> None:

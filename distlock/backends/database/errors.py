@@ -179,6 +179,8 @@ def seems_locked(failed: StatementFailed) -> StatementFailed:
 def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
     """Return the error that callers of the backend get to see."""
     cause = failed.__cause__
+    # libpq's messages have several lines; callers print and log this one as it is.
+    why = " ".join(str(cause).split())
     if isinstance(failed, NoTable):
         message = (
             f"database {database!r} has no table for locks:"
@@ -188,8 +190,8 @@ def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
         message = f"database {database!r}: {_LOCKED}: {failed}"
     else:
         message = f"database {database!r}: {failed}"
-        if cause is not None and str(cause) not in message:
-            message += f": {cause}"
+        if cause is not None and why not in message:
+            message += f": {why}"
     error = LockUnavailable(message)
     error.sent = failed.sent
     error.__cause__ = cause

@@ -47,8 +47,9 @@ def make_table(database: str, deadline: float | None) -> bool:
             executor = MigrationExecutor(connection)
             executor.migrate(executor.loader.graph.leaf_nodes(_APP))
     except (connection.Database.Error, DjangoDatabaseError) as error:
+        why = " ".join(str(error).split())
         raise LockUnavailable(
-            f"the table of the locks could not be made in the database {database!r}: {error}"
+            f"the table of the locks could not be made in the database {database!r}: {why}"
         ) from error
     finally:
         if not was_open:

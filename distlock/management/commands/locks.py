@@ -11,7 +11,6 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import list_locks, release_lock, show_lock, sweep_locks
 from distlock.commands.arguments import add_common
-from distlock.commands.exits import EPILOG
 
 SUBCOMMANDS: dict[str, Any] = {
     "list": list_locks,
@@ -30,11 +29,11 @@ class Command(BaseCommand):
     requires_system_checks = ()  # it must work where something else is broken
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.epilog = EPILOG
+        parser.epilog = "Each command's own --help lists its exit codes."
         subparsers = parser.add_subparsers(dest="subcommand", required=True, metavar="COMMAND")
         for name, module in SUBCOMMANDS.items():
             subparser = subparsers.add_parser(
-                name, help=module.HELP, description=module.HELP, epilog=EPILOG
+                name, help=module.HELP, description=module.HELP, epilog=module.EPILOG
             )
             module.add_arguments(subparser)
             add_common(subparser)
