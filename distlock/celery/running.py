@@ -17,6 +17,7 @@ from distlock.celery import queueing
 from distlock.celery.current import innermost
 from distlock.celery.notes import HEADER, Note
 from distlock.celery.options import TERMINATE, configured
+from distlock.celery.publishing import lifetime
 from distlock.exceptions import LockError, LockTimeout, LockUnavailable
 from distlock.lock import Lock
 from distlock.terminating import terminator
@@ -281,7 +282,8 @@ class Run:
             return
         if self._comes_again(error):
             try:
-                queueing.again(ticket, self.task.locking.queueing_ttl, str(self))
+                seconds = lifetime(self.task, {"expires": self.request.expires})
+                queueing.again(ticket, seconds, str(self))
             except LockError as failure:
                 logger.warning(
                     "queueing lock %r may end before its task comes again: %s",

@@ -88,6 +88,10 @@ def tasks_of(using):
     def late(self, key):
         return act(self, key)
 
+    @task("late_wait", lock="{key}", queueing_lock="{key}", on_busy="wait", acks_late=True)
+    def late_wait(self, key):
+        return act(self, key)
+
     # Where a lease has a length of its own, its end must not be what frees the lock.
     @task("log_retrying", lock="{key}", busy_delay=0.02, busy_delay_max=0.2, busy_limit=None)
     def log_retrying(self, key, trace):

@@ -7,7 +7,7 @@ import time
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
 
-from distlock import locks
+from distlock import Lock, locks
 from distlock.lease import State
 from tests.celery.app import app
 from tests.celery.stage import cue, heard, silence
@@ -183,3 +183,25 @@ def test_the_worker_is_shut_down(start_worker, key, using, states, how, signum):
         assert result.get(timeout=LIMIT) == key
     worker.wait()
     until_free(states)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("using", ["mariadb"])
+def test_a_place_is_kept_while_the_message_waits_for_another_worker(
+    start_worker, key, using, states
+):
+    task = OF[using].late_wait
+    worker = start_worker("leaving", "prefork", 1).ready()
+    with Lock(key, using=using) as lock:
+        result = task.apply_async((key,), queue="leaving", expires=600)
+        until(lambda: lock.info().waiters)
+        worker.signal(signal.SIGQUIT)
+        worker.wait()
+        assert states() == HELD
+        assert locks[QUEUEING].inspect(f"queueing:{key}").remaining <= 600
+        assert task.apply_async((key,), queue="leaving").id == result.id
+    start_worker("leaving", "prefork", 1).ready()
+    heard(f"{key}:started")
+    until(lambda: states() == (State.HELD, State.FREE))
+    cue(f"{key}:end")
+    assert result.get(timeout=LIMIT) == key
