@@ -45,12 +45,14 @@ class Hold:
         "backend",
         "count",
         "due",
+        "failed",
         "had_at",
         "lease",
         "levels",
         "look",
         "lost",
         "on_end",
+        "renewing",
         "stale",
     )
 
@@ -79,6 +81,8 @@ class Hold:
         self.abandoned = False  # whether all who entered have ended without leaving
         self.asked: float | None = None  # the end of the lease before which it was asked for
         self.due = 0.0  # when it is to be renewed
+        self.renewing = False  # whether that is under way
+        self.failed = False  # whether the last renewal had no answer for it
         self.look = 0.0  # when the keeper looks at it next
         self.enter(Level(alive, at_least, renews, on_lost, lock))
         self.extend(lease.deadline)

@@ -41,7 +41,6 @@ class Keeper:
         # (when, tie-breaker, hold); an entry counts only while the hold still names it as its next
         self._looks: list[tuple[float, int, Hold]] = []
         self._ties = itertools.count()
-        self._renewing: set[BaseBackend] = set()
         self._news = News()
         self._log = RenewalLog()
         self._thread: threading.Thread | None = None
@@ -131,7 +130,7 @@ class Keeper:
         if clock() >= hold.lease.deadline:
             self.lose(hold, ENDED)
         elif hold.watched:
-            self._renew_all_of(hold.backend)
+            self._renew_with(hold)
         else:
             self._ask_for_all_of(hold.backend)
 
@@ -181,23 +180,30 @@ class Keeper:
 
     # Renewing
 
-    def _renew_all_of(self, backend: BaseBackend) -> None:
-        """Start renewing what is due soon, so that leases come together in few statements."""
-        now = clock()
+    def _renew_with(self, due: Hold) -> None:
+        """Start renewing it and what is due soon, so that leases come together in few statements.
+
+        Those that had no answer the last time are apart: what held them up holds up no others.
+        """
+        backend, now = due.backend, clock()
         with self._mutex:
-            if backend in self._renewing:
+            if due.renewing:
                 return
             batch = [
                 hold
                 for hold in self._holds.values()
-                if hold.backend is backend and hold.watched and hold.due <= now + _slack(hold)
+                if hold.backend is backend
+                and hold.watched
+                and not hold.renewing
+                and hold.failed is due.failed
+                and hold.due <= now + _slack(hold)
             ]
             orphans = [hold for hold in batch if not hold.alive]
             for hold in orphans:
                 hold.abandoned = True
             batch = [hold for hold in batch if hold.watched]
-            if batch:
-                self._renewing.add(backend)
+            for hold in batch:
+                hold.renewing = True
         for hold in orphans:
             logger.warning(
                 "%s ended without releasing %r, which is not renewed any more",
@@ -208,7 +214,8 @@ class Keeper:
             try:
                 start(self._renew, "distlock-renewal", backend, batch)
             except RuntimeError:  # no more threads can be had; the holds are looked at again soon
-                self._renewing.discard(backend)
+                for hold in batch:
+                    hold.renewing = False
                 raise
 
     def _ask_for_all_of(self, backend: BaseBackend) -> None:
@@ -243,8 +250,9 @@ class Keeper:
             self._log.worked(backend.alias)
         finally:
             with self._mutex:
-                self._renewing.discard(backend)
                 for hold in batch:
+                    hold.renewing = False
+                    hold.failed = hold.lease.nonce not in answer
                     if answer.get(hold.lease.nonce) and not hold.ended:
                         hold.extend(sent_at + hold.lease.duration)
                     else:

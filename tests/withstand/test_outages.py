@@ -213,6 +213,17 @@ def test_a_restart_while_holding_loses_nothing(actor, database_server, name):
     assert actor("thread").tries(name)
 
 
+@pytest.mark.parametrize("answer_limit", [10])
+def test_a_connection_that_falls_silent_costs_no_lock_its_lease(actor, proxy, name):
+    """Its server is well: the renewal that had no answer is sent again on another connection."""
+    lost = Once()
+    lock = actor("thread").take(name, lease=4, on_lost=lost)
+    proxy.forget(b"UPDATE database_lock SET expires_at")
+    passed(4.5)
+    lock.verify()
+    assert not lost.calls
+
+
 # Goes away while freeing
 
 

@@ -8,8 +8,8 @@ from django.db import connections
 from distlock import Lock, LockUnavailable
 from distlock.clock import clock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import waits
-from tests.withstand.conftest import SERVERS
+from tests.contract.watch import Once, waits
+from tests.withstand.conftest import SERVERS, renewed
 
 pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 
@@ -129,3 +129,18 @@ def test_whoever_waits_for_ever_gets_it_when_the_operator_is_done(actor, databas
         waiting = actor("thread").lock(name).start("acquire")
         assert waits(waiting, 3)
     assert waiting.result(PATIENCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lease", [3, 6])
+def test_a_row_that_an_operator_keeps_locked_costs_no_other_lock_its_lease(
+    actor, database, lease, name
+):
+    stuck, kept = Once(), Once()
+    actor("thread").take(f"{name}:stuck", lease=lease, on_lost=stuck)
+    lock = actor("thread").take(f"{name}:kept", lease=lease, on_lost=kept)
+    with locked_by_an_operator(database, "row", f"{name}:stuck"):
+        stuck.wait()
+        renewed(lock)
+        lock.verify()
+    assert not kept.calls

@@ -99,6 +99,7 @@ class Pool:
         until = clock() + self.limit(deadline)
         dead = sent = False
         while True:
+            began = clock()
             try:
                 with _Loan(self, until, fresh=dead) as session:
                     return work(session, until)
@@ -109,8 +110,20 @@ class Pool:
                 if not again or clock() >= until:
                     raise
             except errors.StatementFailed as failed:
+                if isinstance(failed, errors.Overran):
+                    self._distrust(began)
                 failed.sent = failed.sent or sent
                 raise
+
+    def _distrust(self, moment: float) -> None:
+        """Lend no more what was used before ``moment``, when a session fell silent.
+
+        A network may have forgotten all connections that nothing went through for a while.
+        """
+        with self._mutex:
+            for session, since in self._free:
+                if since < moment:
+                    session.usable = False
 
     @contextmanager
     def session(self, deadline: float | None = None) -> Iterator[Session]:

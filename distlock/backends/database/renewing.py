@@ -9,6 +9,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.access import Access
 from distlock.backends.database.batches import around_locked, pieces
 from distlock.backends.database.dialects.base import Ask, Dialect
+from distlock.clock import clock, left
 from distlock.lease import Lease
 
 
@@ -18,7 +19,7 @@ def renew(access: Access, leases: Sequence[Lease], deadline: float | None) -> Ma
     failure: errors.StatementFailed | None = None
     for batch in _batches(leases):
         try:
-            for renewed in around_locked(batch, lambda some: _renew(access, some, deadline)):
+            for renewed in _renewals(access, batch, deadline):
                 answer.update(renewed)
         except errors.StatementFailed as failed:
             failure = failed
@@ -27,6 +28,52 @@ def renew(access: Access, leases: Sequence[Lease], deadline: float | None) -> Ma
     if failure and not answer:
         raise access.unavailable(failure) from failure.__cause__
     return answer
+
+
+def _renewals(
+    access: Access, leases: Sequence[Lease], deadline: float | None
+) -> Iterator[dict[str, bool]]:
+    """Renew leases, whatever one row or one session keeps them from.
+
+    A statement gets half of the time that is left. If a row that is locked holds it up, or its
+    session is silent, the others are renewed by another session in the other half.
+    """
+    # Without a deadline, both halves together last as long as the database gets for an answer.
+    rest = access.pool.timeout if deadline is None else left(deadline, 2 * access.pool.timeout)
+    try:
+        yield _renew(access, leases, clock() + rest / 2)
+        return
+    except (errors.RowLocked, errors.Overran) as failed:
+        if isinstance(failed, errors.RowLocked) and len(leases) == 1:
+            return
+    until = clock() + rest / 2
+    try:
+        others = leases if len(leases) == 1 else _unlocked(access, leases, until)
+    except errors.RowLocked:  # it is the whole table
+        return
+    if others is None:
+        yield from around_locked(leases, lambda some: _renew(access, some, until))
+    elif others:
+        yield from around_locked(others, lambda some: _renew(access, some, until))
+
+
+def _unlocked(
+    access: Access, leases: Sequence[Lease], deadline: float | None
+) -> Sequence[Lease] | None:
+    """Return those leases whose rows nobody keeps locked, None if the engine cannot tell."""
+
+    def ask_for(dialect: Dialect, ask: Ask) -> Sequence[Lease] | None:
+        if (statement := dialect.unlocked(leases)) is None:
+            return None
+        found = {nonce for (nonce,) in ask(statement).rows}
+        return [lease for lease in leases if lease.nonce in found]
+
+    try:
+        return access.attempt(ask_for, deadline)
+    except errors.StatementFailed as failed:
+        if type(failed) is errors.StatementFailed:  # the server does not know these words
+            return None
+        raise
 
 
 def _batches(leases: Sequence[Lease]) -> Iterator[Sequence[Lease]]:

@@ -111,6 +111,13 @@ class Dialect(ABC):
     def held(self, leases: Sequence[Lease]) -> Statement:
         """Ask for the nonces of those leases that are held and have not ended."""
 
+    def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
+        """Ask as held() does, leaving out rows that a transaction of someone else keeps locked.
+
+        None if the engine cannot tell.
+        """
+        return None
+
     @abstractmethod
     def guard(self, lease: Lease) -> Statement:
         """Let nobody else write the row before the transaction ends, if it is held and not ended.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -50,6 +51,9 @@ class SQLite(TextDialect):
     EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
     guards_early: ClassVar[bool] = True
     one_writer: ClassVar[bool] = True
+
+    def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
+        return None  # it has no locks of rows
 
     def guard(self, lease: Lease) -> Statement:
         # Rows cannot be locked; but whoever writes is the only one who can.

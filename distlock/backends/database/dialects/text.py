@@ -114,6 +114,10 @@ class TextDialect(Dialect):
         where, params = self.these(leases)
         return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}", params)
 
+    def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
+        held = self.held(leases)
+        return held._replace(sql=f"{held.sql} FOR UPDATE SKIP LOCKED")
+
     def guard(self, lease: Lease) -> Statement:
         where, params = self.these([lease])
         return Statement(f"SELECT nonce FROM {TABLE} WHERE {where} FOR UPDATE", params)
