@@ -125,10 +125,10 @@ class LockInfo:
 
     ``lease`` is the seconds that the lease lasts from each renewal on; in ZooKeeper, where a
     session stands for it, the seconds after which the servers end the session of a process that is
-    gone. ``renews`` says whether its holder asked for renewals (``renew=True``). ``renewed_at`` is
-    when the lease was renewed last, or taken, if it never was; None in ZooKeeper. Where the holder
-    has left and the lock stays taken (``at_least``), they tell of that rest: its length, False, and
-    when the holder left. All three are None for a free lock.
+    gone. ``renews`` says whether its holder asked for renewals when it took the lock.
+    ``renewed_at`` is when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
+    Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
+    length, False, and when the holder left. All three are None for a free lock.
     """
 
     name: str

@@ -33,8 +33,9 @@ ROWS = [
 ]
 ROW = """
 INSERT INTO database_lock
-    (`lock`, description, owner, nonce, host, process, thread, token, acquired_at, expires_at)
-VALUES ('{0}', '{1}', 'owner-{0}', 'nonce-{0}', '{2}', {3}, '{4}', 1795221409053272 + {3},
+    (`lock`, description, owner, nonce, host, process, thread, token, lease, renews,
+     acquired_at, expires_at)
+VALUES ('{0}', '{1}', 'owner-{0}', 'nonce-{0}', '{2}', {3}, '{4}', 1795221409053272 + {3}, 30, TRUE,
     UTC_TIMESTAMP(6) - INTERVAL {5} SECOND, UTC_TIMESTAMP(6) + INTERVAL {6} SECOND)
 """
 

@@ -104,6 +104,11 @@ def _held(listed: Listed) -> Iterator[str]:
             " cannot reach the servers for longer than a session lasts, they free the lock by"
             " themselves."
         )
+        if info.renews is False:
+            yield _(
+                "It is not renewed: its process leaves it at the latest %(time)s after it was"
+                " taken."
+            ) % {"time": span(info.lease)}
         return
     if not info.renews:
         yield _(

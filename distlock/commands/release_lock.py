@@ -72,7 +72,7 @@ def run(
         f"{text.quoted(info.description)}. A call of the task can be queued again once it is free."
         if task is not None
         else "Its holder may still be working. Once the lock is broken others can take it; the"
-        " holder learns of it when it next renews, and writes with an older fencing token."
+        f" holder {_learns(info)}, and writes with an older fencing token."
     )
     if interactive:
         _ask(command)
@@ -144,3 +144,9 @@ def _token(value: str) -> int:
     if not (value.isascii() and value.isdecimal()):
         raise argparse.ArgumentTypeError(f"a token is a whole number, not {value!r}")
     return int(value)
+
+
+def _learns(info: LockInfo) -> str:
+    if info.renews is False:
+        return "is not told, because it does not renew its lease"
+    return "learns of it when it next renews"

@@ -148,6 +148,18 @@ def test_a_backend_that_is_gone_while_this_process_holds_a_lock_there(
     locks.close_all()
 
 
+def test_a_hold_in_zookeeper_tells_of_its_session(
+    zookeeper, backend_settings, settings, look, taken
+):
+    settings.DISTLOCK = backend_settings("zookeeper", OPTIONS={"session_timeout": 8})
+    taken("renewed", lease=None)
+    page = look("renewed")
+    assert "Session timeout" in page.text
+    assert "It is not renewed" not in page.text
+    taken("not renewed", lease=None, renew=False)
+    assert "It is not renewed: its process leaves it at the latest 8 s" in look("not renewed").text
+
+
 # As it is stored
 
 

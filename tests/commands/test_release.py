@@ -31,6 +31,11 @@ class TestWithoutAQuestion:
         assert not lock.held
         assert local.inspect("stock").state is State.FREE
 
+    def test_says_whether_the_holder_is_told(self, local, run, taken):
+        for renew, said in ((True, "learns of it when it next renews"), (False, "is not told")):
+            (lock,) = taken(f"stock:{renew}", renew=renew)
+            assert said in run("release", lock.name, "--token", str(lock.token), "--yes").out
+
     def test_sends_the_signal(self, local, run, taken):
         token = taken("stock")[0].token
         told = []
