@@ -71,7 +71,7 @@ def _renewed(lease: Lease, sent_at: float, answer: bool | None) -> Lease | None:
     """Return the lease as renewed, None if it is gone already and must be asked for again."""
     if answer is False:
         return None
-    renewed = lease.until(sent_at + lease.duration)
+    renewed = lease.renewed(sent_at)
     if answer is None or clock() >= renewed.deadline:
         raise _too_short(lease.claim)
     return renewed

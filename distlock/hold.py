@@ -184,7 +184,7 @@ class Hold:
     def extend(self, deadline: float) -> None:
         """Note that the lease ends at another local deadline."""
         self.lease = self.lease.until(deadline)
-        sent_at = deadline - self.lease.duration
+        sent_at = deadline - self.lease.claim.relied_on
         self.due = sent_at + self.backend.settings.interval(self.lease.duration)
 
     def renewal(self, at_least: float = 0.0) -> Lease:

@@ -65,7 +65,7 @@ class Keeper:
     def renewed(self, hold: Hold, sent_at: float) -> None:
         """Note that a renewal that was sent at ``sent_at`` has been answered with yes."""
         with self._mutex:
-            hold.extend(max(hold.lease.deadline, sent_at + hold.lease.duration))
+            hold.extend(max(hold.lease.deadline, hold.lease.renewed(sent_at).deadline))
             if hold.lease.nonce in self._holds:
                 self._look_at(hold, hold.next_look)
 
@@ -254,7 +254,7 @@ class Keeper:
                     hold.renewing = False
                     hold.failed = hold.lease.nonce not in answer
                     if answer.get(hold.lease.nonce) and not hold.ended:
-                        hold.extend(sent_at + hold.lease.duration)
+                        hold.extend(hold.lease.renewed(sent_at).deadline)
                     else:
                         hold.due = clock() + _pause(hold)
                     if hold.lease.nonce in self._holds:
@@ -266,7 +266,10 @@ class Keeper:
                 # The answer came after the end, and has made the others wait again.
                 self.lose(hold, ENDED)
                 with suppress(LockError):
-                    backend.withdraw(hold.lease.claim)
+                    if hold.rest:
+                        hold.free()
+                    else:
+                        backend.withdraw(hold.lease.claim)
 
 
 @contextmanager

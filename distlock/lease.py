@@ -9,6 +9,10 @@ from enum import StrEnum
 
 from distlock.clock import clock
 
+#: A lease is relied on for a thousandth less than the backend keeps it: the clocks of two machines
+#: that are kept by NTP run apart by up to 500 millionths each (MAXFREQ in RFC 5905; adjtimex(2)).
+_DRIFT = 1e-3
+
 #: Seconds in a hundred years: what ends later is beyond the calendars of some databases.
 LONGEST_LEASE = 100 * 365 * 86400
 
@@ -47,7 +51,8 @@ class Claim:
 
     ``nonce`` names this very wish. It is chosen before anything is sent, so that the answer can be
     told from someone else's even when the first reply was lost and the claim had to be sent again.
-    ``renews`` says, for people to read, whether the lease will be renewed.
+    ``renews`` says, for people to read, whether the lease will be renewed. ``at_least`` is for how
+    many seconds the lock stays taken from its grant on, whatever becomes of the holder.
     """
 
     name: str
@@ -56,18 +61,30 @@ class Claim:
     description: str = ""
     nonce: str = field(default_factory=_nonce)
     renews: bool = False
+    at_least: float = 0.0
+
+    @property
+    def reserved(self) -> float:
+        """Seconds from its grant for which the backend keeps the lock if nothing more is heard."""
+        return max(self.duration, self.at_least)
+
+    @property
+    def relied_on(self) -> float:
+        """Seconds after a request was sent for which its holder relies on what was granted."""
+        return self.duration * (1 - _DRIFT)
 
     def granted(self, token: int, sent_at: float) -> Lease:
         """Return the lease that answers this claim, sent at ``sent_at`` of the local clock."""
-        return Lease(self, token, sent_at + self.duration)
+        return Lease(self, token, sent_at + self.relied_on)
 
 
 @dataclass(frozen=True, slots=True)
 class Lease:
     """One grant of a lock: the claim it answers, its fencing token, and when it ends.
 
-    ``deadline`` is of the local clock and counted from before the request was sent, so it lies
-    before the moment at which the server may give the lock to another.
+    ``deadline`` is of the local clock and counted from before the request was sent, less what two
+    clocks may differ by, so it lies before the moment at which the server may give the lock to
+    another.
     """
 
     claim: Claim
@@ -94,6 +111,10 @@ class Lease:
     def remaining(self) -> float:
         """Seconds left by the local clock, never negative."""
         return max(self.deadline - clock(), 0.0)
+
+    def renewed(self, sent_at: float) -> Lease:
+        """Return the same lease, renewed by a request that was sent at ``sent_at``."""
+        return self.until(sent_at + self.claim.relied_on)
 
     def until(self, deadline: float) -> Lease:
         """Return the same lease, ending at another local deadline."""

@@ -84,7 +84,8 @@ class Lock:
         - ``at_least``: seconds for which the lock stays taken, counted from when it was granted.
           Who leaves it earlier, with or without an error, no longer holds it; but nobody can enter
           before that time is over, not even the one who left. So machines whose clocks differ do
-          not run a short job twice that is due once.
+          not run a short job twice that is due once. It holds for a process that is killed, too,
+          except in ZooKeeper, where a lock ends with its process.
         - ``renew``: False leaves the lease to run out, for holds that no process watches over.
         - ``description``: shown to those who look at the lock; by default what goes on where it
           is taken, as far as that is known (see :mod:`distlock.activity`).

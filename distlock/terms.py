@@ -74,8 +74,8 @@ class Terms:
         duration = backend.settings.lease if self.lease is None else float(self.lease)
         description = self.description or current_activity()
         owner = current_owner(self.owner)
-        claim = Claim(name, owner, duration, description, renews=self.renew)
         at_least = 0.0 if self.at_least is None else float(self.at_least)
+        claim = Claim(name, owner, duration, description, renews=self.renew, at_least=at_least)
         level = Level(current_life(), at_least, self.renew, self.on_lost, lock)
         return Wish(backend, claim, level, self.lease)
 

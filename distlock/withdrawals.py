@@ -43,7 +43,7 @@ class Withdrawals:
         """Take the claim back soon, in the way of ``leave``, without making the caller wait."""
         if leave is None and backend.may_be_late:
             for seconds in _AGAIN:
-                if seconds < claim.duration:
+                if seconds < claim.reserved:
                     watchdog.add(seconds, partial(self._add_again, ref(backend), claim))
         self._add(backend, claim, leave or partial(backend.withdraw, claim))
 
@@ -53,7 +53,7 @@ class Withdrawals:
 
     def _add(self, backend: BaseBackend, claim: Claim, leave: Leave) -> None:
         with self._mutex:
-            self._pending[claim.nonce] = (backend, claim, leave, clock() + claim.duration)
+            self._pending[claim.nonce] = (backend, claim, leave, clock() + claim.reserved)
             if self._thread is not None and self._thread.is_alive():
                 return
             try:

@@ -94,7 +94,7 @@ class BaseBackend(ABC):
 
         It is possible when the lock is free, when its lease has ended, when it is held by this
         very claim, and when it is held by a named owner who asks again; in the last two cases the
-        hold goes on under a new token.
+        hold goes on under a new token. It is kept for ``claim.reserved`` seconds from then on.
         """
 
     def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:

@@ -21,7 +21,7 @@ def insist(claim: Claim, leave: Callable[[float], object]) -> None:
 
     ``leave`` is given the local time by which it must be done, and may raise LockUnavailable.
     """
-    until = clock() + claim.duration
+    until = clock() + claim.reserved
     pause = _FIRST_PAUSE
     while clock() < until:
         try:

@@ -33,6 +33,7 @@ class _Held:
     token: int
     taken_at: float
     expires_at: float
+    lasts: float  # seconds from the last renewal, or the grant, to the end
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
     committing: bool = False  # a transaction is being committed under it: it cannot end now
 
@@ -68,8 +69,8 @@ class LocalBackend(BaseBackend):
             if held and not held.expired and not _is_again(claim, held.claim):
                 return None
             self._last_token += 1
-            now = clock()
-            self._held[claim.name] = _Held(claim, self._last_token, now, now + claim.duration)
+            now, lasts = clock(), claim.reserved
+            self._held[claim.name] = _Held(claim, self._last_token, now, now + lasts, lasts)
             return claim.granted(self._last_token, now)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -80,7 +81,7 @@ class LocalBackend(BaseBackend):
         held = self._current(lease.claim)
         if held is None or held.expired:
             return False
-        held.expires_at = clock() + lease.duration
+        held.expires_at, held.lasts = clock() + lease.duration, lease.duration
         return True
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
@@ -92,7 +93,6 @@ class LocalBackend(BaseBackend):
             lease.claim,
             owner=kept(lease.owner, lease.nonce),
             nonce="",
-            duration=seconds,
             renews=False,
         )
         with self._mutex:
@@ -102,7 +102,7 @@ class LocalBackend(BaseBackend):
             if held.claim.nonce != lease.nonce and held.claim.owner != nobody.owner:
                 return False
             held.claim = nobody
-            held.expires_at = clock() + seconds
+            held.expires_at, held.lasts = clock() + seconds, seconds
             return True
 
     def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
@@ -209,7 +209,7 @@ class LocalBackend(BaseBackend):
     def _info(self, held: _Held) -> LockInfo:
         if held.expired and is_kept(held.claim.owner):
             return LockInfo(held.claim.name, self.alias, token=held.token)
-        now, duration = clock(), held.claim.duration
+        now = clock()
         until = held.since + timedelta(seconds=held.expires_at - held.taken_at)
         return LockInfo(
             held.claim.name,
@@ -222,9 +222,9 @@ class LocalBackend(BaseBackend):
             held_for=now - held.taken_at,
             remaining=max(held.expires_at - now, 0.0),
             description=held.claim.description,
-            lease=duration,
+            lease=held.lasts,
             renews=held.claim.renews,
-            renewed_at=until - timedelta(seconds=duration),
+            renewed_at=until - timedelta(seconds=held.lasts),
         )
 
 

@@ -12,6 +12,7 @@ from tests.contract.watch import eventually, passed, waits
 
 LONG = 600
 REST = 0.3
+LEASE = 0.5
 
 
 def test_leaving_early_frees_the_lock_for_nobody(anna, ben, carl, name):
@@ -153,6 +154,58 @@ def test_it_outlives_its_process_where_the_backend_says_so(
         assert not carl.tries(name)
     else:
         eventually(lambda: carl.tries(name))
+
+
+def kill_when_renewed(process, lock):
+    """Kill the holder, and let its lease be over."""
+    since = lock.info().since
+    eventually(lambda: lock.info().renewed_at > since)
+    process.end()
+    passed(2 * LEASE)
+
+
+@pytest.mark.shared
+def test_it_stays_taken_though_its_process_was_killed(actor, carl, name):
+    process = actor("new process")
+    process.take(name, lease=LEASE, at_least=LONG)
+    process.end()
+    passed(2 * LEASE)
+    assert not carl.tries(name)
+
+
+@pytest.mark.shared
+def test_it_stays_taken_though_its_process_was_killed_after_a_renewal(actor, carl, name):
+    process = actor("new process")
+    process.take(name, lease=LEASE, at_least=LONG)
+    kill_when_renewed(process, carl.lock(name))
+    assert not carl.tries(name)
+
+
+@pytest.mark.shared
+def test_so_it_does_if_it_was_entered_again_for_that_time(actor, carl, name):
+    process = actor("new process")
+    process.take(name, lease=LEASE)
+    process.take(name, at_least=LONG)
+    kill_when_renewed(process, carl.lock(name))
+    assert not carl.tries(name)
+
+
+@pytest.mark.shared
+def test_it_is_free_when_that_time_is_over_though_its_process_was_killed(actor, carl, name):
+    process = actor("new process")
+    process.take(f"{name}:started")
+    before = clock()
+    process.take(name, lease=LEASE, at_least=2 * LEASE)
+    process.end()
+    carl.take(name)
+    assert clock() >= before + 2 * LEASE
+
+
+def test_a_lease_that_ends_does_not_end_it(dora, carl, name):
+    lock = dora.take(name, lease=0.2, renew=False, at_least=LONG)
+    eventually(lambda: not lock.held)
+    passed(0.2)
+    assert not carl.tries(name)
 
 
 def test_an_error_of_the_body_does_not_free_it_earlier(using, carl, name):

@@ -164,3 +164,19 @@ def test_receivers_that_fail_do_not_stop_renewal(carl, name):
         lock.verify()
 
     steadily(attempt, *LASTING)
+
+
+@pytest.mark.eager
+def test_a_holder_stops_believing_before_two_clocks_may_have_drifted_apart(anna, name):
+    """Each may run fast or slow by 500 parts in a million, as far as NTP can correct it."""
+    long = 10_000_000
+    lock = anna.take(name, lease=long)
+
+    def difference():
+        believed = lock.remaining
+        return lock.info().remaining - believed
+
+    since = lock.info().since
+    assert difference() > long * 0.0009
+    eventually(lambda: lock.info().renewed_at > since)
+    assert difference() > long * 0.0009

@@ -1,5 +1,7 @@
 """Owners, claims and leases: the words that locks are spoken of with."""
 
+import pytest
+
 from distlock.clock import clock, left
 from distlock.lease import Claim, Lease, Owner
 
@@ -26,8 +28,15 @@ def test_two_claims_of_one_owner_differ_by_their_nonces():
     assert claim() != claim()
 
 
-def test_a_lease_ends_its_duration_after_the_request_was_sent():
-    assert claim(duration=30.0).granted(7, sent_at=1000.0).deadline == 1030.0
+def test_a_lease_is_relied_on_for_a_thousandth_less_than_its_duration_after_the_request():
+    assert claim(duration=30.0).granted(7, sent_at=1000.0).deadline == pytest.approx(1029.97)
+
+
+def test_a_claim_is_kept_for_the_longer_of_its_lease_and_the_least_time():
+    assert claim(duration=30.0).reserved == 30.0
+    assert claim(duration=30.0, at_least=10.0).reserved == 30.0
+    assert claim(duration=30.0, at_least=60.0).reserved == 60.0
+    assert claim(duration=30.0, at_least=60.0).relied_on < 30.0
 
 
 def test_a_lease_speaks_for_its_claim():

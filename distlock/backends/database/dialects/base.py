@@ -182,7 +182,7 @@ def columns(claim: Claim) -> dict[str, Any]:
         "host": _storable(claim.owner.host),
         "process": claim.owner.pid,
         "thread": _storable(claim.owner.thread),
-        "lease": claim.duration,
+        "lease": claim.reserved,
         "renews": claim.renews,
     }
 

@@ -48,7 +48,7 @@ class Generic(Dialect):
         grant = {
             **columns(claim),
             "acquired_at": Now(),
-            "expires_at": _from_now(claim.duration),
+            "expires_at": _from_now(claim.reserved),
         }
         locks = self._locks.filter(possible, lock=claim.name)
         now = self.microseconds(ask)

@@ -58,7 +58,7 @@ class TextDialect(Dialect):
 
     def taking(self, claim: Claim, condition: str = "TRUE") -> Statement:
         """Take a lock; if it has been taken before, ``condition`` must be true, too."""
-        params = {**columns(claim), "duration": self.duration(claim.duration)}
+        params = {**columns(claim), "duration": self.duration(claim.reserved)}
         return Statement(_with(condition, self.TAKE), params)
 
     def granted(self, claim: Claim, answer: Answer) -> int | None:

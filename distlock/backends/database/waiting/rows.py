@@ -109,7 +109,7 @@ class Rows:
 
     def undo(self, claim: Claim) -> None:
         """Free the lock if the claim has got it; try for as long as that could last."""
-        until = clock() + claim.duration
+        until = clock() + claim.reserved
         while clock() < until:
             try:
                 self.pool.run(lambda session: _free(session, claim.name, nonce=claim.nonce))
