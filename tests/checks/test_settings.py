@@ -104,7 +104,7 @@ class TestAMissingDriver:
 
     def test_of_a_database_comes_with_the_line_too(self, database_entry):
         database_entry("x", {"ENGINE": "tests.checks.no_driver"})
-        (message,) = settings_checks("default", "x", "auto")
+        (message,) = settings_checks("default", "x", "native")
         assert message.id == "distlock.E002"
         assert "distlock[mysql]" in message.hint
 
@@ -170,23 +170,25 @@ class TestAPooler:
     )
     def test_is_recognised(self, database_entry, entry, sign):
         database_entry("x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", **entry})
-        (message,) = settings_checks("default", "x", "auto")
+        (message,) = settings_checks("default", "x", "native")
         assert message.id == "distlock.W003"
         assert sign in message.msg
         assert '"poll"' in message.hint
 
-    def test_does_no_harm_to_polling(self, database_entry):
+    @pytest.mark.parametrize("wait", ["poll", "auto"])
+    def test_does_no_harm_to_polling(self, database_entry, wait):
+        """Which is what is done by itself behind a pooler."""
         database_entry(
             "x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", "PORT": "6432"}
         )
-        assert list(settings_checks("default", "x", "poll")) == []
+        assert list(settings_checks("default", "x", wait)) == []
 
     @pytest.mark.parametrize(
         "entry", [{}, {"PORT": "5432", "OPTIONS": {"pool": True, "prepare_threshold": 5}}]
     )
     def test_is_not_suspected_everywhere(self, database_entry, entry):
         database_entry("x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", **entry})
-        assert list(settings_checks("default", "x", "auto")) == []
+        assert list(settings_checks("default", "x", "native")) == []
 
 
 def test_they_have_a_tag_of_their_own():

@@ -64,6 +64,7 @@ _PROVIDED_BY = {
     "mariadb-install-db": "mariadb-server",
     "initdb": "postgresql",
     "postgres": "postgresql",
+    "pgbouncer": "pgbouncer",
     "java": "default-jre-headless",
     "zookeeper.jar": "libzookeeper-java",
     "redis-server": "redis-server",
@@ -76,6 +77,7 @@ def _packages() -> dict[str, Callable[[], bool]]:
     return {
         "mariadb-server": lambda: _has(program, "mariadbd") and _has(program, "mariadb-install-db"),
         "postgresql": lambda: _has(postgresql_program, "initdb"),
+        "pgbouncer": lambda: _has(program, "pgbouncer"),
         "libzookeeper-java": lambda: _has(jar, "zookeeper.jar"),
         "default-jre-headless": lambda: _has(program, "java"),
         "redis-server": lambda: _has(program, "redis-server"),

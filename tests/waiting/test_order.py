@@ -4,6 +4,7 @@ import pytest
 
 from distlock import Lock, locks
 from tests.contract.actors import PATIENCE
+from tests.contract.watch import waits
 from tests.waiting.engine import unhurried
 
 
@@ -36,6 +37,21 @@ def test_a_newcomer_does_not_take_a_lock_that_others_stand_in_line_for(engine, u
         assert Lock(name).acquire(timeout=0.3) is False
         assert Lock(name).acquire(blocking=False) is True
         Lock(name).release()
+
+
+@unhurried
+def test_a_named_owner_waits_for_its_turn_like_everybody(actor, engine, using, name):
+    """It is let in past those who wait only where the lock is held in its name already."""
+    with Lock(name):
+        pass
+    with engine.taken_by_hand(engine_alias(using), name):
+        waiting = actor("thread").lock(name, owner="order-42").start("acquire")
+        engine.reaches_waiting(1)
+        assert waits(waiting)
+    assert waiting.result(PATIENCE)
+    actor().lock(name).start("acquire")
+    engine.reaches_waiting(1)
+    assert actor().lock(name, owner="order-42").acquire(timeout=PATIENCE)
 
 
 def test_whoever_tries_once_does_not_stand_in_line(actor, engine, name):

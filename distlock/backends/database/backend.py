@@ -44,7 +44,8 @@ class DatabaseBackend(BaseBackend):
 
     - ``database``: the alias in ``DATABASES`` ("default").
     - ``wait``: "native" waits in the database's own lock queue, "poll" looks now and then, which is
-      what a pooler in transaction mode needs; "auto" is native where the engine can ("auto").
+      what a pooler in transaction mode needs; "auto" is native where the engine can, unless a
+      pooler is found ("auto").
     - ``timeout``: seconds that the database gets for any one answer, connecting included (5).
     - ``keep``: seconds that the row of a free lock is kept before a sweep removes it (86400).
     - ``idle``: seconds that an unused session is kept; a minute, and 0 where Django's tests run,
@@ -86,7 +87,7 @@ class DatabaseBackend(BaseBackend):
             timeout=self.settings.seconds("timeout"),
             idle=idle if idle in (None, 0) else self.settings.seconds("idle"),
             sessions=self.settings.count("sessions", at_least=1),
-            pooled=self.wait == "poll",
+            pooled={"poll": True, "native": False}.get(self.wait),
         )
         self._direct = Direct(self.database, self._abandoned)
         self._access = Access(self.pool, self._direct, self.dialect_for)
@@ -327,4 +328,8 @@ class DatabaseBackend(BaseBackend):
 
     def database_checks(self, databases: Collection[str]) -> Iterable[CheckMessage]:
         """See BaseBackend.database_checks()."""
-        return database_checks(self.alias, self.database) if self.database in databases else ()
+        return (
+            database_checks(self.alias, self.database, self.wait)
+            if self.database in databases
+            else ()
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 from django.conf import settings
@@ -21,6 +22,8 @@ TABLE = DatabaseLock._meta.db_table
 #: Signs in the settings of PostgreSQL that a pooler stands before it; 6432 is PgBouncer's own port.
 POOLER_PORT = "6432"
 POOLER_HOSTS = ("pgbouncer", "pgcat", "pooler")
+#: How often a pooler is asked whose session is whose.
+_TRIES = 5
 
 
 def settings_checks(alias: str, database: str, wait: str) -> Iterator[CheckMessage]:
@@ -38,7 +41,7 @@ def settings_checks(alias: str, database: str, wait: str) -> Iterator[CheckMessa
         return
     if connection.vendor == "sqlite":
         yield from _sqlite(entry, connection.settings_dict)
-    elif connection.vendor == "postgresql" and wait != "poll":
+    elif connection.vendor == "postgresql" and wait == "native":
         yield from _pooler(entry, connection.settings_dict)
 
 
@@ -83,11 +86,13 @@ def _pooler(entry: str, database: dict[str, Any]) -> Iterator[CheckMessage]:
         )
 
 
-def database_checks(alias: str, database: str) -> Iterator[CheckMessage]:
-    """Ask the database ``database`` about the table of the locks."""
+def database_checks(alias: str, database: str, wait: str) -> Iterator[CheckMessage]:
+    """Ask the database ``database`` about the table of the locks, and how it is reached."""
     entry = f"DISTLOCK[{alias!r}]"
     try:
         yield from _table(entry, connections[database])
+        if connections[database].vendor == "postgresql" and wait != "poll":
+            yield from _found_pooler(entry, connections[database], wait)
     except NotSupportedError as error:
         yield Error(
             f"The server of the database {database!r} is too old: {error}.",
@@ -102,6 +107,51 @@ def database_checks(alias: str, database: str) -> Iterator[CheckMessage]:
             obj=entry,
             id="distlock.W005",
         )
+
+
+def _found_pooler(entry: str, connection: Any, wait: str) -> Iterator[CheckMessage]:
+    # A pooler tells its clients made-up ids.
+    if _session_of(connection) == connection.connection.info.backend_pid:
+        return
+    if wait == "native":
+        if not _shares_sessions(connection):
+            return
+        message = (
+            "a connection pooler that gives one session to several clients: it strands the sessions"
+            ' that wait for a lock, and OPTIONS["wait"] is "native".'
+        )
+        hint = 'Set OPTIONS["wait"] to "poll"'
+    else:
+        message = (
+            "a connection pooler: locks are waited for by looking now and then, and not first come,"
+            " first served."
+        )
+        hint = (
+            'Set OPTIONS["wait"] to "poll" to agree with that, to "native" if the pooler keeps one'
+            " session for each client (PgBouncer's pool_mode = session)"
+        )
+    yield Warning(
+        f"The database {connection.alias!r} is reached through {message}",
+        hint=f'{hint}, or let OPTIONS["database"] name an alias that reaches the server directly.',
+        obj=entry,
+        id="distlock.W003",
+    )
+
+
+def _session_of(connection: Any) -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_backend_pid()")
+        return int(cursor.fetchone()[0])
+
+
+def _shares_sessions(connection: Any) -> bool:
+    """Return whether two clients, or one after a while, get the same session from a pooler."""
+    with closing(connection.copy()) as other:
+        own = _session_of(connection)
+        for _ in range(_TRIES):
+            if own == _session_of(other) or own != _session_of(connection):
+                return True
+    return False
 
 
 def _table(entry: str, connection: Any) -> Iterator[CheckMessage]:

@@ -46,13 +46,19 @@ _POSTGRESQL_EVERY_TIME = (
 
 
 def open_session(
-    database: str, limit: float, *, timeout: float, blocking: bool = False, pooled: bool = False
+    database: str,
+    limit: float,
+    *,
+    timeout: float,
+    blocking: bool = False,
+    pooled: bool | None = False,
 ) -> Session:
     """Open a session with the database of an alias; NoSession if there is none within ``limit`` s.
 
     ``timeout`` is the most that a statement will be given, in seconds. ``blocking`` sessions may
     wait in the server for as long as they like. ``pooled`` says that a pooler may give every
-    packet to another server process: nothing is set that would last there.
+    packet to another server process: nothing is set that would last there. None finds out, and
+    takes every pooler for one of that kind.
     """
     connection = connections[database]
     settings = current_settings(connection)
@@ -74,19 +80,14 @@ def open_session(
                 wrapper.connection.close()
             raise
     set_up: str | None = None
-    before: tuple[str, ...] = ()
     if wrapper.vendor == "mysql":
         _mysql(options, limit, timeout, blocking)
         set_up = _MYSQL
     elif wrapper.vendor == "postgresql":
         _postgresql(options, limit)
-        if pooled:
-            before = _POSTGRESQL_EVERY_TIME
-        else:
-            set_up = _POSTGRESQL_ONCE
-    session = arrived(limit, lambda: _opened(Session, wrapper, set_up, limit))
-    session.before = before
-    return session
+        set_up = _POSTGRESQL_ONCE
+        return arrived(limit, lambda: _opened(Session, wrapper, set_up, limit, pooled))
+    return arrived(limit, lambda: _opened(Session, wrapper, set_up, limit))
 
 
 def current_settings(connection: Any) -> dict[str, Any]:
@@ -122,20 +123,36 @@ def _at_most(options: Options, option: str, seconds: float) -> int:
     return min(own, most) if own > 0 else most
 
 
-def _opened(kind: type[Session], wrapper: Any, set_up: str | None, limit: float) -> Session:
+def _opened(
+    kind: type[Session],
+    wrapper: Any,
+    set_up: str | None,
+    limit: float,
+    pooled: bool | None = False,
+) -> Session:
     try:
         session = _connected(kind, wrapper)
     except (wrapper.Database.Error, DjangoDatabaseError) as error:
         raise NoSession("cannot connect") from (error.__cause__ or error)
-    if set_up is not None:
-        try:
+    try:
+        # Before anything is set that the pooler would hand to others.
+        session.pooled = _is_pooled(session, limit) if pooled is None else pooled
+        if session.pooled:
+            session.before = _POSTGRESQL_EVERY_TIME
+        elif set_up is not None:
             session.run(Statement(set_up), limit)
-        except BaseException as error:
-            session.close()
-            if isinstance(error, StatementFailed):
-                raise NoSession(f"cannot set up a session: {error}") from error.__cause__
-            raise
+    except BaseException as error:
+        session.close()
+        if isinstance(error, StatementFailed):
+            raise NoSession(f"cannot set up a session: {error}") from error.__cause__
+        raise
     return session
+
+
+def _is_pooled(session: Session, limit: float) -> bool:
+    """Return whether PostgreSQL is behind a pooler, which tells its clients made-up ids."""
+    ((ident,),) = session.run(Statement("SELECT pg_backend_pid()"), limit).rows
+    return int(ident) != session.ident
 
 
 def _connected(kind: type[Session], wrapper: Any) -> Session:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import weakref
@@ -30,6 +31,8 @@ SHORTEST_LIMIT = 0.25
 #: Seconds that a session is kept while nobody uses it, unless the settings say otherwise.
 IDLE = 60.0
 
+logger = logging.getLogger("distlock")
+
 T = TypeVar("T")
 
 #: What to run; a function gets the session, for texts that depend on the server.
@@ -46,7 +49,7 @@ class Pool:
         timeout: float,
         sessions: int,
         idle: float | None = None,
-        pooled: bool = False,
+        pooled: bool | None = False,
     ) -> None:
         """``timeout`` and ``idle`` are seconds: the most for any answer, and to keep a session.
 
@@ -58,7 +61,9 @@ class Pool:
         self.database = database
         self.timeout = timeout
         self.sessions = sessions
-        self.pooled = pooled
+        #: whether a pooler is known that may give every packet to another session of the server
+        self.pooled = bool(pooled)
+        self._pooled = pooled
         self._idle = idle
         self.reset()
         _pools.add(self)
@@ -185,10 +190,24 @@ class Pool:
     def _open(self, limit: float, *, blocking: bool = False) -> Session:
         settings = current_settings(connections[self.database])
         session = open_session(
-            self.database, limit, timeout=self.timeout, blocking=blocking, pooled=self.pooled
+            self.database, limit, timeout=self.timeout, blocking=blocking, pooled=self._pooled
         )
         session.settings = settings
+        if session.pooled != self.pooled:
+            self._note_pooler(session.pooled)
         return session
+
+    def _note_pooler(self, pooled: bool) -> None:
+        with self._mutex:
+            news, self.pooled = self.pooled != pooled, pooled
+        if news and pooled:
+            logger.warning(
+                "the database %r is reached through a connection pooler: locks in it are waited for"
+                " by looking now and then, and not first come, first served. Set 'wait' in"
+                " DISTLOCK's OPTIONS to 'poll' to agree with that, or to 'native' if the pooler"
+                " keeps one session for each client (PgBouncer's pool_mode = session).",
+                self.database,
+            )
 
     def _take(self, permit: Permit, fresh: bool) -> Session | None:
         """Return a free session that is alive as far as can be told without asking."""

@@ -96,6 +96,8 @@ class Session(Runner):
         self._overran = False
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
+        #: a pooler may give every packet to another session of the server
+        self.pooled = False
         _sessions.add(self)
 
     def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:

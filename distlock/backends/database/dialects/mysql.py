@@ -58,6 +58,7 @@ class MySQL(TextDialect):
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
     SECONDS: ClassVar[str] = "{0} * 1000000"
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
+    OWN: ClassVar[str] = f"(owner = VALUES(owner) AND expires_at > {_NOW})"
     TAKE: ClassVar[str] = f"{_TAKE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
 
     def duration(self, seconds: float) -> int:

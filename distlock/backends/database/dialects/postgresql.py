@@ -39,6 +39,7 @@ class PostgreSQL(TextDialect):
     """PostgreSQL, all of whose times know their zone, which drivers read in various ways."""
 
     TAKE: ClassVar[str] = _TAKE
+    OWN: ClassVar[str] = f"(held.owner = EXCLUDED.owner AND held.expires_at > {_NOW})"
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER

@@ -44,6 +44,9 @@ class TextDialect(Dialect):
     #: true, too, if the lock has been taken before
     TAKE: ClassVar[str]
 
+    #: a condition for taking(): the lock is held by the same owner already, by its name
+    OWN: ClassVar[str]
+
     @abstractmethod
     def duration(self, seconds: float) -> Any:
         """Return a duration as a parameter for LATER, not shorter than asked for."""

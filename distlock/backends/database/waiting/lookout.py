@@ -176,8 +176,10 @@ class Lookout:
         untaken = row is None or row.untaken_for(_GRACE)
         # Who takes the lock just now is not seen in the row before its commit is done, which may
         # take long where that waits for a standby.
-        if (untaken and not front_writes) or (row is not None and row.is_held_by(waiter.claim)):
+        if untaken and not front_writes:
             self._call(waiter, Why.TAKE)
+        elif row is not None and row.is_held_by(waiter.claim):
+            self._call(waiter, Why.ENTER)
         elif in_the_way or (longest is not None and sent_at - waiter.since > longest):
             self._call(waiter, Why.REJOIN)
         elif row is not None and row.remaining < _LONGEST_PERIOD:

@@ -133,6 +133,8 @@ class Room:
 
     def waiting(self) -> dict[str, tuple[Waiting, ...]] | None:
         """Return who waits for which native lock, in order, in all processes; None if unknown."""
+        if self.pool.pooled:
+            return None
         try:
             answer = self.pool.run(self.native.signed(MARK, FIRST))
         except errors.StatementFailed:  # what is shown to whom is the administrator's business
@@ -157,9 +159,7 @@ class Room:
             if brief and proof.is_held(deadline):
                 return None
             sent_at = clock()
-            token = self.rows.take(claim, politely=True, deadline=deadline)
-            if token is None and is_named(claim.owner):
-                token = self.rows.take(claim, deadline=deadline)  # it may be the owner's already
+            token = self.rows.take_politely(claim, deadline)
         except errors.RowLocked as failed:
             proof.refused = failed
             return None
@@ -176,7 +176,9 @@ class Room:
             raise self.unavailable(failed) from failed.__cause__
 
     def _enter(self, claim: Claim, proof: Proof) -> Waiter | None:
-        """Begin to wait; None if there is no session left to wait in."""
+        """Begin to wait; None if there is no session left to wait in, or none that could."""
+        if self.pool.pooled:
+            return None
         place = self._places.ready()
         with self._mutex:
             full = place is None and len(self._waiters) + self._places.kept >= self.size
@@ -206,8 +208,11 @@ class Room:
             return list(self._waiters)
 
     def open_place(self) -> Place:
-        """Open a session to wait in; raises NoSession."""
+        """Open a session to wait in; raises NoSession, also if a pooler would lend it to others."""
         session = self.pool.open(blocking=True)
+        if session.pooled:
+            session.close()
+            raise errors.NoSession("a connection pooler lends its sessions to others")
         try:
             return Place(session, self.native, self.pool.timeout)
         except errors.StatementFailed as failed:

@@ -66,17 +66,17 @@ class Rows:
         database = connections[self.pool.database].settings_dict.get("NAME")
         return self.native.key(str(database or ""), name)
 
-    def take(
-        self, claim: Claim, *, politely: bool = False, deadline: float | None = None
-    ) -> int | None:
-        """Take the row; the token, or None. ``politely``: only if nobody waits for the lock.
+    def take_politely(self, claim: Claim, deadline: float | None = None) -> int | None:
+        """Take the row if nobody waits for the lock, or if it is the owner's; the token, or None.
 
         Raises RowLocked if a transaction of someone else kept the row, whoever has the lock.
         """
-        condition = self.native.is_free(self.key(claim.name)) if politely else "TRUE"
+        free = self.native.is_free(self.key(claim.name))
 
         def work(session: Session, until: float) -> int | None:
             dialect = _dialect(session)
+            # Behind a pooler nobody stands in a queue; what is there was left behind.
+            condition = "TRUE" if session.pooled else f"({dialect.OWN} OR {free})"
             answer = session.run(dialect.taking(claim, condition), self.pool.limit(until))
             return dialect.granted(claim, answer)
 
@@ -89,6 +89,11 @@ class Rows:
         """Take the row, from the session of one who waits; the token, or None."""
         dialect = _dialect(place.session)
         return dialect.granted(claim, place.take(dialect.taking(claim)))
+
+    def enter_at(self, place: Place, claim: Claim) -> int | None:
+        """Take the row if its owner has it already, by its name; see take_at()."""
+        dialect = _dialect(place.session)
+        return dialect.granted(claim, place.run(dialect.taking(claim, dialect.OWN)))
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, Glance]:
         """Look at the rows of some locks, by name."""

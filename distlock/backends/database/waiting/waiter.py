@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from functools import partial
@@ -42,6 +43,7 @@ class Why(Enum):
     """Why a waiter is called out of its queue."""
 
     TAKE = "the lock can be taken, and the one whose turn it is does not"
+    ENTER = "the lock is held in the waiter's own name"
     REJOIN = "the wait is in somebody's way, or took so long that the engine pays for it"
     LEAVE = "nobody waits for the answer any more"
 
@@ -140,7 +142,9 @@ class Waiter(Promise):
             if self.over:  # see fail(), which has found no place to hang up on
                 return
         why, self.why = self.why, None
-        if why is Why.TAKE and self._take():
+        if why is Why.TAKE and self._take(self.room.rows.take_at):
+            return
+        if why is Why.ENTER and self._take(self.room.rows.enter_at):
             return
         if place.key is None:
             self.since = clock()
@@ -150,12 +154,12 @@ class Waiter(Promise):
         elif self.why is None:
             raise errors.Cancelled("the server gave up a wait by itself")
 
-    def _take(self) -> bool:
+    def _take(self, take: Callable[[Place, Claim], int | None]) -> bool:
         """Take the lock if the row says that it can be taken, whoever has the native one."""
         assert self.place is not None
         sent_at = clock()
         try:
-            token = self.room.rows.take_at(self.place, self.claim)
+            token = take(self.place, self.claim)
         except errors.StatementFailed as failed:
             self._adrift = self._adrift or failed.sent
             raise
@@ -168,7 +172,7 @@ class Waiter(Promise):
 
     def _wait_at_the_head(self, place: Place) -> None:
         """Take the lock; if its holder has no native lock to wake us with, look at the row."""
-        if self.over or self._take():
+        if self.over or self._take(self.room.rows.take_at):
             return
         began, pause = clock(), 0.0
         while not self.over:
@@ -177,7 +181,7 @@ class Waiter(Promise):
             self._heard()
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.open_to(self.claim):
-                if self._take():
+                if self._take(self.room.rows.take_at):
                     return
                 rest = _SHORTEST_PAUSE
             else:
@@ -192,7 +196,7 @@ class Waiter(Promise):
         """Without a session to wait in: look now and then, through those there are."""
         sent_at = clock()
         try:
-            token = self.room.rows.take(self.claim, politely=True)
+            token = self.room.rows.take_politely(self.claim)
         except errors.NoSession:
             raise failed from failed.__cause__
         self._heard()
