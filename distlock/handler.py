@@ -59,6 +59,11 @@ class BackendHandler:
         """Return every configured backend."""
         return [self[alias] for alias in self]
 
+    def made(self) -> list[BaseBackend]:
+        """Return the backends that have been used since they were last closed."""
+        with self._making:
+            return list(self._backends.values())
+
     def close_all(self) -> None:
         """Close the backends that have been made; the next use makes them anew."""
         with self._making:

@@ -45,6 +45,11 @@ class HeldLocks:
         with self._mutex:
             return [hold for hold in self._holds.values() if not hold.ended]
 
+    def every(self) -> list[Hold]:
+        """Return all holds, those included that were lost and have not been left."""
+        with self._mutex:
+            return list(self._holds.values())
+
     def add(self, hold: Hold) -> None:
         """Note a new hold."""
         with self._mutex:

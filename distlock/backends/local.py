@@ -18,6 +18,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.durable import check_durable, durable
+from distlock.backends.testcase import in_test_environment
 from distlock.clock import clock
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.lease import Claim, Lease, LockInfo, State, Swept
@@ -175,7 +176,7 @@ class LocalBackend(BaseBackend):
             self._set_committing(lease, False)
 
     def checks(self) -> Iterator[CheckMessage]:
-        if not settings.DEBUG:
+        if not settings.DEBUG and not in_test_environment():
             yield Warning(
                 "LocalBackend keeps its locks in the process: others do not see them.",
                 hint="Use distlock.backends.database.DatabaseBackend where several processes run.",

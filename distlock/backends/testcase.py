@@ -16,13 +16,18 @@ def watch() -> None:
     connection_created.connect(_note, dispatch_uid="distlock.backends.testcase")
 
 
+def in_test_environment() -> bool:
+    """Return whether Django's test environment is set up, by the sign that its docs name."""
+    return hasattr(mail, "outbox")
+
+
 def connection_of_test_case(database: str) -> Any:
     """Return the SQLite connection of a running test case, None if there is none.
 
     What asyncio code asks for is done on threads of ours, and the keeper has one of its own. They
     would wait for a transaction that ends no sooner than the test.
     """
-    if not hasattr(mail, "outbox"):  # Django's test environment, as its documentation tells it
+    if not in_test_environment():
         return None
     for connection in list(_connections):
         if connection.alias == database and is_around_test_case(connection):

@@ -111,8 +111,9 @@ class TestAMissingDriver:
 
 class TestInProduction:
     @pytest.fixture(autouse=True)
-    def debug(self, settings):
+    def debug(self, settings, monkeypatch):
         settings.DEBUG = False
+        monkeypatch.delattr("django.core.mail.outbox")
 
     def test_locks_of_one_process_are_warned_of(self, settings):
         settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
@@ -122,6 +123,16 @@ class TestInProduction:
     def test_locks_of_one_host_are_warned_of(self, settings, backend_settings):
         settings.DISTLOCK = backend_settings("sqlite")
         assert ids() == ["distlock.W002"]
+
+
+class TestInTests:
+    """Django's test runner sets DEBUG to False and runs the checks."""
+
+    @pytest.mark.parametrize("kind", ["local", "sqlite"])
+    def test_locks_of_one_process_or_host_are_right(self, settings, backend_settings, kind):
+        settings.DEBUG = False
+        settings.DISTLOCK = backend_settings(kind)
+        assert messages() == []
 
 
 @pytest.fixture

@@ -7,12 +7,12 @@ from contextlib import closing
 from typing import Any
 
 from django.conf import settings
-from django.core import mail
 from django.core.checks import CheckMessage, Error, Warning
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DatabaseError
 from django.db import NotSupportedError, connections
 
+from distlock.backends.testcase import in_test_environment
 from distlock.models import DatabaseLock
 
 #: where Django notes what has been migrated
@@ -46,7 +46,7 @@ def settings_checks(alias: str, database: str, wait: str) -> Iterator[CheckMessa
 
 
 def _sqlite(entry: str, database: dict[str, Any]) -> Iterator[CheckMessage]:
-    tested = hasattr(mail, "outbox")  # Django puts it there, and every thread sees one database
+    tested = in_test_environment()  # where every thread sees one database
     if not tested and str(database["NAME"]) in ("", ":memory:"):
         yield Error(
             "The locks live in a SQLite database in memory, which every connection has for itself.",
@@ -54,7 +54,7 @@ def _sqlite(entry: str, database: dict[str, Any]) -> Iterator[CheckMessage]:
             obj=entry,
             id="distlock.E003",
         )
-    elif not settings.DEBUG:
+    elif not settings.DEBUG and not tested:
         yield Warning(
             "The locks live in SQLite, so only the processes of this host exclude each other.",
             hint="Use MariaDB, MySQL or PostgreSQL if several hosts take the same locks; silence"
