@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from distlock.backends.database.dialects.mysql import MariaDB
+from distlock.backends.database.statements import Answer
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.children import hear, say
@@ -130,6 +132,14 @@ def test_nor_while_sessions_are_cut_at_any_moment(make, kind, name, child, proxi
 def cut_until(over, proxy):
     while not over.wait(0.05):
         proxy.cut()
+
+
+def test_the_last_verdict_of_a_statement_that_was_run_twice_counts():
+    """Galera runs one again that lost against another node, and keeps the rows of the first."""
+    wish = claim("stock")
+    answer = Answer([(wish.nonce, 5), ("", 6)], 2)
+    assert MariaDB().granted(wish, answer) is None
+    assert MariaDB().granted(wish, answer._replace(rows=[("", 5), (wish.nonce, 6)])) == 6
 
 
 def test_without_the_lock_somebody_is_met(child, tmp_path):

@@ -216,3 +216,20 @@ def test_a_session_whose_server_has_left_is_stale(backend, sql, kind):
         sql(ending)
         select.select([session.fileno()], [], [], 20)
         assert session.stale
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_a_session_with_a_node_that_is_cut_off_is_left_for_another(backend, sql, name):
+    """As a node of a Galera cluster says it, on a connection that stays open."""
+    lease = backend.try_acquire(claim(name))
+    with backend.pool.session() as session:
+        ident = session.ident
+    sql(
+        "CREATE TRIGGER cut_off BEFORE UPDATE ON database_lock FOR EACH ROW"
+        f" IF CONNECTION_ID() = {ident} THEN"
+        " SIGNAL SQLSTATE '08S01' SET MYSQL_ERRNO = 1047; END IF"
+    )
+    try:
+        assert backend.release(lease)
+    finally:
+        sql("DROP TRIGGER cut_off")

@@ -153,14 +153,14 @@ def test_a_renewal_just_when_it_begins_lets_it_begin_anew(
     renewals = iter([True, True, False])
     guard = type(backend._transactions)._guard
 
-    def renewed_just_before(self, connection, dialect, lease, *, again=False):
-        if again and next(renewals):
+    def renewed_just_before(self, connection, dialect, lease):
+        if next(renewals, False):
             with connection.cursor() as cursor:
                 cursor.execute("SELECT count(*) FROM auth_group")  # now it has a snapshot
             transactions, backend._transactions._locked = backend._transactions._locked, set()
             assert backend.renew([lease]) == {lease.nonce: True}
             backend._transactions._locked = transactions
-        return guard(self, connection, dialect, lease, again=again)
+        return guard(self, connection, dialect, lease)
 
     monkeypatch.setattr(type(backend._transactions), "_guard", renewed_just_before)
     with backend.atomic(lease, None):

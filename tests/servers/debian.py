@@ -41,6 +41,27 @@ def jar(name: str) -> str:
     return _found(name, path if os.path.exists(path) else None)
 
 
+def galera_library() -> str:
+    """Return the path of the library that makes MariaDB servers a cluster."""
+    name = "libgalera_smm.so"
+    return _found(name, next(iter(glob.glob(f"/usr/lib/galera/{name}")), None))
+
+
+def clock_shim(seconds_ahead: float) -> list[str]:
+    """Return the beginning of a command that runs a program with a wrong clock.
+
+    The clock that only grows stays as it is.
+    """
+    name = "libfaketimeMT.so.1"
+    library = next(iter(glob.glob(f"/usr/lib/*/faketime/{name}")), None)
+    return [
+        program("env"),
+        f"LD_PRELOAD={_found(name, library)}",
+        f"FAKETIME={seconds_ahead:+f}s",
+        "FAKETIME_DONT_FAKE_MONOTONIC=1",
+    ]
+
+
 def missing_packages(server: str | None = None) -> list[str]:
     """Return the packages to install for a server, or for everything that the tests need."""
     wanted = _SERVERS[server] if server else None
@@ -70,6 +91,8 @@ _PROVIDED_BY = {
     "redis-server": "redis-server",
     "chromium": "chromium",
     "xgettext": "gettext",
+    "libgalera_smm.so": "galera-4",
+    "libfaketimeMT.so.1": "libfaketime",
 }
 
 
@@ -80,6 +103,9 @@ def _packages() -> dict[str, Callable[[], bool]]:
         "pgbouncer": lambda: _has(program, "pgbouncer"),
         "libzookeeper-java": lambda: _has(jar, "zookeeper.jar"),
         "default-jre-headless": lambda: _has(program, "java"),
+        "galera-4": lambda: _present(galera_library),
+        "rsync": lambda: _has(program, "rsync"),
+        "libfaketime": lambda: _present(lambda: clock_shim(0)),
         "redis-server": lambda: _has(program, "redis-server"),
         "chromium": lambda: _has(program, "chromium"),
         "npm": lambda: _has(program, "npm"),
@@ -102,8 +128,12 @@ def _can_make_environments() -> bool:
 
 
 def _has(find: Callable[[str], str], name: str) -> bool:
+    return _present(lambda: find(name))
+
+
+def _present(find: Callable[[], object]) -> bool:
     try:
-        return bool(find(name))
+        return bool(find())
     except Missing:
         return False
 

@@ -58,10 +58,11 @@ class MariaDB(DatabaseServer):
             return False
         return True
 
-    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+    def connect(self) -> Any:
+        """Open a session of the administrator."""
         import MySQLdb
 
-        connection = MySQLdb.connect(
+        return MySQLdb.connect(
             host=self.host,
             port=self.port,
             user=self.administrator,
@@ -71,6 +72,9 @@ class MariaDB(DatabaseServer):
             connect_timeout=10,
             autocommit=True,
         )
+
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+        connection = self.connect()
         try:
             cursor = connection.cursor()
             cursor.execute(sql)

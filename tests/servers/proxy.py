@@ -76,6 +76,10 @@ class Proxy:
         with self._lock:
             return len(self._links)
 
+    def lead_new_to(self, port: int) -> None:
+        """Lead new connections to another server on this machine; those there are go on."""
+        self._target = (HOST, port)
+
     def cut(self) -> None:
         """Close all connections; new ones are accepted."""
         with self._lock:

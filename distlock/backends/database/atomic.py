@@ -64,18 +64,35 @@ class Transactions:
         # durable() lets nothing but the transaction around a test case pass: it never commits, and
         # would keep the row locked against the release of the lock.
         in_test_case = connection.in_atomic_block and connection.vendor != "sqlite"
-        with ExitStack() as stack:
-            stack.callback(self._locked.discard, lease.nonce)
-            stack.callback(inside.discard, lease.nonce)
-            inside.add(lease.nonce)
-            self._begin(lease, connection, stack, late=in_test_case)
-            yield
-            if connection.needs_rollback:
-                return
-            if not in_test_case:
-                self._guard(connection, self._dialect_for(connection), lease)
-            elif not self._is_held(lease):
-                raise _lost(lease)
+        committing = committed = False
+
+        def commit() -> None:
+            nonlocal committed
+            committed = True
+
+        try:
+            with ExitStack() as stack:
+                stack.callback(self._locked.discard, lease.nonce)
+                stack.callback(inside.discard, lease.nonce)
+                inside.add(lease.nonce)
+                self._begin(lease, connection, stack, late=in_test_case)
+                connection.on_commit(commit)  # the first one: others may fail after it
+                yield
+                if connection.needs_rollback:
+                    return
+                committing = True
+                if not in_test_case:
+                    self._guard(connection, self._dialect_for(connection), lease)
+                elif not self._is_held(lease):
+                    raise _lost(lease)
+        except (DjangoDatabaseError, Conflict) as error:
+            # Galera refuses the commit if another node has changed the row, or one of the caller's.
+            conflict = isinstance(error, Conflict) or failure(error, connection.vendor) is Conflict
+            if committing and not committed and conflict and not self._is_held(lease):
+                raise _lost(lease) from error
+            if isinstance(error, Conflict):
+                raise unavailable(error, self.database) from error.__cause__
+            raise
 
     @property
     def _inside(self) -> set[str]:
@@ -90,7 +107,7 @@ class Transactions:
                     dialect = self._dialect_for(connection)
                     if not late and (dialect.guards_early or _reads_a_snapshot(connection)):
                         self._locked.add(lease.nonce)
-                        self._guard(connection, dialect, lease, again=True)
+                        self._guard(connection, dialect, lease)
                     stack.enter_context(begun.pop_all())
                     return
             except Conflict as conflict:
@@ -100,10 +117,8 @@ class Transactions:
     def _is_held(self, lease: Lease) -> bool:
         return bool(self._access.do(lambda dialect, ask: ask(dialect.held([lease])).rows, None))
 
-    def _guard(
-        self, connection: Any, dialect: Dialect, lease: Lease, *, again: bool = False
-    ) -> None:
-        """Lock the row; a Conflict is raised as such if the transaction can be begun ``again``."""
+    def _guard(self, connection: Any, dialect: Dialect, lease: Lease) -> None:
+        """Lock the row; a Conflict is raised as such."""
         statement = dialect.guard(lease)
         try:
             with connection.cursor() as cursor:
@@ -112,7 +127,7 @@ class Transactions:
         except DjangoDatabaseError as error:
             failed: StatementFailed = failure(error, connection.vendor)(str(error))
             failed.__cause__ = error.__cause__
-            if again and isinstance(failed, Conflict):
+            if isinstance(failed, Conflict):
                 raise failed from error.__cause__
             raise unavailable(failed, self.database) from error.__cause__
         if not found:

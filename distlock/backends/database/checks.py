@@ -186,6 +186,7 @@ def _table(entry: str, connection: Any) -> Iterator[CheckMessage]:
             )
         if connection.vendor == "mysql":
             yield from _mysql(entry, cursor)
+            yield from _galera(entry, connection.alias, cursor)
         yield from _durability(entry, connection.vendor, cursor)
 
 
@@ -217,6 +218,31 @@ def _mysql(entry: str, cursor: Any) -> Iterator[CheckMessage]:
             " CHARACTER SET utf8mb4 COLLATE utf8mb4_bin NOT NULL.",
             obj=entry,
             id="distlock.E006",
+        )
+
+
+#: Of wsrep_sync_wait: reads, updates, deletes and inserts wait for what other nodes have committed.
+_ALL_WAIT = 7
+
+
+def _galera(entry: str, database: str, cursor: Any) -> Iterator[CheckMessage]:
+    cursor.execute("SHOW VARIABLES LIKE 'wsrep_%'")
+    settings = dict(cursor.fetchall())
+    if settings.get("wsrep_on") != "ON":
+        return
+    cursor.execute("SHOW STATUS LIKE 'wsrep_cluster_size'")
+    size = int(dict(cursor.fetchall()).get("wsrep_cluster_size", 1))
+    wait = int(settings.get("wsrep_sync_wait", 0))
+    if size > 1 and wait & _ALL_WAIT != _ALL_WAIT:
+        yield Warning(
+            f"The database {database!r} is a Galera cluster of {size} nodes with wsrep_sync_wait ="
+            f" {wait}: where the connections of one process go to several nodes, the holder of a"
+            " lock may not see what the last one has written.",
+            hint="Set wsrep_sync_wait to 7 in the servers' configuration. If there is one node that"
+            " all write through, silence this with SILENCED_SYSTEM_CHECKS. Either way keep the"
+            " clocks of the nodes together: leases end by the clock of the node that is asked.",
+            obj=entry,
+            id="distlock.W007",
         )
 
 

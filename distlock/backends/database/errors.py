@@ -100,11 +100,13 @@ _MYSQL: dict[int, type[StatementFailed]] = {
     1020: Conflict,  # ER_CHECKREAD
     1317: Cancelled,  # ER_QUERY_INTERRUPTED
     1146: NoTable,  # ER_NO_SUCH_TABLE
+    1047: Gone,  # ER_UNKNOWN_COM_ERROR: a Galera node that is cut off from the others
     1053: Gone,  # ER_SERVER_SHUTDOWN
     1158: Gone,  # ER_NET_READ_ERROR
     1159: Gone,  # ER_NET_READ_INTERRUPTED
     1160: Gone,  # ER_NET_ERROR_ON_WRITE
     1161: Gone,  # ER_NET_WRITE_INTERRUPTED
+    1180: Gone,  # ER_ERROR_DURING_COMMIT: a Galera node that is being cut off
     1927: Gone,  # ER_CONNECTION_KILLED
     2006: Gone,  # CR_SERVER_GONE_ERROR
     2013: Gone,  # CR_SERVER_LOST

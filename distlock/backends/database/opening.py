@@ -29,8 +29,14 @@ _MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
 # the mode for; others read '' as NULL.
 _MYSQL = (
     "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1,"
-    " sql_mode = 'STRICT_TRANS_TABLES'"
+    " sql_mode = 'STRICT_TRANS_TABLES'; SHOW VARIABLES LIKE 'wsrep_on'"
 )
+# A statement that lost against another node is not to be run again by the server, which would send
+# the rows of both times. Each sees what other nodes have committed before; but a node that is cut
+# off answers a SELECT without tables, as for a native lock, like one that meets a locked row then.
+# https://mariadb.com/kb/en/galera-cluster-system-variables/
+_GALERA = "SET SESSION wsrep_retry_autocommit = 0, SESSION wsrep_sync_wait = {0}"
+_ALL, _NO_SELECT = 7, 6
 # A grant must not be told before it is on disk, and on the synchronous standby if there is one,
 # whatever the defaults of the database and of the role are. Warnings: see notices.py.
 _POSTGRESQL_ONCE = (
@@ -87,7 +93,7 @@ def open_session(
         _postgresql(options, limit)
         set_up = _POSTGRESQL_ONCE
         return arrived(limit, lambda: _opened(Session, wrapper, set_up, limit, pooled))
-    return arrived(limit, lambda: _opened(Session, wrapper, set_up, limit))
+    return arrived(limit, lambda: _opened(Session, wrapper, set_up, limit, blocking=blocking))
 
 
 def current_settings(connection: Any) -> dict[str, Any]:
@@ -129,6 +135,8 @@ def _opened(
     set_up: str | None,
     limit: float,
     pooled: bool | None = False,
+    *,
+    blocking: bool = False,
 ) -> Session:
     try:
         session = _connected(kind, wrapper)
@@ -140,7 +148,9 @@ def _opened(
         if session.pooled:
             session.before = _POSTGRESQL_EVERY_TIME
         elif set_up is not None:
-            session.run(Statement(set_up), limit)
+            answer = session.run(Statement(set_up), limit)
+            if ("wsrep_on", "ON") in answer.rows:
+                session.run(Statement(_GALERA.format(_NO_SELECT if blocking else _ALL)), limit)
     except BaseException as error:
         session.close()
         if isinstance(error, StatementFailed):

@@ -7,6 +7,8 @@ from typing import Any, ClassVar
 
 from distlock.backends.database.dialects.base import TABLE
 from distlock.backends.database.dialects.text import TextDialect, whole
+from distlock.backends.database.statements import Statement
+from distlock.lease import Lease
 
 _NOW = "UTC_TIMESTAMP(6)"
 _LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
@@ -60,6 +62,13 @@ class MySQL(TextDialect):
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     OWN: ClassVar[str] = f"(owner = VALUES(owner) AND expires_at > {_NOW})"
     TAKE: ClassVar[str] = f"{_TAKE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
+
+    def guard(self, lease: Lease) -> Statement:
+        # Galera compares what transactions at different nodes have changed, not what they have
+        # locked: the row must be another afterwards.
+        where, params = self.these([lease])
+        later = "expires_at + INTERVAL 1 MICROSECOND"
+        return Statement(f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}", params)
 
     def duration(self, seconds: float) -> int:
         return whole(seconds, 1_000_000)

@@ -68,10 +68,10 @@ class TextDialect(Dialect):
         """Read the answer to taking(): the token, or None if someone else has the lock."""
         # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
         # under which a row that was inserted and one that was left as it is both count as one.
-        for nonce, token in answer.rows:
-            if nonce == claim.nonce:
-                return int(token)
-        return None
+        # By the last row: where Galera runs a statement again that lost against another node, the
+        # rows of the first time stay in front.
+        nonce, token = answer.rows[-1] if answer.rows else (None, None)
+        return int(token) if nonce == claim.nonce and token is not None else None
 
     def take(self, ask: Ask, claim: Claim) -> int | None:
         return self.granted(claim, ask(self.taking(claim)))

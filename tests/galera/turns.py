@@ -1,0 +1,61 @@
+"""Processes that take turns through different nodes, and note each one."""
+
+import os
+import random
+import threading
+import time
+
+from distlock import Lock, LockError
+from tests.children import hear, say
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.galera.conftest import NODES
+from tests.withstand.checker import Log
+
+#: processes at each node
+EACH = 2
+
+
+def take_turns(node, name, path, lease):
+    """Enter and leave, whatever fails, until told to end; says then how many turns it has had."""
+    log, turns = Log(path), 0
+    told = threading.Thread(target=hear, daemon=True)
+    told.start()
+    while told.is_alive():
+        lock = Lock(name, using=node, lease=lease, timeout=2)
+        try:
+            if lock.acquire():
+                log.write("enter", lock.token, os.getpid())
+                time.sleep(random.uniform(0, 0.004))
+                log.write("leave", lock.token, os.getpid())
+                lock.release()
+                turns += 1
+        except LockError as error:
+            say("error", type(error).__name__, str(error).replace("\n", " "))
+            time.sleep(0.1)
+    say("turns", turns)
+
+
+def crowd(child, name, log, lease=30.0):
+    """Start processes at all nodes."""
+    return [child(take_turns, node, name, log.path, lease) for node in NODES * EACH]
+
+
+def all_take_part(people, log):
+    """Wait until every process has had a turn from now on."""
+    before = len(log.events())
+    pids = {str(one.pid) for one in people}
+    eventually(lambda: {event[2] for event in log.events()[before:]} == pids)
+
+
+def outcomes(people):
+    """End the processes; return of each how many turns it has had, and what errors it has met."""
+    for one in people:
+        one.tell("end")
+    found = []
+    for one in people:
+        errors = []
+        while (words := one.line(2 * PATIENCE).split(maxsplit=1))[0] == "error":
+            errors.append(words[1])
+        found.append((int(words[1]), errors))
+    return found
