@@ -120,6 +120,9 @@ class Holdings:
         try:
             if entry.line_up(wait, deadline) and entry.turn.wait(deadline):
                 entry.asked = not entry.turn.joined
+            elif not self._is_held_here(wish.key):
+                # Who is ahead may have no answer either, which is not to have the lock.
+                wish.backend.is_held(wish.claim.name, wish.last_answer_due(wait))
             if entry.asked:
                 entry.lease = ask(wish.backend, wish.claim, wait=wait, deadline=deadline)
             if entry.lease is not None:
@@ -137,6 +140,9 @@ class Holdings:
         try:
             if entry.line_up(wait, deadline) and await entry.turn.await_(deadline):
                 entry.asked = not entry.turn.joined
+            elif not self._is_held_here(wish.key):
+                asking = partial(wish.backend.is_held, wish.claim.name)
+                await wish.backend.calls.run(asking, wish.last_answer_due(wait))
             if entry.asked:
                 entry.lease = await aask(wish.backend, wish.claim, wait=wait, deadline=deadline)
             if entry.lease is not None:
@@ -147,6 +153,12 @@ class Holdings:
         except LockError as error:
             self._fail(entry, error)
             raise
+
+    def _is_held_here(self, key: Key) -> bool:
+        """Return whether another thread or task of this process, the first in line, holds it."""
+        first = self._turns.first(key)
+        hold = None if first is None else self._held.find(key, first)
+        return hold is not None and not hold.ended
 
     def _fail(self, entry: Entry, error: BaseException) -> None:
         """Leave nothing behind of a wish that ended with an error."""

@@ -115,6 +115,12 @@ class Turns:
             if not queue:
                 del self._queues[turn.key]
 
+    def first(self, key: Key) -> Owner | None:
+        """Return whose turn it is, None if nobody is in the queue."""
+        with self._mutex:
+            queue = self._queues.get(key)
+            return queue[0].owner if queue else None
+
     def admit(self, turn: Turn) -> None:
         """Let in all who wait under the same owner's name: the lock is now theirs as well."""
         with self._mutex:

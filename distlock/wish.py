@@ -6,10 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from distlock.backends.base import BaseBackend
+from distlock.clock import clock
 from distlock.hold import Hold, Level
 from distlock.lease import Claim, Lease
 from distlock.owners import is_named
 from distlock.turns import Key, Turn, Turns
+
+#: Seconds that the last answer may take for one who has waited.
+_MOMENT = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,10 @@ class Wish:
         """
         owner = self.claim.owner
         return (*self.key, owner.key) if is_named(owner) else self.key
+
+    def last_answer_due(self, wait: bool) -> float | None:
+        """Return when an answer is due that is asked for at the end, though the time is over."""
+        return self.backend.calls.due(clock() + _MOMENT if wait else None)
 
     def fulfilled(self, lease: Lease, on_end: Callable[[], None]) -> Hold:
         """Return the hold that was wished for; ``on_end`` is called once nobody has it."""

@@ -18,7 +18,7 @@ from distlock.backends.insisting import insist
 from distlock.backends.settings import BackendSettings
 from distlock.clock import left
 from distlock.exceptions import NotSupported
-from distlock.lease import Claim, Lease, LockInfo, Swept
+from distlock.lease import Claim, Lease, LockInfo, State, Swept
 from distlock.listing import Page, Selection, page_of
 
 
@@ -189,6 +189,10 @@ class BaseBackend(ABC):
         The default shows nothing: not every backend has more than :meth:`inspect` tells.
         """
         return {}
+
+    def is_held(self, name: str, deadline: float | None = None) -> bool:
+        """Ask whether anybody holds the lock ``name``."""
+        return self.inspect(name, deadline).state is State.HELD
 
     @abstractmethod
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:

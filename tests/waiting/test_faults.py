@@ -12,8 +12,8 @@ from tests.waiting.engine import unhurried
 
 #: seconds that the database gets for any one answer
 TIMEOUT = 2
-#: seconds until a wait without end has noticed: a look every two, and what an answer may take
-NOTICED = 2 + 2 * TIMEOUT + 3
+#: seconds until a wait has noticed: what an answer may take, and what a loaded machine may
+NOTICED = TIMEOUT + 4
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from django.db import connections
 from distlock import Lock, LockUnavailable
 from distlock.clock import clock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import Once, waits
+from tests.contract.watch import Once, eventually, in_line, waits
 from tests.withstand.conftest import SERVERS, renewed
 
 pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
@@ -61,6 +61,21 @@ def test_a_silent_server_is_nobody_who_has_the_lock(actor, using, server, kind, 
     with pytest.raises(LockUnavailable):
         lock.acquire(timeout=timeout)
     assert clock() - began < min(timeout, 2) + SLACK
+
+
+@pytest.mark.parametrize("who", ["thread", "task"])
+def test_another_thread_that_asks_a_silent_server_does_not_have_the_lock(
+    actor, using, server, kind, who, name
+):
+    with Lock(name):
+        pass
+    server(kind).pause()
+    first = actor("thread").lock(name).start("acquire", blocking=False)
+    eventually(lambda: in_line(using, name) == 1)
+    with pytest.raises(LockUnavailable):
+        actor(who).lock(name).acquire(blocking=False)
+    with pytest.raises(LockUnavailable):
+        first.result(PATIENCE)
 
 
 def test_who_has_waited_is_told_that_the_lock_is_held(actor, using, name):

@@ -280,6 +280,11 @@ class DatabaseBackend(BaseBackend):
         row = row_of(self._access, name, deadline)
         return {} if row is None else dict(zip(COLUMNS, map(str, row), strict=False))
 
+    def is_held(self, name: str, deadline: float | None = None) -> bool:
+        """See BaseBackend.is_held()."""
+        row = row_of(self._access, name, deadline)
+        return row is not None and not row.free and not row.expired
+
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """See BaseBackend.list()."""
         return self._view.list(prefix, deadline)

@@ -12,6 +12,8 @@ from distlock.lease import Claim
 
 #: Seconds that those who are next in line may take until they have a lock that was freed.
 _HANDOVER = 2.0
+#: Seconds that the last answer may take.
+MOMENT = 1.0
 
 
 class Proof:
@@ -44,7 +46,7 @@ class Proof:
         now = clock()
         if now - self.held_at < self._rows.pool.timeout:
             return
-        row = self._rows.look([self._claim.name], now).get(self._claim.name)
+        row = self._rows.look([self._claim.name], now + MOMENT).get(self._claim.name)
         if row is not None and self._was_held(row, now):
             return
         if self.refused is not None:

@@ -21,7 +21,7 @@ from distlock.backends.database.waiting.lookout import Lookout
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.place import Place
 from distlock.backends.database.waiting.places import Places
-from distlock.backends.database.waiting.proof import Proof
+from distlock.backends.database.waiting.proof import MOMENT, Proof
 from distlock.backends.database.waiting.rows import Rows
 from distlock.backends.database.waiting.sign import FIRST, MARK, read
 from distlock.backends.database.waiting.waiter import Waiter
@@ -94,7 +94,7 @@ class Room:
                         return lease
                 break
             await asyncio.sleep(pause)
-        await self._calls.run(lambda _: self._check(proof), deadline)
+        await self._calls.run(lambda _: self._check(proof), clock() + MOMENT)
         return None
 
     def release(self, lease: Lease, limit: float | None = None) -> Answer | None:
