@@ -212,7 +212,7 @@ def test_it_passes_on_when_a_worker_knows_that_the_task_was_revoked(tasks, key):
 
 
 def test_a_call_is_taken_out_of_the_queue(tasks, key, lock, prefork):
-    first = tasks.queued.apply_async((key,), countdown=1)
+    first = tasks.queued.apply_async((key,), countdown=600)
     assert tasks.queued.unqueue(key) == first.id
     assert lock().state is State.FREE
     with pytest.raises(TaskRevokedError):
