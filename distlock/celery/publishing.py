@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from uuid import UUID
 
 from celery import states
 from celery.app.task import Context
@@ -95,16 +96,28 @@ def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str,
         lifetime(task, options),
         task.name,
         task_id,
-        partial(_is_revoked, task),
+        partial(_has_ended, task),
     )
 
 
-def _is_revoked(task: Any, task_id: str) -> bool:
-    """Return whether a worker has noted that the task was revoked, as far as that is known."""
+def _has_ended(task: Any, task_id: str) -> bool:
+    """Return whether a task that its lock shows as queued has run or been revoked, as far as known.
+
+    Its lock may be left over: whoever was to free it died while the backend did not answer. An id
+    that someone has chosen may have the result of an earlier call.
+    """
     try:
-        return bool(task.backend.get_state(task_id) == states.REVOKED)
+        state = task.backend.get_state(task_id)
     except Exception as error:  # there need be no result backend
-        logger.debug("not known whether task %s was revoked: %s", task_id, error)
+        logger.debug("not known whether task %s has ended: %s", task_id, error)
+        return False
+    return state == states.REVOKED or (state in states.READY_STATES and _is_random(task_id))
+
+
+def _is_random(task_id: str) -> bool:
+    try:
+        return UUID(task_id).version == 4
+    except ValueError:
         return False
 
 

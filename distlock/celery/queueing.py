@@ -40,11 +40,11 @@ def take(
     seconds: float,
     task: str,
     task_id: str,
-    is_revoked: Callable[[str], bool],
+    has_ended: Callable[[str], bool],
 ) -> Ticket:
     """Take a queueing lock for a task that is about to be published.
 
-    It is taken over from a queued task that ``is_revoked``, because that one will never run.
+    It is taken over from a queued task that ``has_ended``, because that one will not come for it.
     Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
     backend cannot be asked.
     """
@@ -58,7 +58,7 @@ def take(
         if info.state is not State.HELD or info.owner is None:
             continue
         first = task_id_of(info)
-        if first is not None and is_queued(info) and is_revoked(first):
+        if first is not None and is_queued(info) and has_ended(first):
             _unqueue(backend, info)
             continue
         raise AlreadyQueued(

@@ -198,6 +198,11 @@ def fragile_long(self, key):
     return act(self, key)
 
 
+@locked_task(name="fragile.queued", queueing_lock="{key}", queueing_using=FRAGILE, bind=True)
+def fragile_queued(self, key):
+    return act(self, key)
+
+
 def on_fragile(name, **options):
     """Make a task that says how often it was retried, by a lock that cannot always be asked for."""
 

@@ -19,6 +19,7 @@ from tests.celery.tasks import (
     fragile_auto,
     fragile_briefly,
     fragile_long,
+    fragile_queued,
     fragile_retry,
     refuse_auto,
 )
@@ -83,6 +84,22 @@ def test_a_busy_task_keeps_its_place_while_that_cannot_be_asked_for(worker, prox
     until(lambda: locks[FRAGILE].inspect(f"queueing:{key}").state is State.FREE)
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
+
+
+def test_a_place_that_nobody_could_free_is_not_that_of_the_next_call(worker, proxy, key):
+    proxy.refuse()
+    first = fragile_queued.apply_async((key,), queue=worker.queue)
+    pid = heard(f"{key}:started")["pid"]
+    cue(f"{key}:end")
+    assert first.get(timeout=LIMIT) == key
+    os.kill(pid, signal.SIGKILL)  # what was to free the place is gone with it
+    proxy.heal()
+    assert locks[FRAGILE].inspect(f"queueing:{key}").state is State.HELD
+    second = fragile_queued.apply_async((key,), queue=worker.queue)
+    assert second.id != first.id
+    heard(f"{key}:started")
+    cue(f"{key}:end")
+    assert second.get(timeout=LIMIT) == key
 
 
 def begin(task, key, worker):
