@@ -70,7 +70,7 @@ class TestAHeldLock:
         out = eventually(lambda: re.search(r"(?s).*waiters +2\n.*", run("show", "stock").out))[0]
         for place, process in enumerate(waiting, 1):
             assert re.search(rf"  {place}\. +{socket.gethostname()}:{process.pid}:", out)
-        eventually(lambda: run("list").out.splitlines()[1].split()[-1] == "2")
+        eventually(lambda: run("list").out.splitlines()[1].split()[-2] == "2")
 
 
 class TestAFreeLock:

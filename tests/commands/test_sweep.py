@@ -32,7 +32,7 @@ class TestOnce:
             with Lock(name):
                 pass
         rows = DatabaseLock.objects.filter(lock="old")
-        rows.update(expires_at="2020-01-01T00:00:00Z")
+        rows.update(expires_at="2020-01-01T00:00:00Z", token=1)
         assert run("sweep").out == "default: 0 expired, 1 removed\n"
         assert list(DatabaseLock.objects.values_list("lock", flat=True)) == ["new"]
         locks.close_all()
