@@ -13,7 +13,7 @@ from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailabl
 from distlock.held_locks import HeldLocks, not_held
 from distlock.hold import Hold
 from distlock.keeper import Keeper
-from distlock.lease import Lease, Owner
+from distlock.lease import Lease, Owner, Waiting
 from distlock.reentry import confirm, must_ask
 from distlock.signals import lock_acquired, lock_released
 from distlock.threads import start
@@ -292,6 +292,10 @@ class Holdings:
     def all(self) -> list[Hold]:
         """Return what this process holds, by what it knows."""
         return self._held.all()
+
+    def waiting(self, key: Key) -> tuple[Waiting, ...]:
+        """Return who waits for a lock in this process, behind others of it."""
+        return self._turns.waiting(key)
 
     def lose(self, hold: Hold, reason: str) -> None:
         """Note that the backend no longer knows this hold."""

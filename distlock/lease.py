@@ -13,8 +13,8 @@ from distlock.clock import clock
 #: that are kept by NTP run apart by up to 500 millionths each (MAXFREQ in RFC 5905; adjtimex(2)).
 _DRIFT = 1e-3
 
-#: Seconds in a hundred years: what ends later is beyond the calendars of some databases.
-LONGEST_LEASE = 100 * 365 * 86400
+#: Seconds, more than thirty years: databases count neither to infinity nor far beyond 9999.
+LONGEST_LEASE = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +141,8 @@ class LockInfo:
     for a free lock, and where a backend has no such notion (a ZooKeeper session has no end that is
     known in advance). ``waiters`` is None where the backend does not know who waits, else the
     waiters in the order in which they will be served: of each process the one that waits there for
-    all its threads and tasks; a :class:`Waiting` where the time is known, too. ``token`` of a free
+    all its threads and tasks, and after these, in ``Lock.info()``, the others of this very process;
+    a :class:`Waiting` where the time is known, too. ``token`` of a free
     lock is the last one handed out, where it is known.
 
     ``lease`` is the seconds that the lease lasts from each renewal on; in ZooKeeper, where a

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
@@ -291,13 +292,16 @@ class Lock:
 
     @_blocks
     def info(self) -> LockInfo:
-        """Return who holds the lock, since when and until when, and who waits where known."""
-        return self._backend.inspect(self.name)
+        """Return who holds the lock, since when and until when, and who waits where known.
+
+        The threads and tasks that wait in another process behind one of it are not known.
+        """
+        return self._with_waiters(self._backend.inspect(self.name))
 
     async def ainfo(self) -> LockInfo:
         """See info()."""
         backend = self._backend
-        return await backend.calls.run(partial(backend.inspect, self.name))
+        return self._with_waiters(await backend.calls.run(partial(backend.inspect, self.name)))
 
     # Breaking
 
@@ -346,6 +350,11 @@ class Lock:
         if gone:
             holdings.lose(hold, gone)
         self.check()
+
+    def _with_waiters(self, info: LockInfo) -> LockInfo:
+        if info.waiters is None:
+            return info
+        return replace(info, waiters=(*info.waiters, *holdings.waiting(self._key)))
 
     def _named(self, name: str) -> Lock:
         lock = copy(self)

@@ -11,9 +11,9 @@ from collections import deque
 from collections.abc import Callable
 
 from distlock.bell import Bell
-from distlock.clock import left
+from distlock.clock import clock, left
 from distlock.exceptions import LockDeadlock
-from distlock.lease import Owner
+from distlock.lease import Owner, Waiting
 from distlock.owners import is_named
 
 Key = tuple[str, ...]  # alias, name, and the owner's key if that is a named one
@@ -24,7 +24,7 @@ _LONGEST_WAIT = threading.TIMEOUT_MAX
 class Turn:
     """A place in the queue for one lock."""
 
-    __slots__ = ("_bell", "_gone", "_tell", "called", "joined", "key", "limited", "owner")
+    __slots__ = ("_bell", "_gone", "_tell", "called", "joined", "key", "limited", "owner", "since")
 
     def __init__(self, key: Key, owner: Owner) -> None:
         self.key = key
@@ -32,9 +32,15 @@ class Turn:
         self.limited = False  # it waits for a limited time
         self.joined = False  # someone else with the same owner's name has got the lock meanwhile
         self.called = False  # whether it was told that it is its turn
+        self.since = 0.0  # when it began to wait
         self._bell = Bell()
         self._tell: Callable[[], object] = lambda: None
         self._gone = False  # its event loop was closed: nobody is there
+
+    def seen(self, now: float) -> Waiting:
+        """Return who waits, for people to read."""
+        who = self.owner
+        return Waiting(who.key, who.host, who.pid, who.thread, max(now - self.since, 0.0))
 
     def come(self) -> bool:
         """Say that it is this one's turn; False if nobody waits for it any more."""
@@ -95,9 +101,24 @@ class Turns:
                     return False
                 self._refuse_circle(turn)
                 self._waiting[turn.owner.key] = turn
+                turn.since = clock()
             queue.append(turn)
             self._next(queue)
         return True
+
+    def waiting(self, key: Key) -> tuple[Waiting, ...]:
+        """Return who waits for a lock here, behind another thread or task, by when they came."""
+        with self._mutex:
+            turns = [
+                turn
+                for queue, queued in self._queues.items()
+                if queue[: len(key)] == key
+                for turn in queued
+                if not turn.called
+            ]
+        turns.sort(key=lambda turn: turn.since)
+        now = clock()
+        return tuple(turn.seen(now) for turn in turns)
 
     def leave(self, turn: Turn) -> None:
         """Give up a place, or end one's turn: the next one comes.

@@ -67,7 +67,8 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
     if info.waiters is None:
         yield "waiters", "not known to this backend"
     else:
-        yield "waiters", str(len(info.waiters))
+        # Who waits in the holder's own process, behind the holder, is known only there.
+        yield "waiters", str(len(info.waiters)) if info.waiters else "none in other processes"
         for place, waiter in enumerate(info.waiters, 1):
             waited = waiter.waited if isinstance(waiter, Waiting) else None
             since = "" if waited is None else f" (for {text.duration(waited)})"

@@ -28,6 +28,7 @@ WRONG = [
     (ValueError, {"queueing_lock": "a", "until": "later"}, "until must be one of .*, not 'later'"),
     (ValueError, {"queueing_lock": "a", "on_queued": "x"}, "on_queued must be one of .*, not 'x'"),
     (ValueError, {"queueing_lock": "a", "queueing_ttl": 0}, "queueing_ttl must be .*, got 0"),
+    (ValueError, {"queueing_lock": "a", "queueing_ttl": 2e9}, "queueing_ttl must be at most .*"),
     (TypeError, {"lock": "a", "base": dict}, "base must be a subclass of LockedTask, not .*dict"),
     (TypeError, {"lock": "a", "until": "finished"}, "until has no meaning without queueing_lock"),
     (TypeError, {"queueing_lock": "a", "on_busy": "skip"}, "on_busy has no meaning without lock"),

@@ -112,6 +112,46 @@ def test_who_waits_is_known_in_order_or_not_claimed_to_be_known(actor, backend, 
     assert waiting.result(PATIENCE)
 
 
+def test_who_waits_in_the_holders_own_process_is_known_there(actor, backend, name):
+    holder, first, second = actor("thread"), actor("task"), actor("thread")
+    held = holder.take(name)
+    if not backend.supports_waiters:
+        assert held.info().waiters is None
+        return
+    waiting = []
+    for number, person in enumerate((first, second), 1):
+        waiting.append(person.lock(name).start("acquire"))
+        waiters = eventually(lambda n=number: (w := held.info().waiters) and len(w) == n and w)
+    assert [waiter.thread for waiter in waiters] == [first.task.get_name(), second.thread.name]
+    assert {waiter.pid for waiter in waiters} == {os.getpid()}
+    assert waiters[0].waited >= waiters[1].waited >= 0
+    held.release()
+    assert waiting[0].result(PATIENCE)
+    assert [waiter.thread for waiter in holder.lock(name).info().waiters] == [second.thread.name]
+    first.leave().result(PATIENCE)
+    assert waiting[1].result(PATIENCE)
+    assert holder.lock(name).info().waiters == ()
+
+
+@pytest.mark.shared
+def test_they_come_after_those_who_wait_in_other_processes(actor, backend, name):
+    held = actor("thread").take(name)
+    if not backend.supports_waiters:
+        return
+    process, here = actor("process"), actor("thread")
+    waiting = [process.lock(name).start("acquire")]
+    eventually(lambda: held.info().waiters)
+    waiting.append(here.lock(name).start("acquire"))
+    pids = eventually(
+        lambda: len(pids := [waiter.pid for waiter in held.info().waiters]) == 2 and pids
+    )
+    assert pids == [process.pid, os.getpid()]
+    held.release()
+    assert waiting[0].result(PATIENCE)
+    process.leave().result(PATIENCE)
+    assert waiting[1].result(PATIENCE)
+
+
 # Lists
 
 

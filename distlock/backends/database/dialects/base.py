@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.statements import Answer, Statement
-from distlock.lease import Claim, Lease
+from distlock.lease import LONGEST_LEASE, Claim, Lease
 from distlock.owners import is_named
 
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
@@ -30,9 +30,8 @@ COLUMNS = (
     "expires_at",
 )
 
-#: Leases that last for longer are shortened: databases can count neither to infinity nor far
-#: beyond the year 9999.
-LONGEST = 1e9
+#: Seconds that a database is asked to count, at the most.
+LONGEST = float(LONGEST_LEASE)
 
 _MAX_TEXT = 255
 
