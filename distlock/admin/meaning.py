@@ -79,8 +79,8 @@ def _not_told(held: Sequence[Listed]) -> Iterator[str]:
     )
     yield ngettext(
         "%(count)d holder does not renew its lease and is not told: until the lease ends, in"
-        " %(time)s, lock.held stays true there and lock.check() raises nothing. Only lock.verify()"
-        " and leaving the lock ask the backend.",
+        " %(time)s at the latest, lock.held stays true there and lock.check() raises nothing. Only"
+        " lock.verify() and leaving the lock ask the backend.",
         "%(count)d holders do not renew their leases and are not told: until the leases end, the"
         " last of them in %(time)s, lock.held stays true there and lock.check() raises nothing."
         " Only lock.verify() and leaving the lock ask the backend.",

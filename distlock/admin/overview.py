@@ -83,7 +83,8 @@ def overview(query: Query, *, patient: bool = True) -> Overview:
     def page(backend: BaseBackend, deadline: float) -> Page:
         asked_at = clock()
         found = backend.page(query.selection(backend.alias), deadline)
-        _last[backend] = found.counts, asked_at
+        if (last := _last.get(backend)) is None or last[1] < asked_at:
+            _last[backend] = found.counts, asked_at
         return found
 
     answers = ask_all(query.aliases, page, patient=patient)

@@ -8,6 +8,8 @@ from distlock.admin.asking import LIMIT
 from distlock.handler import locks
 from tests.contract.watch import eventually
 
+pytestmark = pytest.mark.once
+
 LOCAL = "distlock.backends.local.LocalBackend"
 #: Less than LIMIT, and more than a busy machine needs for a page.
 SOON = 1.5
