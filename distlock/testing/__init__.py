@@ -36,7 +36,8 @@ def isolated_locks() -> Iterator[None]:
     """Run a test of whatever kind, as ``with isolated_locks():`` or below ``@isolated_locks()``.
 
     What this process took meanwhile is free afterwards, whoever in it has it: locks that were not
-    left, queueing locks of tasks that no worker ran, and what ``at_least`` would keep taken.
+    left, queueing locks of tasks that no worker ran, and what ``at_least`` would keep taken (except
+    in ZooKeeper).
 
     Raises LeakedLock that names the locks which were not left, except those that were held before.
     Other threads and tasks get five seconds to leave theirs. An error of the body goes first.

@@ -104,6 +104,7 @@ class TestADatabaseThatIsDown:
             assert "connect" in said
             assert "\\x" not in said
 
+    @pytest.mark.slow
     def test_as_is_a_zookeeper(self, backend_settings, settings, child):
         settings.DISTLOCK = {
             "default": {

@@ -12,7 +12,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from distlock import Lock, LockNotHeld
+from distlock import Lock, LockNotHeld, locks
 from distlock.testing import LeakedLock, isolated_locks
 
 pytestmark = pytest.mark.once
@@ -173,6 +173,19 @@ class TestTheContextManager:
             raise ZeroDivisionError
         assert "lock 'stock' on 'default' was not left by the test" in raised.value.__notes__[0]
         assert not Lock("stock").locked()
+
+    @pytest.mark.parametrize("kind", ["local", "sqlite", "mariadb", "postgresql", "zookeeper"])
+    def test_frees_what_is_left_on_every_backend(self, kind, backend_settings, settings):
+        settings.DISTLOCK = backend_settings(kind)
+        with pytest.raises(LeakedLock, match="'stock'"), isolated_locks():
+            Lock("stock").acquire()
+            if kind != "zookeeper":  # where it is not told from what a thread is about to leave
+                with Lock("kept", at_least=600):
+                    pass
+        for name in ("stock", "kept"):
+            with Lock(name, timeout=20):
+                pass
+        locks.close_all()
 
     def test_leaves_alone_what_was_held_before(self, local):
         with Lock("stock") as lock:
