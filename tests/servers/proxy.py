@@ -65,7 +65,7 @@ class Proxy:
         self._drops_requests = False
         self._drops_replies = False
         self._losing: tuple[bytes, threading.Event] | None = None
-        self._forgetting: bytes | None = None
+        self._forgetting: tuple[bytes, threading.Event] | None = None
         self._delaying: tuple[bytes, Delay] | None = None
         self._listener: socket.socket | None = None
         self._listen()
@@ -126,13 +126,16 @@ class Proxy:
             self._losing = (to, event)
         return event
 
-    def forget(self, asked: bytes) -> None:
+    def forget(self, asked: bytes) -> threading.Event:
         """Swallow all replies, from the next request that contains ``asked``, on its connection.
 
-        Both sides believe that it is open, as where a firewall has forgotten it.
+        Both sides believe that it is open, as where a firewall has forgotten it. The event is set
+        when that has begun.
         """
+        event = threading.Event()
         with self._lock:
-            self._forgetting = asked
+            self._forgetting = asked, event
+        return event
 
     def delay(self, asked: bytes) -> Delay:
         """Keep back the next request that contains ``asked``, and what follows on its connection.
@@ -203,7 +206,8 @@ class Proxy:
                 link.harmed |= dropped
                 if not dropped and self._losing and self._losing[0] in data:
                     link.reply_is_lost, self._losing = self._losing[1], None
-                if self._forgetting is not None and self._forgetting in data:
+                if self._forgetting is not None and self._forgetting[0] in data:
+                    self._forgetting[1].set()
                     link.forgotten, self._forgetting = True, None
                 delay = None
                 if self._delaying is not None and self._delaying[0] in data:
