@@ -1,7 +1,9 @@
 """A hold is renewed for as long as one of those who entered it lives."""
 
 import asyncio
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -67,6 +69,25 @@ def test_a_hold_entered_often_keeps_no_account_of_it():
         assert len(holdings.hold(("default", "stock"), lock._current_owner).levels) == 1
         for _ in range(50):
             lock.release()
+
+
+def test_holds_that_are_left_elsewhere_are_forgotten_here():
+    locks = []
+
+    def take():
+        lock = Lock(f"order:{len(locks)}", owner="cart", lease=0.05, renew=False)
+        assert lock.acquire()
+        locks.append(weakref.ref(lock))
+
+    for _ in range(500):
+        take()
+
+    def few():
+        take()  # the leases of the others have ended, or do so soon
+        gc.collect()
+        return sum(lock() is not None for lock in locks) < 300
+
+    eventually(few)
 
 
 def test_the_task_of_a_closed_loop_is_over():
