@@ -35,11 +35,12 @@ def confirm(hold: Hold, wish: Wish, keeper: Keeper, deadline: float | None) -> s
     lease = hold.renewal(wish.level.at_least)
     answer = hold.backend.renew([lease], deadline).get(lease.nonce)
     if answer is None:
-        raise LockError(
-            f"lock {lease.name!r} is held already, and cannot be renewed for"
-            f" lease={wish.lease} and at_least={wish.level.at_least:g} inside a transaction that"
-            " has locked its row"
-        )
+        if _needs_lease(hold, wish):
+            raise LockError(
+                f"lease={wish.lease:g}: lock {lease.name!r} is held already, and its lease cannot"
+                " run anew inside a transaction that has locked its row"
+            )
+        return hold.ask(deadline)  # the next renewal sees to at_least
     if not answer:
         return hold.why_gone(deadline) if hold.portable else BROKEN
     keeper.renewed(hold, sent_at)
@@ -48,8 +49,12 @@ def confirm(hold: Hold, wish: Wish, keeper: Keeper, deadline: float | None) -> s
 
 def _is_short(hold: Hold, wish: Wish) -> bool:
     """Return whether the hold may end before the wish allows, if its holder dies."""
-    if not hold.backend.supports_lease:
-        return False
-    if not wish.level.renews and (wish.lease or 0.0) > hold.lease.remaining:
-        return True
-    return wish.level.at_least > hold.at_least and wish.level.at_least > hold.lease.duration
+    at_least = wish.level.at_least
+    return hold.backend.supports_lease and (
+        _needs_lease(hold, wish) or (at_least > hold.at_least and at_least > hold.lease.duration)
+    )
+
+
+def _needs_lease(hold: Hold, wish: Wish) -> bool:
+    """Return whether less is left than a lease that is wished for and will not be renewed."""
+    return not wish.level.renews and (wish.lease or 0.0) > hold.lease.remaining

@@ -228,6 +228,22 @@ def test_a_lock_that_is_held_already_is_entered_once_more(refused, lock, carl, n
     assert written(database) == 1
 
 
+def test_inside_it_the_lock_is_entered_again_as_ever(
+    refused, backend, using, lock, carl, name, database
+):
+    if refused:
+        return
+    owner = "order-42"
+    with Lock(f"{name}:named", using=using, owner=owner).atomic():
+        with Lock(f"{name}:named", using=using, owner=owner, blocking=False) as again:
+            assert again.held
+        write(database)
+    with lock.atomic(), Lock(name, using=using, at_least=2 * PATIENCE):
+        write(database, 2)
+    assert written(database) == 2
+    assert not carl.tries(name)
+
+
 def test_the_locks_database_may_be_named(refused, lock, database, backend):
     if refused:
         return
