@@ -127,6 +127,10 @@ class Lookout:
 
     # Looking
 
+    def stalled(self, row: Glance) -> bool:
+        """Return whether those whose turn it is have had the time to take a lock, and did not."""
+        return row.untaken_for(_GRACE)
+
     def _look(self) -> None:
         sent_at = clock()
         # Under steady contention nobody stands long enough to be worth a look.
@@ -181,7 +185,7 @@ class Lookout:
         elif row is not None and row.is_held_by(waiter.claim):
             self._call(waiter, Why.ENTER)
         elif in_the_way or (longest is not None and sent_at - waiter.since > longest):
-            self._call(waiter, Why.REJOIN)
+            self._call(waiter, Why.STAND_ASIDE)
         elif row is not None and row.remaining < _LONGEST_PERIOD:
             self._look_again_at(sent_at + max(row.remaining, -_GRACE) + _GRACE)
 

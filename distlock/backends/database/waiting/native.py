@@ -23,7 +23,8 @@ def digest(database: str, name: str) -> bytes:
 class Native(ABC):
     """The native locks of an engine, as text. Keys are SQL literals, so no text has parameters."""
 
-    #: seconds after which a wait is begun anew, because the engine pays for long ones; None: never
+    #: seconds after which who waits stands aside, because the engine pays for long waits; None:
+    #: never. See stand_aside().
     longest_wait: ClassVar[float | None] = None
 
     @abstractmethod
@@ -36,7 +37,7 @@ class Native(ABC):
 
     @abstractmethod
     def is_free(self, key: str) -> str:
-        """Return a condition: nobody has the native lock, so nobody waits for it."""
+        """Return a condition: nobody has the native lock or stands aside, so nobody waits."""
 
     @abstractmethod
     def enter(self, key: str) -> str:
@@ -54,9 +55,27 @@ class Native(ABC):
     def leave(self, key: str) -> str:
         """Return the statement that gives the native lock to the next one."""
 
-    def take(self, take: Statement) -> Statement:
-        """Return what a dialect says to take a row as a session can do it that has been set up."""
+    def take(self, key: str, take: Statement) -> Statement:
+        """Return what takes a row from a session that has the native lock and has been set up.
+
+        ``take`` is what a dialect says. The row is not taken while somebody stands aside.
+        """
         return take
+
+    def stand_aside(self, key: str, waited: float) -> Statement:
+        """Let a session come before all that stand in the queue, until it ends; returns a ticket.
+
+        Those who stand aside have waited for ``waited`` seconds, and look at the row by themselves.
+        """
+        raise NotImplementedError
+
+    def is_somebody_aside(self, key: str) -> Statement | None:
+        """Ask whether anybody stands aside (1 or 0); None if nobody ever does."""
+        return None
+
+    def is_oldest(self, key: str, ticket: int) -> str:
+        """Return a condition: nobody stands aside who came before the one with this ticket."""
+        raise NotImplementedError
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         """Return one packet that frees the row, and gives the native lock to the next one.

@@ -32,6 +32,8 @@ class Place:
         self.key: str | None = None
         self.last_key: str | None = None
         self.last_name: str | None = None  # of the lock that it belongs to
+        #: what it got when it stood aside; it does so until it is closed
+        self.ticket: int | None = None
         self._calling = threading.Lock()
         self._waiting: object = None  # who waits here, while the server keeps us waiting
         self._asked_at = 0.0  # when that began
@@ -40,6 +42,11 @@ class Place:
     @property
     def usable(self) -> bool:
         return self.session.usable and not self.session.stale
+
+    @property
+    def free(self) -> bool:
+        """Whether it has no native lock of any kind."""
+        return self.key is None and self.ticket is None
 
     def key_of(self, name: str) -> str:
         """Return the native lock of the lock ``name``."""
@@ -51,9 +58,25 @@ class Place:
         return self.session.run(statement, self.limit)
 
     def take(self, statement: Statement) -> Answer:
-        """Run what takes a row, in the words of a dialect. Nobody calls it out."""
+        """Run what takes the row, in the words of a dialect, unless somebody stands aside.
+
+        Nobody calls it out.
+        """
+        assert self.key is not None
         self._settle()
-        return self.session.exchange(self.native.take(statement), self.limit)[-1]
+        return self.session.exchange(self.native.take(self.key, statement), self.limit)[-1]
+
+    def is_somebody_aside(self) -> bool:
+        """Ask whether anybody stands aside, before the queue of which this one is the head."""
+        assert self.key is not None
+        question = self.native.is_somebody_aside(self.key)
+        return question is not None and bool(self.run(question).rows[0][0])
+
+    def stand_aside(self, name: str, waited: float) -> None:
+        """Come before all who stand in the queue of ``name``, by the seconds it has waited."""
+        self.last_name, self.last_key = name, self.key_of(name)
+        answer = self.run(self.native.stand_aside(self.last_key, waited))
+        self.ticket = int(answer.rows[0][0])
 
     def wait(self, name: str, waiter: object, sign: str = "") -> None:
         """Wait for the native lock of ``name``; ``key`` tells afterwards whether it was got.

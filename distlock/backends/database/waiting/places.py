@@ -75,7 +75,7 @@ class Places:
         """Have a session ready for the next one who waits, if there is ``room`` for it."""
         seconds = min(self._pool.idle, _READY)
         with self._mutex:
-            wanted = room and seconds > 0 and place.session.usable and place.key is None
+            wanted = room and seconds > 0 and place.session.usable and place.free
             if wanted:
                 self._ready.append((place, clock()))
                 if not self._reaping:

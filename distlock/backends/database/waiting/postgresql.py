@@ -22,9 +22,12 @@ _SETTINGS = {
     "plan_cache_mode": "force_generic_plan",
 }
 _HOLD = {"lock": "text", "nonce": "text"}
+# Nobody stands aside: whoever does so shares that lock. It is not kept, because the commit of this
+# statement may take long.
+_NOBODY_ASIDE = "CASE WHEN pg_try_advisory_lock({0}) THEN pg_advisory_unlock({0}) ELSE FALSE END"
 _TAKE = Prepared(
     "distlock_take",
-    Dialect.TAKE.format(condition="TRUE"),
+    Dialect.TAKE.format(condition=f"({Dialect.OWN} OR {_NOBODY_ASIDE.format('%(aside)s')})"),
     {
         **_HOLD,
         "owner": "text",
@@ -35,6 +38,7 @@ _TAKE = Prepared(
         "lease": "double precision",
         "renews": "boolean",
         "duration": "bigint",
+        "aside": "bigint",
     },
 )
 # The next one may come as soon as the row is written: it waits for the rest of the transaction.
@@ -54,11 +58,17 @@ _SET_UP = (
 )
 
 
+# A ticket is when its owner came, in quarters of a second since 2023: 31 bits last for 17 years.
+_SINCE, _PER_SECOND = 1_672_531_200, 4
+
+
 class PostgreSQL(Native):
     """Session-level advisory locks, numbered by 64 bits.
 
     A statement that waits holds a snapshot, which VACUUM cannot look past and for which
-    CREATE INDEX CONCURRENTLY waits. It holds no lock on any table.
+    CREATE INDEX CONCURRENTLY waits. It holds no lock on any table. Who has waited for too long, or
+    is in somebody's way, therefore stands aside: it shares a second lock, and has a third one that
+    says since when it waits, neither of which it has to wait for, and looks at the row.
     """
 
     longest_wait = 600.0
@@ -70,7 +80,8 @@ class PostgreSQL(Native):
         return Statement(_SET_UP)
 
     def is_free(self, key: str) -> str:
-        return f"pg_try_advisory_xact_lock({key})"
+        nobody = _NOBODY_ASIDE.format(_aside(key))
+        return f"(pg_try_advisory_xact_lock({key}) AND {nobody})"
 
     def enter(self, key: str) -> str:
         return f"SET LOCAL lock_timeout = 0; SELECT pg_advisory_lock({key})"
@@ -88,8 +99,26 @@ class PostgreSQL(Native):
     def leave(self, key: str) -> str:
         return f"SELECT pg_advisory_unlock({key})"
 
-    def take(self, take: Statement) -> Statement:
-        return _TAKE.run(take.named)
+    def take(self, key: str, take: Statement) -> Statement:
+        return _TAKE.run({**take.named, "aside": _aside(key)})
+
+    def stand_aside(self, key: str, waited: float) -> Statement:
+        return Statement(
+            f"SELECT ticket, pg_advisory_lock_shared({_aside(key)}),"
+            f" pg_advisory_lock_shared({_word(key)}, ticket) FROM (SELECT"
+            f" ({_PER_SECOND} * (EXTRACT(EPOCH FROM clock_timestamp()) - {_SINCE} - {waited:.3f}))"
+            "::integer AS ticket) came"
+        )
+
+    def is_somebody_aside(self, key: str) -> Statement | None:
+        return Statement(f"SELECT 1 - ({_NOBODY_ASIDE.format(_aside(key))})::integer")
+
+    def is_oldest(self, key: str, ticket: int) -> str:
+        return (
+            "NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND database"
+            " = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objsubid = 2"
+            f" AND classid = '{_word(key) % 2**32}'::oid AND objid < '{ticket}'::oid)"
+        )
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         return _FREE_AND_LEAVE.run({**free.named, "key": int(key)})
@@ -114,7 +143,7 @@ class PostgreSQL(Native):
             " WHERE locktype = 'advisory' AND datname = current_database() AND CASE"
             " WHEN granted THEN starts_with(query, %(first)s)"
             " ELSE starts_with(query, %(mark)s) OR query = '<insufficient privilege>' END"
-            " ORDER BY query_start",
+            " GROUP BY pid, query, query_start ORDER BY query_start",
             {"mark": mark, "first": first},
         )
 
@@ -134,3 +163,14 @@ class PostgreSQL(Native):
             " FROM locks own WHERE locktype = 'virtualxid' AND granted AND pid = ANY(%s)",
             (list(idents),),
         )
+
+
+def _aside(key: str) -> int:
+    """Return the native lock that those share who stand aside."""
+    return ~int(key)
+
+
+def _word(key: str) -> int:
+    """Return the first half of the native locks that are their tickets, as 32 bits with a sign."""
+    word = int(key) % 2**32
+    return word - 2**32 if word >= 2**31 else word

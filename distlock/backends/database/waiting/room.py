@@ -139,12 +139,15 @@ class Room:
             answer = self.pool.run(self.native.signed(MARK, FIRST))
         except errors.StatementFailed:  # what is shown to whom is the administrator's business
             return None
+        signs = [read(str(text), float(age)) for text, age, *_ in answer.rows]
+        seen = [sign for sign in signs if sign is not None]
+        if len(seen) < len(signs):
+            return None
+        # Of one lock several are first where they stand aside; who has waited longest is the next.
+        seen.sort(key=lambda sign: -(sign.who.waited or 0) if sign.first else 1.0)
         found: dict[str, tuple[Waiting, ...]] = {}
-        for text, age, *_ in answer.rows:
-            if (seen := read(str(text), float(age))) is None:
-                return None
-            line = found.get(seen.key, ())
-            found[seen.key] = (seen.who, *line) if seen.first else (*line, seen.who)
+        for sign in seen:
+            found[sign.key] = (*found.get(sign.key, ()), sign.who)
         return found
 
     # The way in

@@ -86,9 +86,18 @@ class Rows:
             return None
 
     def take_at(self, place: Place, claim: Claim) -> int | None:
-        """Take the row, from the session of one who waits; the token, or None."""
+        """Take the row, from the session of one who waits, in its turn; the token, or None."""
         dialect = _dialect(place.session)
-        return dialect.granted(claim, place.take(dialect.taking(claim)))
+        if place.ticket is None:
+            return dialect.granted(claim, place.take(dialect.taking(claim)))
+        oldest = self.native.is_oldest(place.key_of(claim.name), place.ticket)
+        taking = dialect.taking(claim, f"({dialect.OWN} OR {oldest})")
+        return dialect.granted(claim, place.run(taking))
+
+    def take_now(self, place: Place, claim: Claim) -> int | None:
+        """Take the row whosever turn it is; see take_at()."""
+        dialect = _dialect(place.session)
+        return dialect.granted(claim, place.run(dialect.taking(claim)))
 
     def enter_at(self, place: Place, claim: Claim) -> int | None:
         """Take the row if its owner has it already, by its name; see take_at()."""

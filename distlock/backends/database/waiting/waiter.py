@@ -28,6 +28,8 @@ logger = logging.getLogger("distlock")
 #: The head of the queue looks at the row so often that it adds no more than this part to its wait.
 _EAGERNESS = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+#: Seconds between two looks of the head of the queue at those who stand aside.
+_LOOK_ASIDE = 1.0
 #: Seconds between two attempts to get to the server.
 _RETRY_PAUSE = 0.1
 
@@ -44,7 +46,7 @@ class Why(Enum):
 
     TAKE = "the lock can be taken, and the one whose turn it is does not"
     ENTER = "the lock is held in the waiter's own name"
-    REJOIN = "the wait is in somebody's way, or took so long that the engine pays for it"
+    STAND_ASIDE = "the wait is in somebody's way, or took so long that the engine pays for it"
     LEAVE = "nobody waits for the answer any more"
 
 
@@ -142,15 +144,17 @@ class Waiter(Promise):
             if self.over:  # see fail(), which has found no place to hang up on
                 return
         why, self.why = self.why, None
-        if why is Why.TAKE and self._take(self.room.rows.take_at):
+        if why is Why.TAKE and self._take(self.room.rows.take_now):
             return
         if why is Why.ENTER and self._take(self.room.rows.enter_at):
             return
-        if place.key is None:
+        if place.free and (why is Why.STAND_ASIDE or self._is_long):
+            place.stand_aside(self.claim.name, clock() - self._began)
+        if place.free:
             self.since = clock()
             place.wait(self.claim.name, self, self._sign(place))
-        if place.key is not None:
-            self._wait_at_the_head(place)
+        if not place.free:
+            self._look_and_take(place)
         elif self.why is None:
             raise errors.Cancelled("the server gave up a wait by itself")
 
@@ -170,19 +174,34 @@ class Waiter(Promise):
         self._deliver(token, sent_at)
         return True
 
-    def _wait_at_the_head(self, place: Place) -> None:
+    @property
+    def _is_long(self) -> bool:
+        """Whether it has waited for so long that it must not wait in the server any more."""
+        longest = self.room.native.longest_wait
+        return longest is not None and clock() - self._began > longest
+
+    def _look_and_take(self, place: Place) -> None:
         """Take the lock; if its holder has no native lock to wake us with, look at the row."""
         if self.over or self._take(self.room.rows.take_at):
             return
-        began, pause = clock(), 0.0
+        began, pause = clock() if place.ticket is None else self._began, 0.0
+        look_aside_at = 0.0
         while not self.over:
             sent_at = clock()
+            if place.ticket is None and sent_at >= look_aside_at:
+                look_aside_at = sent_at + _LOOK_ASIDE
+                # One who has no need to stand aside does so too, or those would come before it.
+                if place.is_somebody_aside():
+                    place.stand_aside(self.claim.name, clock() - self._began)
             row = self.room.rows.look_from(place, self.claim.name, pause, self, self._sign(place))
             self._heard()
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.open_to(self.claim):
-                if self._take(self.room.rows.take_at):
+                stalled = row is not None and self.room.lookout.stalled(row)
+                rows = self.room.rows
+                if self._take(rows.take_now if stalled else rows.take_at):
                     return
+                look_aside_at = 0.0
                 rest = _SHORTEST_PAUSE
             else:
                 self._proof.held_at = sent_at
@@ -215,7 +234,7 @@ class Waiter(Promise):
             watchdog.add(lease.duration, self.abandon)
 
     def _sign(self, place: Place) -> str:
-        key, first = place.key_of(self.claim.name), place.key is not None
+        key, first = place.key_of(self.claim.name), not place.free
         return sign(key, self.claim, clock() - self._began, first=first)
 
     def _pause(self, seconds: float) -> None:
