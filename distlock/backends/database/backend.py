@@ -262,10 +262,19 @@ class DatabaseBackend(BaseBackend):
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.verify()."""
-        rows = self._access.do(
-            lambda dialect, ask: ask(dialect.held([lease])).rows, deadline, lease.nonce
-        )
-        return bool(rows)
+        # A transaction of this process that has locked the row would be waited for in vain.
+        for_update = not self._transactions.has_locked(lease.nonce)
+
+        def is_held(dialect: Dialect, ask: Ask) -> bool:
+            try:
+                return bool(ask(dialect.held([lease], for_update=for_update)).rows)
+            except errors.RowLocked:
+                # Somebody keeps the row: yes was committed last, no may be that of a replica.
+                if ask(dialect.held([lease], for_update=False)).rows:
+                    return True
+                raise
+
+        return self._access.do(is_held, deadline, lease.nonce)
 
     def vouches(self, lease: Lease) -> bool:
         """See BaseBackend.vouches()."""

@@ -15,7 +15,7 @@ def break_hold(access: Access, name: str, token: int, deadline: float | None) ->
 
     def free(dialect: Dialect, ask: Ask) -> bool:
         nonlocal broken
-        rows = dialect.rows(ask(dialect.one(name)))
+        rows = dialect.rows(ask(dialect.one(name, for_update=True)))
         if not rows or rows[0].token != token:
             return False
         if rows[0].free:

@@ -107,8 +107,12 @@ class Dialect(ABC):
         """Let the leases, which have one duration, run anew if they are held and have not ended."""
 
     @abstractmethod
-    def held(self, leases: Sequence[Lease]) -> Statement:
-        """Ask for the nonces of those leases that are held and have not ended."""
+    def held(self, leases: Sequence[Lease], *, for_update: bool = True) -> Statement:
+        """Ask for the nonces of those leases that are held and have not ended.
+
+        ``for_update`` locks their rows for a moment, where the engine can: a proxy that splits
+        reads must not send this to a replica, which may tell what was some time ago.
+        """
 
     def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
         """Ask as held() does, leaving out rows that a transaction of someone else keeps locked.
@@ -126,8 +130,8 @@ class Dialect(ABC):
         """
 
     @abstractmethod
-    def one(self, lock: str) -> Statement:
-        """Ask for the row of a lock."""
+    def one(self, lock: str, *, for_update: bool = False) -> Statement:
+        """Ask for the row of a lock. See held() for ``for_update``."""
 
     @abstractmethod
     def page(self, after: str, beginning: bool, size: int) -> Statement:

@@ -55,7 +55,7 @@ class Generic(Dialect):
         updating = self._update(locks, **grant, token=Greatest(F("token") + 1, Value(now)))
         for _ in range(_ATTEMPTS):
             ask(updating)
-            if rows := self.rows(ask(self.one(claim.name))):
+            if rows := self.rows(ask(self.one(claim.name, for_update=True))):
                 return rows[0].token if rows[0].nonce == claim.nonce else None
             with suppress(Duplicate):  # someone else was first
                 ask(self._insert(**grant, token=now))
@@ -84,14 +84,14 @@ class Generic(Dialect):
         duration = leases[0].duration
         return self._update(self._these(leases), expires_at=_from_now(duration), lease=duration)
 
-    def held(self, leases: Sequence[Lease]) -> Statement:
-        return self._select(self._these(leases).values_list("nonce"))
+    def held(self, leases: Sequence[Lease], *, for_update: bool = True) -> Statement:
+        return self._select(self._these(leases).values_list("nonce"), for_update=for_update)
 
     def guard(self, lease: Lease) -> Statement:
         return self._update(self._these([lease]), expires_at=F("expires_at"))
 
-    def one(self, lock: str) -> Statement:
-        return self._select(self._rows.filter(lock=lock))
+    def one(self, lock: str, *, for_update: bool = False) -> Statement:
+        return self._select(self._rows.filter(lock=lock), for_update=for_update)
 
     def page(self, after: str, beginning: bool, size: int) -> Statement:
         beyond = {"lock__gte": after} if beginning else {"lock__gt": after}
@@ -142,8 +142,14 @@ class Generic(Dialect):
 
     # Statements
 
-    def _select(self, locks: Any) -> Statement:
-        return self._compiled(locks.query)
+    def _select(self, locks: Any, *, for_update: bool = False) -> Statement:
+        statement = self._compiled(locks.query)
+        features = self._wrapper.features
+        # By hand: Django takes select_for_update() outside of a transaction for a mistake.
+        if for_update and features.has_select_for_update and not features.for_update_after_from:
+            locking = self._wrapper.ops.for_update_sql()
+            return statement._replace(sql=f"{statement.sql} {locking}")
+        return statement
 
     def _ids(self, locks: Any, after: int, size: int) -> Statement:
         return self._select(locks.filter(id__gt=after).order_by("id").values_list("id")[:size])

@@ -49,6 +49,7 @@ class SQLite(TextDialect):
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
     SECONDS: ClassVar[str] = "{0}"
     EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
+    FOR_UPDATE: ClassVar[str] = ""
     guards_early: ClassVar[bool] = True
     one_writer: ClassVar[bool] = True
 

@@ -38,6 +38,8 @@ class TextDialect(Dialect):
     EARLIER: ClassVar[str]
     #: the server's time in whole microseconds since 1970
     MICROSECONDS: ClassVar[str]
+    #: what makes a SELECT lock its rows
+    FOR_UPDATE: ClassVar[str] = " FOR UPDATE"
     #: a time as it is read
     READ: ClassVar[str] = "{0}"
     #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
@@ -113,20 +115,22 @@ class TextDialect(Dialect):
             },
         )
 
-    def held(self, leases: Sequence[Lease]) -> Statement:
+    def held(self, leases: Sequence[Lease], *, for_update: bool = True) -> Statement:
         where, params = self.these(leases)
-        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}", params)
+        locking = self.FOR_UPDATE if for_update else ""
+        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}{locking}", params)
 
     def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
-        held = self.held(leases)
+        held = self.held(leases, for_update=False)
         return held._replace(sql=f"{held.sql} FOR UPDATE SKIP LOCKED")
 
     def guard(self, lease: Lease) -> Statement:
         where, params = self.these([lease])
         return Statement(f"SELECT nonce FROM {TABLE} WHERE {where} FOR UPDATE", params)
 
-    def one(self, lock: str) -> Statement:
-        return Statement(f"{self._select} WHERE {self.LOCK} = %(lock)s", {"lock": lock})
+    def one(self, lock: str, *, for_update: bool = False) -> Statement:
+        locking = self.FOR_UPDATE if for_update else ""
+        return Statement(f"{self._select} WHERE {self.LOCK} = %(lock)s{locking}", {"lock": lock})
 
     def page(self, after: str, beginning: bool, size: int) -> Statement:
         beyond = ">=" if beginning else ">"
