@@ -126,19 +126,23 @@ def turns_of(process):
 
 
 def test_a_waiter_is_not_granted_what_the_standby_does_not_know(
-    primary, standby, front, using, name, child
+    primary, standby, front, using, wait, name, child
 ):
     """Its commit waits for the standby, and nobody may end that wait, for however long."""
     standby.wait_for_it()
-    held = Lock(name)
-    held.acquire()
-    token = held.token
+    with Lock(name) as held:
+        holder = child(hold, name)
+        assert holder.line() == "asks"
+        if wait == "auto":
+            eventually(lambda: held.info().waiters)
+    token = int(holder.line())  # it has waited in the server's queue, as the next one does
     waiter = child(hold, name)
     assert waiter.line() == "asks"
-    if locks[using].supports_waiters:
-        eventually(lambda: held.info().waiters)
+    if wait == "auto":
+        eventually(lambda: locks[using].inspect(name).waiters)
     standby.pause()
-    held.release()
+    holder.tell()
+    assert holder.line() == "released"
     eventually(lambda: primary.execute(WAITS_FOR_STANDBY))
     assert says_nothing(waiter, LOOKS)
     standby.resume()
