@@ -210,6 +210,10 @@ class Lock:
         """Decorate a plain or async function; every call takes the lock anew."""
         return decorate(function, self.name, self._named)
 
+    @async_unsafe(
+        "Lock.atomic() would block the event loop, as Django's transactions do; call the function"
+        " that uses it by `await sync_to_async(function)()`."
+    )
     @contextmanager
     def atomic(self, using: str | None = None) -> Iterator[Self]:
         """Hold the lock around a transaction that can commit only while the lock is still held.

@@ -192,9 +192,13 @@ class Pool:
         session = open_session(
             self.database, limit, timeout=self.timeout, blocking=blocking, pooled=self._pooled
         )
-        session.settings = settings
-        if session.pooled != self.pooled:
-            self._note_pooler(session.pooled)
+        try:
+            session.settings = settings
+            if session.pooled != self.pooled:
+                self._note_pooler(session.pooled)
+        except BaseException:  # also Ctrl-C: nobody would close it
+            session.close()
+            raise
         return session
 
     def _note_pooler(self, pooled: bool) -> None:
