@@ -1,6 +1,7 @@
 """Nobody is told that someone else has a lock unless the database has said so."""
 
-from contextlib import closing, contextmanager
+from concurrent.futures import wait
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from django.db import connections
@@ -159,3 +160,24 @@ def test_a_row_that_an_operator_keeps_locked_costs_no_other_lock_its_lease(
         renewed(lock)
         lock.verify()
     assert not kept.calls
+
+
+@pytest.mark.slow
+def test_threads_that_ask_for_locked_rows_do_not_keep_holders_from_renewing(actor, database, name):
+    """They share a few sessions of the process, all of which are then waiting for those rows."""
+    rows = [f"{name}:{number}" for number in range(24)]
+    for row in rows:
+        with Lock(row):
+            pass
+    lost = Once()
+    lock = actor("thread").take(f"{name}:kept", lease=3, on_lost=lost)
+    seen = actor("process").lock(f"{name}:kept")
+    with ExitStack() as operators:
+        for row in rows:
+            operators.enter_context(locked_by_an_operator(database, "row", row))
+        asking = [actor("thread").lock(row).start("acquire", timeout=PATIENCE) for row in rows]
+        for _ in range(3):
+            renewed(seen)
+        assert lock.held
+    wait(asking, PATIENCE)  # some have given up: there was no session for them in time
+    assert not lost.calls

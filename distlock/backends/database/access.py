@@ -49,15 +49,22 @@ class Access:
             except StatementFailed as failed:
                 raise self.unavailable(failed) from failed.__cause__
 
-    def attempt(self, work: Work[T], deadline: float | None, nonce: str | None = None) -> T:
-        """Do some work; raises a StatementFailed. See do()."""
+    def attempt(
+        self,
+        work: Work[T],
+        deadline: float | None,
+        nonce: str | None = None,
+        *,
+        at_once: bool = False,
+    ) -> T:
+        """Do some work; raises a StatementFailed. See do(), and Pool.do() for ``at_once``."""
 
         def with_runner(runner: Runner, until: float) -> T:
             return work(self._dialect_for(runner.wrapper), partial(self._ask, runner, until))
 
         if runner := self.direct.runner(nonce):
             return with_runner(runner, clock() + self.pool.limit(deadline))
-        return self.pool.do(with_runner, deadline)
+        return self.pool.do(with_runner, deadline, at_once=at_once)
 
     def _ask(self, runner: Runner, until: float, statement: Statement) -> Answer:
         return runner.run(statement, self.pool.limit(until))

@@ -36,6 +36,11 @@ class Permits:
         self._granted: set[ref[Permit]] = set()
         self._waiting: deque[ref[Permit]] = deque()
 
+    def take_at_once(self, permit: Permit) -> None:
+        """Grant the permit now, also beyond their number; see take()."""
+        with self._mutex:
+            self._granted.add(ref(permit))
+
     def take(self, permit: Permit, timeout: float) -> bool:
         """Wait for the permit to be granted; False if it is not within ``timeout`` seconds.
 

@@ -53,7 +53,8 @@ class Pool:
     ) -> None:
         """``timeout`` and ``idle`` are seconds: the most for any answer, and to keep a session.
 
-        At most ``sessions`` are shared at a time; that many threads and no more ask at once.
+        At most ``sessions`` are shared at a time; that many threads and no more ask at once, but
+        for what must not wait for others, see do().
 
         ``idle=None`` is a minute, but nothing where Django's tests run: an open session would keep
         the test database from being dropped. See open_session() for ``pooled``.
@@ -95,8 +96,16 @@ class Pool:
 
         return self.do(work, deadline)
 
-    def do(self, work: Callable[[Session, float], T], deadline: float | None = None) -> T:
+    def do(
+        self,
+        work: Callable[[Session, float], T],
+        deadline: float | None = None,
+        *,
+        at_once: bool = False,
+    ) -> T:
         """Do some work that may be repeated, with a shared session and when it must be done by.
+
+        ``at_once``: if all sessions are lent, open one more.
 
         Tried once more, on a fresh session, if the first one turned out dead, and for as long as
         there is time if the engine chose it to end a deadlock. Raises a StatementFailed.
@@ -106,7 +115,7 @@ class Pool:
         while True:
             began = clock()
             try:
-                with _Loan(self, until, fresh=dead) as session:
+                with _Loan(self, until, fresh=dead, at_once=at_once) as session:
                     return work(session, until)
             except (errors.Gone, errors.Conflict, errors.Cancelled) as failed:
                 sent = failed.sent = failed.sent or sent
@@ -156,9 +165,11 @@ class Pool:
 
     # What a loan consists of
 
-    def lend(self, permit: Permit, until: float, *, fresh: bool) -> Session:
+    def lend(self, permit: Permit, until: float, *, fresh: bool, at_once: bool) -> Session:
         """Return a session for the holder of ``permit``, which is to be given back in any case."""
-        if not self._permits.take(permit, self.limit(until)):
+        if at_once:
+            self._permits.take_at_once(permit)
+        elif not self._permits.take(permit, self.limit(until)):
             raise errors.NoSession(f"none of {self.sessions} sessions was free in time")
         if session := self._take(permit, fresh):
             return session
@@ -284,16 +295,21 @@ class _Loan:
     while the thread has a mutex that is needed for that.
     """
 
-    def __init__(self, pool: Pool, until: float, *, fresh: bool = False) -> None:
+    def __init__(
+        self, pool: Pool, until: float, *, fresh: bool = False, at_once: bool = False
+    ) -> None:
         self._pool = pool
         self._until = until
         self._fresh = fresh
+        self._at_once = at_once
         self._permit = Permit()
         self._session: Session | None = None
 
     def __enter__(self) -> Session:
         try:
-            self._session = self._pool.lend(self._permit, self._until, fresh=self._fresh)
+            self._session = self._pool.lend(
+                self._permit, self._until, fresh=self._fresh, at_once=self._at_once
+            )
             return self._session
         except BaseException:  # also Ctrl-C: there will be no __exit__
             self._pool.give_back_permit(self._permit)

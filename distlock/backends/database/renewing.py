@@ -69,7 +69,7 @@ def _unlocked(
         return [lease for lease in leases if lease.nonce in found]
 
     try:
-        return access.attempt(ask_for, deadline)
+        return access.attempt(ask_for, deadline, at_once=True)
     except errors.StatementFailed as failed:
         if type(failed) is errors.StatementFailed:  # the server does not know these words
             return None
@@ -94,4 +94,5 @@ def _renew(access: Access, leases: Sequence[Lease], deadline: float | None) -> d
         held = {nonce for (nonce,) in ask(dialect.held(leases)).rows}
         return {lease.nonce: lease.nonce in held for lease in leases}
 
-    return access.attempt(renew, deadline)
+    # Threads that ask for rows which somebody keeps locked must not cost a held lock its lease.
+    return access.attempt(renew, deadline, at_once=True)
