@@ -11,7 +11,8 @@ from django.db import connections
 
 from distlock.handler import locks
 from tests.contract.watch import eventually
-from tests.databases import ALIASES
+from tests.databases import ALIASES, migrate, publish
+from tests.servers.mariadb import MariaDB
 
 EVERY = ["sqlite", "mariadb", "postgresql"]
 
@@ -161,6 +162,32 @@ def test_a_server_that_may_forget_a_grant_is_a_warning(database, kind, name, cha
         put(good)
     assert (message.id, f"{name} = {bad}" in message.msg) == ("distlock.W006", True)
     assert messages(kind) == []
+
+
+class LoggingMariaDB(MariaDB):
+    """One with a binary log, as replication needs it."""
+
+    def command(self):
+        return [*super().command(), "--log-bin", "--server-id=1"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mariadb"], indirect=True)
+def test_so_is_a_binary_log_that_is_not_synced(database, kind):
+    alias = ALIASES[kind]
+    usual = dict(connections.settings[alias])
+    with LoggingMariaDB() as server:
+        publish(alias, server.django())
+        try:
+            migrate(alias)
+            assert server.execute("SELECT @@sync_binlog") == [(0,)]
+            (message,) = messages(kind)
+            assert (message.id, "sync_binlog = 0" in message.msg) == ("distlock.W006", True)
+            server.execute("SET GLOBAL sync_binlog = 1")
+            assert messages(kind) == []
+        finally:
+            connections[alias].close()
+            publish(alias, usual)
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"], indirect=True)

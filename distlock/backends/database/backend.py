@@ -51,7 +51,7 @@ class DatabaseBackend(BaseBackend):
     - ``idle``: seconds that an unused session is kept; a minute, and 0 where Django's tests run,
       because an open session would keep the test database from being dropped.
     - ``sessions``: most sessions that the threads of a process share for all that is answered at
-      once; further threads wait for one to be free (4).
+      once; further threads wait for one to be free, but renewals do not (4).
     - ``waiters``: sessions that one process may have blocked in native waits; more waits poll (8).
     """
 

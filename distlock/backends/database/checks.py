@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Error, Warning
@@ -246,26 +246,48 @@ def _galera(entry: str, database: str, cursor: Any) -> Iterator[CheckMessage]:
         )
 
 
-#: Settings by which a server may forget a commit in a crash, the values that do not, and what then
-#: can forget it. No session can choose these for itself.
-_DURABLE: dict[str, dict[str, tuple[tuple[str, ...], str]]] = {
-    "postgresql": {
-        "fsync": (("on",), "a crash of its machine"),
-        "full_page_writes": (("on",), "a crash of its machine"),
-    },
-    "mysql": {"innodb_flush_log_at_trx_commit": (("1", "3"), "a crash")},
+class _Durability(NamedTuple):
+    """A setting by which a server may forget a commit; no session can choose it for itself."""
+
+    setting: str
+    question: str
+    durable: tuple[str, ...]
+    after: str  # what then can make it forget
+
+
+_MACHINE = "a crash of its machine"
+_DURABLE = {
+    "postgresql": [
+        _Durability("fsync", "SHOW fsync", ("on",), _MACHINE),
+        _Durability("full_page_writes", "SHOW full_page_writes", ("on",), _MACHINE),
+    ],
+    "mysql": [
+        _Durability(
+            "innodb_flush_log_at_trx_commit",
+            "SELECT @@global.innodb_flush_log_at_trx_commit",
+            ("1", "3"),
+            "a crash",
+        ),
+        # With a binary log it is that log which decides after a crash what was committed.
+        # https://mariadb.com/kb/en/binary-log-group-commit-and-innodb-flushing-performance/
+        _Durability(
+            "sync_binlog",
+            "SELECT IF(@@global.log_bin, @@global.sync_binlog, 1)",
+            ("1",),
+            _MACHINE,
+        ),
+    ],
 }
-_ASK_SETTING = {"postgresql": "SHOW {}", "mysql": "SELECT @@global.{}"}
 
 
 def _durability(entry: str, vendor: str, cursor: Any) -> Iterator[CheckMessage]:
-    for setting, (durable, after) in _DURABLE.get(vendor, {}).items():
-        cursor.execute(_ASK_SETTING[vendor].format(setting))
+    for setting, question, durable, after in _DURABLE.get(vendor, ()):
+        cursor.execute(question)
         (value,) = cursor.fetchone()
         if str(value) not in durable:
             yield Warning(
                 f"The server has {setting} = {value}: after {after} it may have forgotten who"
-                " holds a lock, and grant it to a second one with the same token.",
+                " holds a lock, and grant it to a second one.",
                 hint=f"Set {setting} to {durable[0]} in the server's configuration.",
                 obj=entry,
                 id="distlock.W006",
