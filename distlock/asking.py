@@ -27,7 +27,7 @@ def ask(backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | Non
             return lease
         sent_at = clock()
         with _granted():
-            answer = backend.renew([lease], deadline)
+            answer = backend.renew([_reserved(lease)], deadline)
         if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
         backend.forget(lease)
@@ -46,7 +46,8 @@ async def aask(
             return lease
         sent_at = clock()
         with _granted():
-            answer = await backend.calls.run(partial(backend.renew, [lease]), deadline)
+            renewing = partial(backend.renew, [_reserved(lease)])
+            answer = await backend.calls.run(renewing, deadline)
         if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
         backend.forget(lease)
@@ -65,6 +66,11 @@ def _granted() -> Iterator[None]:
 
 def _fresh(lease: Lease) -> bool:
     return lease.deadline - clock() > lease.duration * _FRESH
+
+
+def _reserved(lease: Lease) -> Lease:
+    """Return the lease as the backend is to renew it: not to end before ``at_least`` is over."""
+    return lease.lasting(lease.claim.reserved)
 
 
 def _renewed(lease: Lease, sent_at: float, answer: bool | None) -> Lease | None:

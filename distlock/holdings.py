@@ -10,6 +10,7 @@ from functools import partial
 from distlock.asking import aask, ask
 from distlock.events import atell, tell
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable
+from distlock.following import acome, come
 from distlock.held_locks import HeldLocks, not_held
 from distlock.hold import Hold
 from distlock.keeper import Keeper
@@ -118,9 +119,9 @@ class Holdings:
         """Have the wish fulfilled, unless it is in vain."""
         wish = entry.wish
         try:
-            if entry.line_up(wait, deadline) and entry.turn.wait(deadline):
+            if come(entry, self._held.find, wait, deadline):
                 entry.asked = not entry.turn.joined
-            elif not self._is_held_here(wish.key):
+            elif not wish.named and not self._is_held_here(wish.key):
                 # Who is ahead may have no answer either, which is not to have the lock.
                 wish.backend.is_held(wish.claim.name, wish.last_answer_due(wait))
             if entry.asked:
@@ -138,9 +139,9 @@ class Holdings:
         """See _get()."""
         wish = entry.wish
         try:
-            if entry.line_up(wait, deadline) and await entry.turn.await_(deadline):
+            if await acome(entry, self._held.find, wait, deadline):
                 entry.asked = not entry.turn.joined
-            elif not self._is_held_here(wish.key):
+            elif not wish.named and not self._is_held_here(wish.key):
                 asking = partial(wish.backend.is_held, wish.claim.name)
                 await wish.backend.calls.run(asking, wish.last_answer_due(wait))
             if entry.asked:

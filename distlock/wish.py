@@ -33,6 +33,11 @@ class Wish:
         return self.backend.alias, self.claim.name
 
     @property
+    def named(self) -> bool:
+        """Whether the owner was named by the caller, and may be in several places at once."""
+        return is_named(self.claim.owner)
+
+    @property
     def queue(self) -> Key:
         """Where in this process it is waited for.
 
@@ -40,8 +45,7 @@ class Wish:
         told of. So who wants the lock does not wait for such a hold here, but at the backend; and
         a named owner does not wait here for others, whose wait it may be about to end.
         """
-        owner = self.claim.owner
-        return (*self.key, owner.key) if is_named(owner) else self.key
+        return (*self.key, self.claim.owner.key) if self.named else self.key
 
     def last_answer_due(self, wait: bool) -> float | None:
         """Return when an answer is due that is asked for at the end, though the time is over."""
@@ -68,13 +72,16 @@ class Entry:
         self.wish = wish
         self.turns = turns
         self.turn = Turn(wish.queue, wish.claim.owner)
+        self.until: float | None = None  # for how long it waits for its turn
         self.asked = False
         self.lease: Lease | None = None
         self._level: Level | None = wish.level
 
     def line_up(self, wait: bool, deadline: float | None) -> bool:
-        """See Turns.take()."""
-        return self.turns.take(self.turn, wait=wait, limited=deadline is not None)
+        """See Turns.take(). Behind one of the same owner's name everybody waits for its answer."""
+        self.until = deadline if wait else clock()
+        limited = self.until is not None
+        return self.turns.take(self.turn, wait=wait or self.wish.named, limited=limited)
 
     def take_level(self) -> Level | None:
         """Return the level of a hold that is to be taken back after an error; only once."""

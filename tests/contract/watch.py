@@ -106,6 +106,9 @@ class Once:
         return self.calls[0]
 
 
-def in_line(using, name):
-    """Return how many threads and tasks of this process stand in line, the holder included."""
-    return len(holdings._turns._queues.get((using, name), ()))
+def in_line(using, name, *owner):
+    """Return how many threads and tasks of this process stand in line, the holder included.
+
+    ``owner`` is the key of a named one, whose line is apart.
+    """
+    return len(holdings._turns._queues.get((using, name, *owner), ()))

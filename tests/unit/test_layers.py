@@ -36,7 +36,7 @@ LAYERS = [
     ["news"],
     ["keeper"],
     ["wish"],
-    ["reentry", "held_locks"],
+    ["reentry", "held_locks", "following"],
     ["holdings"],
     ["bodies", "decorating", "transactions", "terms"],
     ["lock"],

@@ -50,7 +50,7 @@ def test_a_named_owner_waits_for_its_turn_like_everybody(actor, engine, using, n
         assert waits(waiting)
     assert waiting.result(PATIENCE)
     actor().lock(name).start("acquire")
-    engine.reaches_waiting(1)
+    engine.reaches_line(1)
     assert actor().lock(name, owner="order-42").acquire(timeout=PATIENCE)
 
 

@@ -12,8 +12,8 @@ from distlock.backends.database.waiting.waiter import Waiter
 from distlock.clock import clock
 from distlock.lease import Claim, Owner
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
-from tests.waiting.engine import unhurried
+from tests.contract.watch import eventually, passed
+from tests.waiting.engine import GRACE, unhurried
 
 
 def test_a_stranger_has_the_native_lock(engine, using, name):
@@ -122,6 +122,36 @@ def test_a_hold_that_is_broken(actor, engine, using, name):
     engine.reaches_waiting(1)
     assert Lock(name).force_release(second.token)
     assert waiting.result(PATIENCE)
+
+
+def had_to_wait(actor, engine, name, **options):
+    """Return a lock whose holder, a process, was waited for natively."""
+    first, lock = actor("thread").take(name), actor().lock(name, lease=600, renew=False, **options)
+    got = lock.start("acquire")
+    engine.reaches_line(1)
+    first.release()
+    assert got.result(PATIENCE)
+    return lock
+
+
+def test_a_broken_lock_is_free_to_those_who_wait_for_a_short_time(actor, engine, using, name):
+    """Its holder, who does not know, has the native lock, and will have it for long."""
+    lock, other = had_to_wait(actor, engine, name), actor("thread").lock(name)
+    assert Lock(name).force_release(lock.token)
+    passed(GRACE)
+    for _ in range(2):
+        assert other.acquire(timeout=0.3)
+        other.release()
+        passed(GRACE)
+
+
+def test_a_lock_that_is_left_elsewhere_is_free_at_once(actor, engine, name):
+    """By another process under the owner's name; the one that had waited does not know."""
+    had_to_wait(actor, engine, name, owner="order-42")
+    actor().take(name, owner="order-42").release()
+    engine.reaches_line(0)
+    other = actor("thread").lock(name)
+    assert other.acquire(timeout=0.3)
 
 
 def test_a_row_that_is_deleted_by_hand(actor, engine, server, kind, name):

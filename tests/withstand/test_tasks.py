@@ -12,7 +12,7 @@ from distlock import Lock, LockUnavailable, locks
 from distlock.clock import clock
 from tests.children import say
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import passed
+from tests.contract.watch import eventually, in_line, passed
 from tests.withstand.conftest import SERVERS
 
 pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
@@ -128,6 +128,52 @@ def test_a_grant_that_came_late_is_renewed_within_the_callers_limit(proxied, kin
     with closing(Delivery(deliver)), pytest.raises(LockUnavailable):
         Lock(name, using=using, lease=2.4).acquire(timeout=5)
     assert clock() - began < 5 + SLACK
+
+
+@pytest.mark.parametrize("who", ["thread", pytest.param("task", marks=pytest.mark.slow)])
+def test_a_grant_that_came_late_stays_for_at_least_its_time(actor, proxied, kind, using, who, name):
+    network = proxied(kind)
+    with Lock(name, using=using):
+        pass
+    late = network.delay(b"INSERT INTO database_lock")
+
+    def deliver():
+        assert late.kept_back.wait(PATIENCE)
+        passed(2)
+        late.end()
+
+    lock = actor(who).lock(name, lease=4, renew=False, at_least=600)
+    with closing(Delivery(deliver)):
+        assert lock.acquire(blocking=False)
+    assert lock.info().remaining > 300
+
+
+@pytest.mark.parametrize("who", ["thread", "task"])
+@pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.2}], ids=["once", "briefly"])
+def test_two_of_one_name_who_ask_at_once_both_get_it(actor, proxied, kind, using, who, how, name):
+    network = proxied(kind)
+    with Lock(name, using=using):
+        pass
+    late = network.delay(b"INSERT INTO database_lock")
+    first, second = (actor(each).lock(name, owner="order-42") for each in ("thread", who))
+    got = first.start("acquire", timeout=PATIENCE)
+    assert late.kept_back.wait(PATIENCE)
+    joins = second.start("acquire", **how)
+    passed(0.3)
+    late.end()
+    assert got.result(PATIENCE) is True
+    assert joins.result(PATIENCE) is True
+    assert first.token == second.token
+
+
+@pytest.mark.parametrize("who", ["thread", "task"])
+def test_two_of_one_name_who_ask_for_a_held_lock_are_told_so(actor, kind, using, who, name):
+    actor("process").take(name)
+    first, second = (actor(each).lock(name, owner="order-42") for each in ("thread", who))
+    first.start("acquire")
+    eventually(lambda: in_line(using, name, "@order-42") == 1)
+    assert second.acquire(blocking=False) is False
+    assert second.acquire(timeout=0.2) is False
 
 
 class Delivery:

@@ -61,6 +61,7 @@ class MySQL(TextDialect):
     SECONDS: ClassVar[str] = "{0} * 1000000"
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     OWN: ClassVar[str] = f"(owner = VALUES(owner) AND expires_at > {_NOW})"
+    EXPIRES_AT: ClassVar[str] = "expires_at"
     TAKE: ClassVar[str] = f"{_TAKE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
 
     def guard(self, lease: Lease) -> Statement:

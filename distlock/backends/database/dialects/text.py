@@ -48,6 +48,8 @@ class TextDialect(Dialect):
 
     #: a condition for taking(): the lock is held by the same owner already, by its name
     OWN: ClassVar[str]
+    #: when the lease in the row ends, as a condition for taking() has it
+    EXPIRES_AT: ClassVar[str] = "held.expires_at"
 
     @abstractmethod
     def duration(self, seconds: float) -> Any:
@@ -182,6 +184,10 @@ class TextDialect(Dialect):
     def _unused(self) -> str:
         earlier = self.EARLIER.format("%(keep)s")
         return f"owner = '' AND expires_at <= {earlier} AND token <= %(newest)s"
+
+    def untaken_for(self, seconds: float) -> str:
+        """Return a condition for taking(): anybody could have taken it for so many seconds."""
+        return f"{self.EXPIRES_AT} <= {self.EARLIER.format(self.duration(seconds))}"
 
     def these(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
         """Return the condition that finds the rows of leases that are held and have not ended."""

@@ -13,7 +13,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.waiting.rows import Glance
+from distlock.backends.database.waiting import rows
 from distlock.backends.database.waiting.waiter import Waiter, Why, patient_until
 from distlock.clock import clock
 from distlock.threads import start
@@ -26,9 +26,6 @@ logger = logging.getLogger("distlock")
 #: Most seconds between two looks, and in parts of what the server gets for an answer: a silent one
 #: is to be noticed within that.
 _LONGEST_PERIOD, _PERIOD = 2.0, 0.3
-#: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
-#: pause between two looks of the head of the queue.
-_GRACE = 0.5
 #: Seconds until a look that failed is tried again.
 _RETRY_PAUSE = 0.2
 #: Seconds between two calls to a waiter that is to leave.
@@ -127,28 +124,28 @@ class Lookout:
 
     # Looking
 
-    def stalled(self, row: Glance) -> bool:
+    def stalled(self, row: rows.Glance) -> bool:
         """Return whether those whose turn it is have had the time to take a lock, and did not."""
-        return row.untaken_for(_GRACE)
+        return row.untaken_for(rows.GRACE)
 
     def _look(self) -> None:
         sent_at = clock()
         # Under steady contention nobody stands long enough to be worth a look.
-        waiters = [waiter for waiter in self._room.waiters if sent_at - waiter.since >= _GRACE]
+        waiters = [waiter for waiter in self._room.waiters if sent_at - waiter.since >= rows.GRACE]
         if not waiters:
             return
         since = self._trouble_since or sent_at
         heard_at = min(waiter.heard_at for waiter in waiters)
         until = patient_until(since, heard_at, self._room.pool.timeout)
         try:
-            rows = self._room.rows.look({waiter.claim.name for waiter in waiters}, until)
+            found = self._room.rows.look({waiter.claim.name for waiter in waiters}, until)
             sessions = self._sessions(waiters, until)
         except StatementFailed as failed:
             self._trouble_since = since
             return self._trouble(failed, until)
         self._trouble_since = None
         for waiter in waiters:
-            row = rows.get(waiter.claim.name)
+            row = found.get(waiter.claim.name)
             session = sessions.get(waiter.place.ident) if waiter.place else None
             self._consider(waiter, row, session, sent_at)
 
@@ -162,7 +159,7 @@ class Lookout:
     def _consider(
         self,
         waiter: Waiter,
-        row: Glance | None,
+        row: rows.Glance | None,
         session: tuple[bool, bool] | None,
         sent_at: float,
     ) -> None:
@@ -177,7 +174,7 @@ class Lookout:
         waiter.seen_well(sent_at, held=row is not None and not row.open_to(waiter.claim))
         in_the_way, front_writes = session
         longest = self._room.native.longest_wait
-        untaken = row is None or row.untaken_for(_GRACE)
+        untaken = row is None or row.untaken_for(rows.GRACE)
         # Who takes the lock just now is not seen in the row before its commit is done, which may
         # take long where that waits for a standby.
         if untaken and not front_writes:
@@ -187,7 +184,7 @@ class Lookout:
         elif in_the_way or (longest is not None and sent_at - waiter.since > longest):
             self._call(waiter, Why.STAND_ASIDE)
         elif row is not None and row.remaining < _LONGEST_PERIOD:
-            self._look_again_at(sent_at + max(row.remaining, -_GRACE) + _GRACE)
+            self._look_again_at(sent_at + max(row.remaining, -rows.GRACE) + rows.GRACE)
 
     def _trouble(self, failed: StatementFailed, until: float) -> None:
         if clock() < until:

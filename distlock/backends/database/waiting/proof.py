@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 
 from distlock.backends.database.dialects.base import TABLE
 from distlock.backends.database.errors import RowLocked, StatementFailed
@@ -14,6 +15,8 @@ from distlock.lease import Claim
 _HANDOVER = 2.0
 #: Seconds that the last answer may take.
 MOMENT = 1.0
+#: Seconds between two looks.
+_PAUSE = 0.05
 
 
 class Proof:
@@ -41,14 +44,18 @@ class Proof:
         """Raise a StatementFailed unless someone else had the lock, by the database's word.
 
         That word must not be older than what the database gets for an answer. If there is none,
-        it is asked once more, and gets a moment for that although the caller's time is over.
+        it is asked again for a moment, although the caller's time is over.
         """
         now = clock()
         if now - self.held_at < self._rows.pool.timeout:
             return
-        row = self._rows.look([self._claim.name], now + MOMENT).get(self._claim.name)
-        if row is not None and self._was_held(row, now):
-            return
+        while True:
+            row = self._rows.look([self._claim.name], now + MOMENT).get(self._claim.name)
+            if row is not None and self._was_held(row, now):
+                return
+            if self.refused is not None or clock() >= now + MOMENT:
+                break
+            time.sleep(_PAUSE)  # someone may be taking it: for the first time, it has no row yet
         if self.refused is not None:
             raise self.refused
         raise StatementFailed(

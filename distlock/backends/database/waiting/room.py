@@ -14,7 +14,7 @@ from functools import partial
 
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.database import errors
-from distlock.backends.database.pool import SHORTEST_LIMIT, Pool
+from distlock.backends.database.pool import Pool
 from distlock.backends.database.statements import Answer
 from distlock.backends.database.waiting.crew import Crew
 from distlock.backends.database.waiting.lookout import Lookout
@@ -29,6 +29,9 @@ from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable
 from distlock.lease import Claim, Lease, Waiting
 from distlock.owners import is_named
+
+#: Seconds within which a lock is had also where whoever has its native lock does not take it.
+_PATIENT = 5.0
 
 Pauses = Callable[[float | None], Iterator[float]]
 
@@ -155,7 +158,7 @@ class Room:
     def _try(self, claim: Claim, deadline: float | None, proof: Proof) -> Lease | None:
         """Take the lock if it is free and nobody waits for it."""
         rest = left(deadline, math.inf)
-        if rest > SHORTEST_LIMIT and not is_named(claim.owner) and self._places.had(claim.name):
+        if rest > _PATIENT and not is_named(claim.owner) and self._places.had(claim.name):
             return None  # the queue itself will tell, in one round trip less
         brief = rest < errors.BRIEF
         try:
@@ -225,7 +228,11 @@ class Room:
     def keep(self, lease: Lease, place: Place | None) -> None:
         """Keep the native lock of a lease for as long as that is held."""
         if place is not None and place.key is not None:
-            self._places.keep(lease.nonce, place)
+            if is_named(lease.owner):
+                # Another process may take and leave it, where nobody could wake the next one.
+                self._places.drop(place)
+            else:
+                self._places.keep(lease.nonce, place)
         elif place is not None:
             self._put_away(place)
 

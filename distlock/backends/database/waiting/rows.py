@@ -20,6 +20,9 @@ from distlock.backends.database.waiting.place import Place
 from distlock.clock import clock
 from distlock.lease import Claim, Lease
 
+#: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
+#: pause between two looks of the head of the queue.
+GRACE = 0.5
 #: Seconds between attempts to free what nobody waits for.
 _UNDO_PAUSE = 0.5
 
@@ -69,14 +72,17 @@ class Rows:
     def take_politely(self, claim: Claim, deadline: float | None = None) -> int | None:
         """Take the row if nobody waits for the lock, or if it is the owner's; the token, or None.
 
+        Also if those who wait have not taken it in time: whoever has the native lock may have left
+        the lock without knowing it, because it was broken, or left elsewhere by its owner's name.
         Raises RowLocked if a transaction of someone else kept the row, whoever has the lock.
         """
         free = self.native.is_free(self.key(claim.name))
 
         def work(session: Session, until: float) -> int | None:
             dialect = _dialect(session)
-            # Behind a pooler nobody stands in a queue; what is there was left behind.
-            condition = "TRUE" if session.pooled else f"({dialect.OWN} OR {free})"
+            condition = f"({dialect.OWN} OR {free} OR {dialect.untaken_for(GRACE)})"
+            if session.pooled:  # nobody stands in a queue; what is there was left behind
+                condition = "TRUE"
             answer = session.run(dialect.taking(claim, condition), self.pool.limit(until))
             return dialect.granted(claim, answer)
 
