@@ -10,6 +10,7 @@ import _thread
 import asyncio
 import os
 import signal
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -59,6 +60,8 @@ def start(call: Callable[..., object], name: str, *args: object) -> threading.Th
 def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
     """See start(), for calls that run other people's code."""
     thread = threading.Thread(target=call, args=args, name=name, daemon=True)
+    if sys.is_finalizing():
+        return thread  # none would begin any more, and whoever started it would wait for that
     if threading.current_thread() is threading.main_thread():
         _start_elsewhere(thread)
     else:

@@ -24,7 +24,18 @@ _LONGEST_WAIT = threading.TIMEOUT_MAX
 class Turn:
     """A place in the queue for one lock."""
 
-    __slots__ = ("_bell", "_gone", "_tell", "called", "joined", "key", "limited", "owner", "since")
+    __slots__ = (
+        "_bell",
+        "_gone",
+        "_loop",
+        "_tell",
+        "called",
+        "joined",
+        "key",
+        "limited",
+        "owner",
+        "since",
+    )
 
     def __init__(self, key: Key, owner: Owner) -> None:
         self.key = key
@@ -36,11 +47,17 @@ class Turn:
         self._bell = Bell()
         self._tell: Callable[[], object] = lambda: None
         self._gone = False  # its event loop was closed: nobody is there
+        self._loop: asyncio.AbstractEventLoop | None = None  # in which it waits
 
     def seen(self, now: float) -> Waiting:
         """Return who waits, for people to read."""
         who = self.owner
         return Waiting(who.key, who.host, who.pid, who.thread, max(now - self.since, 0.0))
+
+    @property
+    def forsaken(self) -> bool:
+        """Whether its event loop was closed before it could go on."""
+        return self._loop is not None and self._loop.is_closed()
 
     def come(self) -> bool:
         """Say that it is this one's turn; False if nobody waits for it any more."""
@@ -69,12 +86,15 @@ class Turn:
         self._tell = tell
         if self._bell.rung:  # it may have come before there was anyone to tell
             return True
+        self._loop = loop
         try:
             rest = None if deadline is None else left(deadline, _LONGEST_WAIT)
             async with asyncio.timeout(rest):
                 await event.wait()
         except TimeoutError:
             return False
+        finally:
+            self._loop = None
         return True
 
 
@@ -154,8 +174,8 @@ class Turns:
 
     def _next(self, queue: deque[Turn]) -> None:
         """Let the first one come, if it has not yet."""
-        while queue and not (queue[0].called or self._wake(queue[0])):
-            queue.popleft()
+        while queue and (queue[0].forsaken or not (queue[0].called or self._wake(queue[0]))):
+            self._stop_waiting(queue.popleft())
 
     def _wake(self, turn: Turn) -> bool:
         self._stop_waiting(turn)

@@ -10,6 +10,7 @@ from django.db import connections
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.clock import clock
+from distlock.holdings import holdings
 from tests.children import say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line, passed
@@ -222,6 +223,25 @@ def test_a_failure_that_a_cancelled_task_does_not_wait_for_is_not_logged(
         asyncio.run(give_up())
     server(kind).resume()
     assert "never retrieved" not in caplog.text
+
+
+def forsake(using, name):
+    """Close an event loop between the moment in which a task's turn comes and its going on."""
+    lock = Lock(name, using=using)
+    lock.acquire()
+    loop = asyncio.new_event_loop()
+    holdings.forsaken = loop.create_task(Lock(name, using=using).aacquire())
+    loop.run_until_complete(asyncio.sleep(0.1))
+    lock.release()
+    loop.close()
+    say(lock.acquire(timeout=PATIENCE / 2))
+    lock.release()
+
+
+def test_a_task_whose_loop_was_closed_keeps_nobody_out(child, using, kind, name):
+    process = child(forsake, using, name)
+    assert process.line() == "True"
+    process.finish()  # although what is left of the task is only collected then
 
 
 def give_up_and_end(using, name):
