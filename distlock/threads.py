@@ -114,7 +114,7 @@ class Workers:
         self._mutex = threading.Lock()
         self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle = 0
+        self._unfinished = 0  # calls that wait in line or run
         self._pending: set[Future[Any]] = set()
 
     def submit(self, call: Callable[[], T]) -> Future[T]:
@@ -122,10 +122,11 @@ class Workers:
         future: Future[T] = Future()
         self._pending.add(future)
         future.add_done_callback(self._pending.discard)
-        self._calls.put(partial(_run, future, call))
         with self._mutex:
+            self._unfinished += 1
+            self._calls.put(partial(self._run, future, call))
             self._threads = [thread for thread in self._threads if thread.is_alive()]
-            if self._calls.qsize() > self._idle and len(self._threads) < self._most:
+            if len(self._threads) < min(self._unfinished, self._most):
                 try:
                     self._threads.append(start(self._work, "distlock-async"))
                 except RuntimeError:  # no more threads can be had
@@ -169,31 +170,33 @@ class Workers:
 
     def _work(self) -> None:
         while True:
-            with self._mutex:
-                self._idle += 1
             try:
                 call = self._calls.get(timeout=_LINGER)
             except Empty:
-                call = None
-            with self._mutex:
-                self._idle -= 1
-                if call is None and self._calls.empty():
-                    self._threads.remove(threading.current_thread())
-                    return
-            if call is not None:
-                call()
+                with self._mutex:
+                    if self._calls.empty():
+                        self._threads.remove(threading.current_thread())
+                        return
+                continue
+            call()
             del call  # it may be the last to know a lot of things
 
+    def _run(self, future: Future[T], call: Callable[[], T]) -> None:
+        if not future.set_running_or_notify_cancel():
+            return self._finish()
+        # A call that follows when this one is told to be over needs no other thread.
+        try:
+            result = call()
+        except BaseException as error:
+            self._finish()
+            future.set_exception(error)
+        else:
+            self._finish()
+            future.set_result(result)
 
-def _run(future: Future[T], call: Callable[[], T]) -> None:
-    if not future.set_running_or_notify_cancel():
-        return
-    try:
-        result = call()
-    except BaseException as error:
-        future.set_exception(error)
-    else:
-        future.set_result(result)
+    def _finish(self) -> None:
+        with self._mutex:
+            self._unfinished -= 1
 
 
 def _note(outcome: asyncio.Future[Any]) -> None:
