@@ -38,9 +38,9 @@ test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) .envs/pyright/.ready li
 test-all: packages $(call env,$(BETWEEN)) test
 	@$(MAKE) --no-print-directory tests-$(BETWEEN)
 
-# Faults again on an ensemble of three, each for longer than its sessions last.
-test-slow: packages $(call env,$(BASE))
-	@$(MAKE) --no-print-directory tests-$(BASE) SHARE= ARGS="-m slow"
+# Long faults and clusters, dealt out to two Pythons: each of these tests runs on one of them.
+test-slow: packages $(call env,$(BASE)) $(call env,$(NEWEST))
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-$(BASE) tests-$(NEWEST) ARGS="-m slow"
 
 # Tests wait more than they compute, so two Pythons at once take little longer than one; each has
 # servers of its own, and prints what it has to say when it is done. What is the same on every Python

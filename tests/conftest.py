@@ -67,6 +67,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(item.path.is_relative_to(folder) for folder in _ONCE):
             item.add_marker("once")
+        if item.get_closest_marker("slow"):
+            item.add_marker("once")
     once = [item for item in items if item.get_closest_marker("once")]
     # File by file, because the tests of a file share what takes long to start; by size, so that
     # each run gets as much, and not all that is slow about the same thing.

@@ -137,6 +137,7 @@ def test_the_fixture_of_pytest_does_the_same(tmp_path, backend):
 def test_the_plugin_disturbs_nobody_who_does_not_ask_for_it(tmp_path):
     """pytest loads it in every project of the environment, also where there is no Django."""
     (tmp_path / "test_sample.py").write_text("def test_sample():\n    pass\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")  # else one of a folder above counts
     code, said = run_pytest(
         tmp_path, "-p", "no:django", "-p", "no:asyncio", "-p", plugin(), "-W", "error"
     )

@@ -1,6 +1,7 @@
 """PostgreSQL behind PgBouncer: nobody is stranded, whatever ``wait`` says."""
 
 import logging
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.core.checks import run_checks
@@ -71,18 +72,30 @@ def test_processes_that_contend_are_all_served(behind, engine, child, name):
     Lock(name).release()
 
 
+def use_and_wait(name):
+    """Have the threads of one process share its sessions; tell who is seen to wait."""
+
+    def take_and_leave():
+        with Lock(name, timeout=PATIENCE):
+            return True
+
+    held = Lock(name)
+    held.acquire()
+    with ThreadPoolExecutor() as threads:
+        waiting = threads.submit(take_and_leave)
+        assert threads.submit(lambda: Lock(name).acquire(timeout=0.3)).result(PATIENCE) is False
+        say(held.info().waiters)
+        held.release()
+        assert waiting.result(PATIENCE)
+
+
 @pytest.mark.parametrize("mode", MODES)
-def test_the_first_use_tells_once_that_waiting_is_not_in_order(behind, actor, name, caplog):
-    held = actor("thread").take(name)
-    lock = actor("thread").lock(name)
-    waiting = lock.start("acquire")
-    assert actor("thread").lock(name).acquire(timeout=0.3) is False
-    held.release()
-    assert waiting.result(PATIENCE)
-    assert lock.info().waiters is None
-    (message,) = warnings_of(caplog)
-    assert repr(ALIAS) in message
-    assert "'wait'" in message
+def test_the_first_use_tells_once_that_waiting_is_not_in_order(behind, child, name):
+    process = child(use_and_wait, name)
+    process.finish(2 * PATIENCE)
+    assert process.errors.count("connection pooler") == 1
+    assert f"the database {ALIAS!r} is reached through" in process.errors
+    assert "'wait'" in process.errors
 
 
 def test_nothing_of_a_session_is_left_to_other_clients(behind, actor, name):
