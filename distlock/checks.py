@@ -65,7 +65,7 @@ def _invalid(entry: str, error: ImproperlyConfigured) -> Error:
     if extra := _missing_extra(error):
         return Error(
             f"The driver is not installed: {problem}",
-            hint=f'Install it with `python -m pip install "distlock[{extra}]"`.',
+            hint=f'Install it with `python -m pip install "django-distlock[{extra}]"`.',
             obj=entry,
             id="distlock.E002",
         )

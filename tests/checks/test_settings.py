@@ -96,7 +96,7 @@ class TestAMissingDriver:
         settings.DISTLOCK = {"default": {"BACKEND": "needs_kazoo.Backend"}}
         (message,) = messages()
         assert message.id == "distlock.E002"
-        assert "distlock[zookeeper]" in message.hint
+        assert "django-distlock[zookeeper]" in message.hint
 
     def test_is_not_suspected_behind_a_wrong_path(self, settings):
         settings.DISTLOCK = {"default": {"BACKEND": "kazzoo.Backend"}}
@@ -106,7 +106,7 @@ class TestAMissingDriver:
         database_entry("x", {"ENGINE": "tests.checks.no_driver"})
         (message,) = settings_checks("default", "x", "native")
         assert message.id == "distlock.E002"
-        assert "distlock[mysql]" in message.hint
+        assert "django-distlock[mysql]" in message.hint
 
 
 class TestInProduction:

@@ -69,7 +69,7 @@ def test_sasl_without_its_library_says_what_to_install(monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "puresasl" else find(name)
     )
-    with pytest.raises(ImproperlyConfigured, match=r"pip install 'distlock\[sasl\]'"):
+    with pytest.raises(ImproperlyConfigured, match=r"pip install 'django-distlock\[sasl\]'"):
         backend(sasl={"mechanism": "DIGEST-MD5", "username": "u", "password": PASSWORD})
 
 
