@@ -34,7 +34,8 @@ def settings_checks(alias: str, database: str, wait: str) -> Iterator[CheckMessa
     except ImproperlyConfigured as error:
         yield Error(
             f"The driver of the database {database!r} is not installed: {error}",
-            hint='Install it, with `python -m pip install "django-distlock[mysql]"` or "[postgresql]".',
+            hint='Install it, with `python -m pip install "django-distlock[mysql]"`, or'
+            ' "[postgresql]".',
             obj=entry,
             id="distlock.E002",
         )

@@ -188,7 +188,9 @@ class Options:
         if not isinstance(sasl, Mapping) or "mechanism" not in sasl:
             self._settings.refuse("OPTIONS['sasl'] must be a dictionary with a 'mechanism'")
         if importlib.util.find_spec("puresasl") is None:
-            self._settings.refuse("OPTIONS['sasl'] needs pure-sasl: pip install 'django-distlock[sasl]'")
+            self._settings.refuse(
+                "OPTIONS['sasl'] needs pure-sasl: pip install 'django-distlock[sasl]'"
+            )
         return sasl
 
     def _acl(self) -> Any:
