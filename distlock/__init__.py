@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distlock.conf import locks
 from distlock.exceptions import (
     LockDeadlock,
     LockError,
@@ -13,9 +14,8 @@ from distlock.exceptions import (
     ReleasedInTransaction,
     StaleToken,
 )
-from distlock.handler import locks
-from distlock.lease import Lease, LockInfo, Owner, State
 from distlock.lock import Lock
+from distlock.types.lease import Lease, LockInfo, Owner, State
 
 __all__ = [
     "Lease",

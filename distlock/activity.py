@@ -15,8 +15,8 @@ from weakref import WeakKeyDictionary
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.core.signals import request_finished, request_started
 
-from distlock.names import MAX_DESCRIPTION
-from distlock.printable import escaped
+from distlock.types.names import MAX_DESCRIPTION
+from distlock.types.printable import escaped
 
 
 class _Doing:

@@ -14,7 +14,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
-from distlock.handler import locks
+from distlock.conf import locks
 
 TAG = "distlock"
 

@@ -27,7 +27,7 @@ class LockUnavailable(LockError):
 
     #: False where the request surely never reached the backend, so that nothing can have been
     #: granted by it and nothing needs to be taken back.
-    sent = True
+    maybe_applied = True
 
 
 class LockDeadlock(LockError):

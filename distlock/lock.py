@@ -15,25 +15,25 @@ from typing import Any, Self, TypeVar
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
-from distlock.bodies import Bodies
-from distlock.decorating import decorate
-from distlock.events import atell, tell
+from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.active_blocks import ActiveBlocks
+from distlock.core.attempt import AcquireRequest
+from distlock.core.decorator import decorate
+from distlock.core.events import asend_event, send_event
+from distlock.core.held import HeldLease, OnLost
+from distlock.core.manager import manager
+from distlock.core.options import LockOptions
+from distlock.core.transactions import warn_if_uncommitted
 from distlock.exceptions import (
     LockLost,
     LockNotHeld,
     LockTimeout,
     LockUnavailable,
 )
-from distlock.handler import DEFAULT_ALIAS, locks
-from distlock.hold import Hold, OnLost
-from distlock.holdings import holdings
-from distlock.lease import LockInfo, Owner, State
-from distlock.names import checked_name
-from distlock.owners import current_owner
 from distlock.signals import lock_broken
-from distlock.terms import Terms
-from distlock.transactions import warn_if_uncommitted
-from distlock.wish import Wish
+from distlock.types.lease import LockInfo, Owner, State
+from distlock.types.names import checked_name
+from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
 
@@ -103,8 +103,10 @@ class Lock:
         if not isinstance(using, str):
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
         self.using = using
-        self._bodies = Bodies()
-        self._terms = Terms(blocking, timeout, lease, at_least, renew, description, owner, on_lost)
+        self._blocks = ActiveBlocks()
+        self._options = LockOptions(
+            blocking, timeout, lease, at_least, renew, description, owner, on_lost
+        )
 
     def __repr__(self) -> str:
         state = "held" if self.held else "not held"
@@ -125,13 +127,13 @@ class Lock:
         cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
         already with a shorter lease than this one is to have.
         """
-        wait, deadline = self._terms.limit(blocking, timeout)
-        return holdings.acquire(self._wish(), wait=wait, deadline=deadline)
+        wait, deadline = self._options.limit(blocking, timeout)
+        return manager.acquire(self._request(), wait=wait, deadline=deadline)
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
-        wait, deadline = self._terms.limit(blocking, timeout)
-        return await holdings.aacquire(self._wish(), wait=wait, deadline=deadline)
+        wait, deadline = self._options.limit(blocking, timeout)
+        return await manager.aacquire(self._request(), wait=wait, deadline=deadline)
 
     @_blocks
     def release(self) -> None:
@@ -143,17 +145,17 @@ class Lock:
         LockUnavailable if the backend cannot be told; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
-        if holdings.release(self._key, self._current_owner, self):
+        if manager.release(self._key, self._current_owner, self):
             warn_if_uncommitted(self.name)
 
     async def arelease(self) -> None:
         """See release()."""
-        await holdings.arelease(self._key, self._current_owner, self)
+        await manager.arelease(self._key, self._current_owner, self)
 
     def __enter__(self) -> Self:
         if not self.acquire():
             raise LockTimeout(self._busy())
-        self._bodies.begin(sys._getframe(1), self._current_owner)
+        self._blocks.begin(sys._getframe(1), self._current_owner)
         return self
 
     def __exit__(
@@ -163,14 +165,14 @@ class Lock:
         traceback: TracebackType | None,
     ) -> None:
         current = self._current_owner
-        owner = self._bodies.end(sys._getframe(1), current)
+        owner = self._blocks.end(sys._getframe(1), current)
         try:
             if owner == current:
                 self.release()
             elif exc_type is GeneratorExit:
-                holdings.release_soon(self._key, owner, self)
+                manager.release_soon(self._key, owner, self)
             else:
-                holdings.release(self._key, owner, self)
+                manager.release(self._key, owner, self)
         except Exception as error:
             if exc is None:
                 raise
@@ -183,7 +185,7 @@ class Lock:
     async def _aenter(self, frame: FrameType) -> Self:
         if not await self.aacquire():
             raise LockTimeout(self._busy())
-        self._bodies.begin(frame, self._current_owner)
+        self._blocks.begin(frame, self._current_owner)
         return self
 
     def __aexit__(
@@ -192,15 +194,15 @@ class Lock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> Coroutine[Any, Any, None]:
-        return self._aexit(self._bodies.end(sys._getframe(1), self._current_owner), exc)
+        return self._aexit(self._blocks.end(sys._getframe(1), self._current_owner), exc)
 
     async def _aexit(self, owner: Owner, exc: BaseException | None) -> None:
         try:
             if isinstance(exc, GeneratorExit) and owner != self._current_owner:
                 # Its coroutine is being closed from outside, and cannot wait for anything.
-                holdings.release_soon(self._key, owner, self)
+                manager.release_soon(self._key, owner, self)
             else:
-                await holdings.arelease(self._key, owner, self)
+                await manager.arelease(self._key, owner, self)
         except Exception as error:
             if exc is None:
                 raise
@@ -317,7 +319,7 @@ class Lock:
         """
         lease = self._backend.force_release(self.name, _checked_token(token))
         if lease is not None:
-            tell(lock_broken, self._backend, lease)
+            send_event(lock_broken, self._backend, lease)
         return lease is not None
 
     async def aforce_release(self, token: int) -> bool:
@@ -326,7 +328,7 @@ class Lock:
         breaking = partial(backend.force_release, self.name, _checked_token(token))
         lease = await backend.calls.run(breaking)
         if lease is not None:
-            await atell(lock_broken, backend, lease)
+            await asend_event(lock_broken, backend, lease)
         return lease is not None
 
     # Inside
@@ -341,33 +343,35 @@ class Lock:
 
     @property
     def _current_owner(self) -> Owner:
-        return current_owner(self._terms.owner)
+        return current_owner(self._options.owner)
 
     @property
-    def _hold(self) -> Hold:
-        return holdings.hold(self._key, self._current_owner)
+    def _hold(self) -> HeldLease:
+        return manager.hold(self._key, self._current_owner)
 
-    def _wish(self) -> Wish:
-        return self._terms.wish(self._backend, self.name, self)
+    def _request(self) -> AcquireRequest:
+        return self._options.request(self._backend, self.name, self)
 
-    def _verified(self, hold: Hold, gone: str | None) -> None:
+    def _verified(self, hold: HeldLease, gone: str | None) -> None:
         if gone:
-            holdings.lose(hold, gone)
+            manager.lose(hold, gone)
         self.check()
 
     def _with_waiters(self, info: LockInfo) -> LockInfo:
         if info.waiters is None:
             return info
-        return replace(info, waiters=(*info.waiters, *holdings.waiting(self._key)))
+        return replace(info, waiters=(*info.waiters, *manager.waiting(self._key)))
 
     def _named(self, name: str) -> Lock:
         lock = copy(self)
         lock.name = checked_name(name)
-        lock._bodies = Bodies()
+        lock._blocks = ActiveBlocks()
         return lock
 
     def _busy(self) -> str:
-        return f"lock {self.name!r} on {self.using!r} was held by someone else{self._terms.waited}"
+        return (
+            f"lock {self.name!r} on {self.using!r} was held by someone else{self._options.waited}"
+        )
 
 
 def _checked_token(token: object) -> int:

@@ -6,8 +6,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from distlock.fields import ExactCharField
-from distlock.names import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
-from distlock.printable import escaped
+from distlock.types.names import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
+from distlock.types.printable import escaped
 
 
 class DatabaseLock(models.Model):

@@ -1,8 +1,8 @@
 """Signals that tell of every lock this process takes, leaves, loses or breaks.
 
-Each is sent with ``lease`` (a :class:`distlock.lease.Lease`) and ``using`` (the backend's alias);
-the sender is the backend's class. Receivers run where the event is noticed: ``lock_lost`` mostly on
-a thread of distlock's own. An error in a receiver is logged and disturbs nobody.
+Each is sent with ``lease`` (a :class:`distlock.types.lease.Lease`) and ``using`` (the backend's
+alias); the sender is the backend's class. Receivers run where the event is noticed: ``lock_lost``
+mostly on a thread of distlock's own. An error in a receiver is logged and disturbs nobody.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from celery import shared_task
 
-from distlock.handler import locks
+from distlock.conf import locks
 
 
 @shared_task(name="distlock.sweep", ignore_result=True)  # type: ignore[untyped-decorator,unused-ignore]

@@ -171,7 +171,7 @@ def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, 
 @pytest.fixture
 def proxied(server: Callable[[str], Any]) -> Iterator[Callable[[str], Proxy]]:
     """``proxied(kind)``: put a network that can break before a server, until the test ends."""
-    from distlock.handler import locks
+    from distlock.conf import locks
 
     with ExitStack() as after:
 

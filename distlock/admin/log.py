@@ -13,7 +13,7 @@ from django.db import DatabaseError
 from django.utils import translation
 
 from distlock.models import HeldLock
-from distlock.printable import escaped
+from distlock.types.printable import escaped
 
 logger = logging.getLogger("distlock")
 

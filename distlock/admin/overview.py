@@ -6,14 +6,14 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from distlock.admin.asking import Answer, ask_all
-from distlock.admin.listed import Listed
-from distlock.admin.query import SIZE, Cursor, Query
-from distlock.admin.suspended import own_locks
+from distlock.admin.fan_out import Answer, ask_all
+from distlock.admin.local_holds import own_locks
+from distlock.admin.lock_row import Listed
+from distlock.admin.query import SIZE, PageCursor, Query
 from distlock.backends.base import BaseBackend
 from distlock.clock import clock
-from distlock.lease import LockInfo
-from distlock.listing import Counts, Order, Page, Standing, page_of, place_of, sorting_key
+from distlock.types.lease import LockInfo
+from distlock.types.query import Counts, DisplayStatus, Order, Page, cursor_of, page_of, sorting_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def overview(query: Query, *, patient: bool = True) -> Overview:
 
     def page(backend: BaseBackend, deadline: float) -> Page:
         asked_at = clock()
-        found = backend.page(query.selection(backend.alias), deadline)
+        found = backend.page(query.lock_query(backend.alias), deadline)
         if (last := _last.get(backend)) is None or last[1] < asked_at:
             _last[backend] = found.counts, asked_at
         return found
@@ -110,14 +110,14 @@ def _page(answer: Answer[Page], query: Query) -> Page:
     """Return what a backend said, or what this process holds there if it said nothing."""
     if answer.value is not None:
         return answer.value
-    selection = query.selection(answer.alias)
-    if query.standing not in (None, Standing.SUSPENDED):
-        return page_of((), selection)
-    return page_of(own_locks(answer.alias), replace(selection, standings=frozenset()))
+    wanted = query.lock_query(answer.alias)
+    if query.status not in (None, DisplayStatus.SUSPENDED):
+        return page_of((), wanted)
+    return page_of(own_locks(answer.alias), replace(wanted, statuses=frozenset()))
 
 
 def _sorting(order: Order) -> Callable[[LockInfo], tuple[object, ...]]:
-    return lambda info: (*sorting_key(place_of(info, order)), info.using)
+    return lambda info: (*sorting_key(cursor_of(info, order)), info.using)
 
 
 def _listed(info: LockInfo, answer: Answer[Page]) -> Listed | None:
@@ -144,14 +144,14 @@ def _next(query: Query, shown: Sequence[LockInfo], more: bool) -> str:
     # Who came back from a later page can go there again.
     if not shown or not (more or query.backwards):
         return ""
-    return query.url(after=Cursor.at(shown[-1], query.order), before=None)
+    return query.url(after=PageCursor.at(shown[-1], query.order), before=None)
 
 
 def _previous(query: Query, shown: Sequence[LockInfo], more: bool) -> str:
     if query.backwards:
-        return query.url(before=Cursor.at(shown[0], query.order), after=None) if more else ""
+        return query.url(before=PageCursor.at(shown[0], query.order), after=None) if more else ""
     if query.after is None:
         return ""
     if not shown:
         return query.first
-    return query.url(before=Cursor.at(shown[0], query.order), after=None)
+    return query.url(before=PageCursor.at(shown[0], query.order), after=None)

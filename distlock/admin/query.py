@@ -10,9 +10,9 @@ from typing import Any
 from django.http import QueryDict
 from django.utils.http import urlencode
 
-from distlock.lease import LockInfo
-from distlock.listing import Order, Place, Selection, Standing, place_of
-from distlock.names import MAX_NAME
+from distlock.types.lease import LockInfo
+from distlock.types.names import MAX_NAME
+from distlock.types.query import Cursor, DisplayStatus, LockQuery, Order, cursor_of
 
 #: Locks on a page.
 SIZE = 50
@@ -24,19 +24,19 @@ _MAX_HOST = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Cursor:
+class PageCursor:
     """A lock in a list, after or before which another page begins."""
 
     alias: str
-    place: Place
+    place: Cursor
 
     @classmethod
-    def at(cls, info: LockInfo, order: Order) -> Cursor:
+    def at(cls, info: LockInfo, order: Order) -> PageCursor:
         """Return the cursor at a lock of a list in this order."""
-        return cls(info.using, place_of(info, order))
+        return cls(info.using, cursor_of(info, order))
 
     @classmethod
-    def read(cls, text: str) -> Cursor | None:
+    def read(cls, text: str) -> PageCursor | None:
         """Understand what str() wrote; None for anything else."""
         alias, _, rest = text.partition(":")
         microseconds, _, name = rest.partition(":")
@@ -46,7 +46,7 @@ class Cursor:
             return None
         if len(name) > MAX_NAME or "\0" in name:
             return None
-        return cls(alias, Place(name, since))
+        return cls(alias, Cursor(name, since))
 
     def __str__(self) -> str:
         microseconds = (self.place.since - _EPOCH) // timedelta(microseconds=1)
@@ -60,12 +60,12 @@ class Query:
     aliases: tuple[str, ...]  # all that there are
     search: str = ""
     backend: str = ""
-    standing: Standing | None = None
+    status: DisplayStatus | None = None
     host: str = ""
     held_for: int = 0
     order: Order = Order.NAME
-    after: Cursor | None = None
-    before: Cursor | None = None
+    after: PageCursor | None = None
+    before: PageCursor | None = None
 
     @classmethod
     def read(cls, given: QueryDict, aliases: Iterable[str]) -> Query:
@@ -73,17 +73,17 @@ class Query:
         aliases = tuple(aliases)
         backend = given.get("backend", "")
         held_for = given.get("held", "")
-        after = Cursor.read(given.get("after", ""))
+        after = PageCursor.read(given.get("after", ""))
         return cls(
             aliases,
             search=_text(given.get("q", ""), MAX_NAME),
             backend=backend if backend in aliases else "",
-            standing=_member(Standing, given.get("state", "")),
+            status=_member(DisplayStatus, given.get("state", "")),
             host=_text(given.get("host", ""), _MAX_HOST),
             held_for=int(held_for) if held_for in map(str, SPANS) else 0,
             order=_member(Order, given.get("order", "")) or Order.NAME,
             after=after,
-            before=None if after else Cursor.read(given.get("before", "")),
+            before=None if after else PageCursor.read(given.get("before", "")),
         )
 
     @property
@@ -94,13 +94,13 @@ class Query:
     @property
     def filtered(self) -> bool:
         """Whether some locks are left out on purpose."""
-        return bool(self.search or self.backend or self.standing or self.host or self.held_for)
+        return bool(self.search or self.backend or self.status or self.host or self.held_for)
 
     @property
     def backwards(self) -> bool:
         return self.before is not None
 
-    def selection(self, alias: str) -> Selection:
+    def lock_query(self, alias: str) -> LockQuery:
         """Return what this asks of one backend.
 
         Locks of one place in several backends stand in the order of their aliases.
@@ -109,9 +109,9 @@ class Query:
         inclusive = cursor is not None and (
             alias < cursor.alias if self.backwards else alias > cursor.alias
         )
-        return Selection(
+        return LockQuery(
             search=self.search,
-            standings=frozenset({self.standing}) if self.standing else frozenset(),
+            statuses=frozenset({self.status}) if self.status else frozenset(),
             host=self.host,
             held_for=float(self.held_for),
             order=self.order,
@@ -127,7 +127,7 @@ class Query:
         values = {
             "q": other.search,
             "backend": other.backend,
-            "state": other.standing.value if other.standing else "",
+            "state": other.status.value if other.status else "",
             "host": other.host,
             "held": other.held_for or "",
             "order": "" if other.order is Order.NAME else other.order.value,

@@ -8,18 +8,39 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Protocol
 
 from django.core.checks import CheckMessage
 
 from distlock.backends.blocking_calls import BlockingCalls
-from distlock.backends.insisting import insist
+from distlock.backends.cleanup import leave_with_retry
 from distlock.backends.settings import BackendSettings
 from distlock.clock import left
 from distlock.exceptions import NotSupported
-from distlock.lease import Claim, Lease, LockInfo, State, Swept
-from distlock.listing import Page, Selection, page_of
+from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
+from distlock.types.query import LockQuery, Page, page_of
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a backend can do. It is known before the backend is connected to."""
+
+    #: a lock may have a lease of its own length
+    lease_lengths: bool = True
+    #: a named owner may carry a hold over from one process to another
+    named_owners: bool = False
+    #: a hold goes on when the process that took it has ended, until its time is over
+    outlives_process: bool = True
+    #: ``info()`` tells who waits
+    waiters: bool = False
+    #: waiters of several processes are served first come, first served
+    fair: bool = False
+    #: a transaction can be made to commit only while a lock is held
+    atomic: bool = False
+    #: a request may reach the backend long after it was given up
+    late_requests: bool = False
 
 
 class Listener(Protocol):
@@ -48,24 +69,8 @@ class BaseBackend(ABC):
     default_options: ClassVar[Mapping[str, Any]] = {}
     #: whether ``LOCATION`` means something here
     uses_location: ClassVar[bool] = False
-    #: whether a lock may have a lease of its own length
-    supports_lease: ClassVar[bool] = True
-    #: why a lease is gone that this process no longer vouches for
-    unvouched: ClassVar[str] = "the transaction it was taken in was rolled back"
-    #: whether a named owner may carry a hold over from one process to another
-    supports_owner: ClassVar[bool] = False
-    #: whether ``info()`` knows who waits
-    supports_waiters: bool = False
-    #: whether waiters of several processes are served first come, first served
-    supports_fairness: bool = False
-    #: whether a transaction can be made to commit only while a lock is held
-    supports_atomic: ClassVar[bool] = False
-
-    #: whether a hold goes on when the process that took it has ended, until its time is over
-    keeps_beyond_process: ClassVar[bool] = True
-
-    #: whether a request may reach the backend long after it was given up
-    may_be_late: bool = False
+    #: what it can do; an instance may have its own, before it is connected
+    capabilities: Capabilities = Capabilities()
 
     #: pauses between two looks at a lock that is waited for, in seconds
     first_pause: ClassVar[float] = 0.005
@@ -101,7 +106,7 @@ class BaseBackend(ABC):
         """Wait for the lock; None if someone else had it until ``deadline``.
 
         Leaves nothing behind when it ends in any other way than with a lease, as far as the
-        backend could be asked; :meth:`withdraw` does the rest.
+        backend could be asked; :meth:`cancel` does the rest.
         """
         for pause in self._pauses(deadline):
             if lease := self.try_acquire(claim, deadline):
@@ -112,7 +117,7 @@ class BaseBackend(ABC):
     async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See try_acquire()."""
         return await self.calls.run(
-            partial(self.try_acquire, claim), deadline, undo=partial(self.take_back, claim)
+            partial(self.try_acquire, claim), deadline, undo=partial(self.cancel_with_retry, claim)
         )
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
@@ -146,7 +151,7 @@ class BaseBackend(ABC):
         """Free the lock if it is held by exactly this lease; False if it no longer was."""
 
     @abstractmethod
-    def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+    def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         """Leave the lock, but let it stay taken for so many seconds from now, by nobody.
 
         Nobody can enter it in that time, not even the owner who left it; people still see who that
@@ -155,18 +160,18 @@ class BaseBackend(ABC):
         """
 
     @abstractmethod
-    def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
+    def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """Free the lock if it was granted to exactly this claim.
 
         For claims whose outcome is unknown because the answer was lost or nobody waits for it any
         more. Doing it twice does no harm.
         """
 
-    def take_back(self, claim: Claim) -> None:
+    def cancel_with_retry(self, claim: Claim) -> None:
         """Withdraw a claim; try for as long as what it may have been granted could last."""
-        insist(claim, partial(self.withdraw, claim))
+        leave_with_retry(claim, partial(self.cancel, claim))
 
-    def forget(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
+    def discard_local(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
         """Drop whatever this process keeps for a lease that was lost. No waiting, no errors."""
 
     # Looking
@@ -175,9 +180,9 @@ class BaseBackend(ABC):
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """Ask whether this lease is the current hold and has not ended."""
 
-    def vouches(self, lease: Lease) -> bool:
-        """Return False if this process can tell, without asking, that the lease is gone."""
-        return True
+    def known_lost(self, lease: Lease) -> str | None:
+        """Return why a lease is gone if this process can tell without asking, else None."""
+        return None
 
     @abstractmethod
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
@@ -198,12 +203,12 @@ class BaseBackend(ABC):
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
         """Return, by name, what is held or expired under names that begin with ``prefix``."""
 
-    def page(self, selection: Selection, deadline: float | None = None) -> Page:
+    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
         """Return some of the locks in use, and how many there are.
 
         The default reads all of them; backends that may have many do better.
         """
-        return page_of(self.list("", deadline), selection)
+        return page_of(self.list("", deadline), query)
 
     # Clearing
 
@@ -216,7 +221,7 @@ class BaseBackend(ABC):
         """
 
     @abstractmethod
-    def sweep(self) -> Swept:
+    def sweep(self) -> SweepResult:
         """Clear what nobody will clear any more; trusts nothing but the end of the lease."""
 
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
@@ -238,7 +243,7 @@ class BaseBackend(ABC):
         self.check_atomic(using, lease)
         raise NotImplementedError
 
-    def prepare(self, deadline: float | None = None) -> bool:
+    def ensure_schema(self, deadline: float | None = None) -> bool:
         """Make what locks need, if it is missing; return whether it is certainly there now.
 
         For those who must take a lock before the project has been set up, and nobody else. Several

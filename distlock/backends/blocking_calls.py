@@ -69,7 +69,7 @@ class BlockingCalls:
             return await workers.run(partial(call, until), limit, undo)
         except NotDone as late:
             error = LockUnavailable(f"DISTLOCK[{self._settings.alias!r}] did not answer in time")
-            error.sent = late.begun
+            error.maybe_applied = late.begun
             raise error from late
 
     def settle(self, seconds: float) -> None:

@@ -16,13 +16,13 @@ from django.conf import settings
 from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS, transaction
 
-from distlock.backends.base import BaseBackend
+from distlock.backends.base import BaseBackend, Capabilities
 from distlock.backends.durable import check_durable, durable
 from distlock.backends.testcase import in_test_environment
 from distlock.clock import clock
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.lease import Claim, Lease, LockInfo, State, Swept
-from distlock.owners import is_kept, is_named, kept
+from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
+from distlock.types.owners import is_kept, is_named, kept
 
 #: Seconds between two looks whether a transaction has been committed.
 _COMMIT_PAUSE = 0.005
@@ -46,8 +46,7 @@ class _Held:
 class LocalBackend(BaseBackend):
     """Threads and tasks of one process exclude each other; other processes are not seen."""
 
-    supports_owner: ClassVar[bool] = True
-    supports_atomic: ClassVar[bool] = True
+    capabilities = Capabilities(named_owners=True, atomic=True)
 
     _instances: ClassVar[weakref.WeakSet[LocalBackend]] = weakref.WeakSet()
 
@@ -89,7 +88,7 @@ class LocalBackend(BaseBackend):
         with self._mutex:
             return self._free(lease.claim)
 
-    def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+    def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         nobody = replace(
             lease.claim,
             owner=kept(lease.owner, lease.nonce),
@@ -106,7 +105,7 @@ class LocalBackend(BaseBackend):
             held.expires_at, held.lasts = clock() + seconds, seconds
             return True
 
-    def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
+    def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         with self._mutex:
             self._free(claim)
 
@@ -147,12 +146,12 @@ class LocalBackend(BaseBackend):
             self.listener.lease_lost(lease, "it was broken")
         return lease
 
-    def sweep(self) -> Swept:
+    def sweep(self) -> SweepResult:
         with self._mutex:
             ended = [name for name, held in self._held.items() if held.expired]
             for name in ended:
                 del self._held[name]
-            return Swept(expired=len(ended))
+            return SweepResult(expired=len(ended))
 
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         if lease is None or lease.nonce not in self._inside:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from django.core.exceptions import ImproperlyConfigured
 
-from distlock.lease import LONGEST_LEASE
+from distlock.types.lease import LONGEST_LEASE
 
 DEFAULT_LEASE = 30.0
 #: A renewal may fail once and be tried again in time if leases outlast three of their intervals.

@@ -24,7 +24,7 @@ def in_test_environment() -> bool:
 def connection_of_test_case(database: str) -> Any:
     """Return the SQLite connection of a running test case, None if there is none.
 
-    What asyncio code asks for is done on threads of ours, and the keeper has one of its own. They
+    What asyncio code asks for is done on threads of ours, and the renewer has one of its own. They
     would wait for a transaction that ends no sooner than the test.
     """
     if not in_test_environment():

@@ -20,7 +20,7 @@ _declared: dict[str, Options] = {}
 
 
 def declare(task: str, locking: Options) -> None:
-    """Note a task that has a queueing lock; NotSupported if its backend cannot keep that.
+    """LockHeader a task that has a queueing lock; NotSupported if its backend cannot keep that.
 
     Tasks may be declared before the settings or the models are ready: then nothing can be said yet,
     and the first call is what is refused, or ``manage.py check`` finds it.

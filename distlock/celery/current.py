@@ -6,7 +6,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from distlock.celery.running import Run
+    from distlock.celery.execution import Run
 
 innermost: ContextVar[Run | None] = ContextVar("distlock_celery_run", default=None)
 

@@ -6,10 +6,10 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from distlock.calls import NameTemplate
 from distlock.celery.options import Template
-from distlock.names import checked_name
-from distlock.queue_owners import PREFIX
+from distlock.core.name_template import NameTemplate
+from distlock.core.queueing_owners import PREFIX
+from distlock.types.names import checked_name
 
 
 class CallName:

@@ -11,10 +11,10 @@ from typing import Any, Literal, get_args
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
+from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.held import OnLost
 from distlock.exceptions import NotSupported
-from distlock.handler import DEFAULT_ALIAS, locks
-from distlock.hold import OnLost
-from distlock.waits import checked_callback, checked_seconds
+from distlock.types.arguments import checked_callback, checked_seconds
 
 #: A name with fields for the arguments of the call, or a function of these that returns the name.
 Template = str | Callable[..., str]
@@ -162,7 +162,7 @@ def queueing_backend(task: str, locking: Options) -> BaseBackend:
     """
     option = locking.queueing_option
     backend = locks[configured(task, option, locking.queueing_alias)]
-    if backend.keeps_beyond_process:
+    if backend.capabilities.outlives_process:
         return backend
     able = ", ".join(f"{each.alias!r} ({type(each).__name__})" for each in _able_to_queue())
     if able:
@@ -179,7 +179,7 @@ def queueing_backend(task: str, locking: Options) -> BaseBackend:
 def _able_to_queue() -> Iterator[BaseBackend]:
     for alias in locks:
         with suppress(ImproperlyConfigured):
-            if locks[alias].keeps_beyond_process:
+            if locks[alias].capabilities.outlives_process:
                 yield locks[alias]
 
 

@@ -19,11 +19,11 @@ from kombu.utils.uuid import uuid
 from distlock.celery import queueing
 from distlock.celery.current import current_run
 from distlock.celery.errors import AlreadyQueued
-from distlock.celery.notes import HEADER, Note, Ticket
+from distlock.celery.headers import HEADER, LockHeader, QueueLockHandle
 from distlock.celery.options import queueing_backend
 from distlock.celery.results import LockedResult
 from distlock.exceptions import LockError
-from distlock.lease import LONGEST_LEASE
+from distlock.types.lease import LONGEST_LEASE
 
 logger = logging.getLogger("distlock.celery")
 
@@ -49,7 +49,7 @@ def publish(
     known_id = task_id
     task_id = task_id or uuid()
     headers = dict(options.pop("headers", None) or {})
-    note = Note.read(headers, task_id)
+    note = LockHeader.read(headers, task_id)
     headers.pop(HEADER, None)
     run = current_run(task_id)
     if note is None and run is not None:
@@ -64,7 +64,7 @@ def publish(
         note = note.republished(_again(task, task_id, note.ticket, options))
     elif task.queueing_name is not None:
         try:
-            note = Note(task_id, ticket=_take(task, args, kwargs, task_id, options))
+            note = LockHeader(task_id, ticket=_take(task, args, kwargs, task_id, options))
         except AlreadyQueued as error:
             return _queued_already(task, error, args, kwargs, known_id, options)
     if note is not None:
@@ -89,7 +89,9 @@ def publish(
     "A task with a queueing lock would block the event loop here; use"
     " `await sync_to_async(task.delay)()`."
 )
-def _take(task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]) -> Ticket:
+def _take(
+    task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]
+) -> QueueLockHandle:
     return queueing.take(
         task.queueing_name(args, kwargs),
         queueing_backend(task.name, task.locking),
@@ -122,8 +124,8 @@ def _is_random(task_id: str) -> bool:
 
 
 def _again(
-    task: Any, task_id: str, ticket: Ticket | None, options: Mapping[str, Any]
-) -> Ticket | None:
+    task: Any, task_id: str, ticket: QueueLockHandle | None, options: Mapping[str, Any]
+) -> QueueLockHandle | None:
     """Take the lock of a task again that is queued anew; return what frees it."""
     if ticket is None:
         return None
@@ -132,7 +134,7 @@ def _again(
     except LockError as error:  # a task that is to be tried again must not be lost for it
         logger.warning("queueing lock %r may end before its task comes: %s", ticket.name, error)
         return ticket
-    return None if lease is None else Ticket.of(lease, ticket.using)
+    return None if lease is None else QueueLockHandle.of(lease, ticket.using)
 
 
 def _queued_already(

@@ -14,24 +14,30 @@ import weakref
 from collections.abc import Callable
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.cleanup import Cleanup, Leave
 from distlock.celery.errors import AlreadyQueued
-from distlock.celery.notes import Ticket
-from distlock.events import tell
+from distlock.celery.headers import QueueLockHandle
+from distlock.core.events import send_event
+from distlock.core.held import HeldLease
+from distlock.core.manager import manager
+from distlock.core.queueing_owners import (
+    belongs_to,
+    describe,
+    is_queued,
+    new_owner_name,
+    task_id_of,
+)
 from distlock.exceptions import LockError, LockUnavailable
-from distlock.hold import Hold
-from distlock.holdings import holdings
-from distlock.lease import Claim, Lease, LockInfo, State
-from distlock.owners import NAMED, Life, current_owner
-from distlock.queue_owners import belongs_to, describe, is_queued, new_owner_name, task_id_of
 from distlock.signals import lock_acquired, lock_released
-from distlock.withdrawals import Leave, Withdrawals
+from distlock.types.lease import Claim, Lease, LockInfo, State
+from distlock.types.owners import NAMED, Liveness, current_owner
 
 logger = logging.getLogger("distlock.celery")
 
 #: How often a lock may be free again by the time it is asked who has it.
 _TRIES = 10
 
-_withdrawals = Withdrawals()
+_withdrawals = Cleanup()
 
 
 def take(
@@ -41,7 +47,7 @@ def take(
     task: str,
     task_id: str,
     has_ended: Callable[[str], bool],
-) -> Ticket:
+) -> QueueLockHandle:
     """Take a queueing lock for a task that is about to be published.
 
     It is taken over from a queued task that ``has_ended``, because that one will not come for it.
@@ -53,7 +59,7 @@ def take(
     for _ in range(_TRIES):
         claim = Claim(name, owner, seconds, describe(f"{task}[{task_id}]"))
         if lease := _ask_or_withdraw(backend, claim):
-            return Ticket.of(lease, using)
+            return QueueLockHandle.of(lease, using)
         info = backend.inspect(name)
         if info.state is not State.HELD or info.owner is None:
             continue
@@ -69,7 +75,7 @@ def take(
     raise LockUnavailable(f"lock {name!r} on {using!r} changes hands too fast to be asked about")
 
 
-def again(ticket: Ticket, seconds: float, task: str) -> Lease | None:
+def again(ticket: QueueLockHandle, seconds: float, task: str) -> Lease | None:
     """Take the lock again for the next message of the same task, for ``seconds`` from now.
 
     ``task`` is its name and id, for people. The hold keeps its nonce, so that the ticket frees it
@@ -79,7 +85,7 @@ def again(ticket: Ticket, seconds: float, task: str) -> Lease | None:
     return _ask(ticket.backend, _claim(ticket, seconds, describe(task), ticket.nonce))
 
 
-def free(ticket: Ticket) -> None:
+def free(ticket: QueueLockHandle) -> None:
     """Free exactly this hold; if the backend does not answer, as soon as it does."""
     backend = ticket.backend
     try:
@@ -89,7 +95,7 @@ def free(ticket: Ticket) -> None:
         free_soon(ticket)
         return
     if freed:
-        tell(lock_released, backend, ticket.lease)
+        send_event(lock_released, backend, ticket.lease)
     else:
         logger.debug("queueing lock %r (token %s) was free already", ticket.name, ticket.token)
 
@@ -113,11 +119,11 @@ def _unqueue(backend: BaseBackend, info: LockInfo) -> bool:
     """Free the lock unless it has changed hands since, or its task has started."""
     lease = backend.force_release(info.name, info.token) if info.token is not None else None
     if lease is not None:
-        tell(lock_released, backend, lease)
+        send_event(lock_released, backend, lease)
     return lease is not None
 
 
-def free_soon(ticket: Ticket) -> None:
+def free_soon(ticket: QueueLockHandle) -> None:
     """Free exactly this hold without making the caller wait."""
     withdraw_soon(ticket.backend, ticket.claim)
 
@@ -134,25 +140,25 @@ class Kept:
     have kept it from being freed.
     """
 
-    def __init__(self, ticket: Ticket, lease: Lease, run: object) -> None:
-        self.ticket = Ticket.of(lease, ticket.using)
-        self._hold = Hold(
+    def __init__(self, ticket: QueueLockHandle, lease: Lease, run: object) -> None:
+        self.ticket = QueueLockHandle.of(lease, ticket.using)
+        self._hold = HeldLease(
             ticket.backend,
             lease,
-            alive=Life(weakref.ref(run), lambda _: True),
+            alive=Liveness(weakref.ref(run), lambda _: True),
             renews=True,
             at_least=0.0,
             on_lost=None,
             on_end=lambda: None,
         )
-        holdings.watch(self._hold)
+        manager.watch(self._hold)
 
     def end(self) -> None:
         """Renew it no more."""
-        holdings.unwatch(self._hold)
+        manager.unwatch(self._hold)
 
 
-def keep(ticket: Ticket, nonce: str | None, run: object) -> Kept | None:
+def keep(ticket: QueueLockHandle, nonce: str | None, run: object) -> Kept | None:
     """Keep the lock of a task that starts; None if that cannot be, and it runs without."""
     backend = ticket.backend
     described = describe(str(run), running=True)
@@ -170,7 +176,7 @@ def keep(ticket: Ticket, nonce: str | None, run: object) -> Kept | None:
 
 
 def _claim(
-    ticket: Ticket, seconds: float, described: str, nonce: str, *, renews: bool = False
+    ticket: QueueLockHandle, seconds: float, described: str, nonce: str, *, renews: bool = False
 ) -> Claim:
     who = current_owner(ticket.owner.removeprefix(NAMED))
     return Claim(ticket.name, who, seconds, described, nonce, renews)
@@ -181,7 +187,7 @@ def _ask_or_withdraw(backend: BaseBackend, claim: Claim) -> Lease | None:
     try:
         return _ask(backend, claim)
     except BaseException as error:
-        if not (isinstance(error, LockUnavailable) and not error.sent):
+        if not (isinstance(error, LockUnavailable) and not error.maybe_applied):
             _withdrawals.add(backend, claim)
         raise
 
@@ -189,13 +195,13 @@ def _ask_or_withdraw(backend: BaseBackend, claim: Claim) -> Lease | None:
 def _ask(backend: BaseBackend, claim: Claim) -> Lease | None:
     lease = backend.try_acquire(claim)
     if lease is not None:
-        tell(lock_acquired, backend, lease)
+        send_event(lock_acquired, backend, lease)
     return lease
 
 
 def _after_fork() -> None:
     global _withdrawals
-    _withdrawals = Withdrawals()  # its thread, and perhaps its mutex, stayed with the parent
+    _withdrawals = Cleanup()  # its thread, and perhaps its mutex, stayed with the parent
 
 
 if hasattr(os, "register_at_fork"):

@@ -20,12 +20,12 @@ from celery.worker.request import Request
 from distlock.backends.base import BaseBackend
 from distlock.celery import queueing
 from distlock.celery.current import innermost
-from distlock.celery.notes import HEADER, Note
+from distlock.celery.headers import HEADER, LockHeader
 from distlock.clock import clock
+from distlock.conf import locks
 from distlock.exceptions import LockError
-from distlock.handler import locks
-from distlock.lease import Claim, Owner
 from distlock.threads import start
+from distlock.types.lease import Claim, Owner
 
 logger = logging.getLogger("distlock.celery")
 
@@ -44,7 +44,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         headers = self._request_dict
         self._claim, self._queueing_claim = uuid.uuid4().hex, uuid.uuid4().hex
         self._note = replace(
-            Note.read(_custom(headers), self.id) or Note(self.id),
+            LockHeader.read(_custom(headers), self.id) or LockHeader(self.id),
             claim=self._claim,
             queueing_claim=self._queueing_claim,
             events=bool(self.eventer and self.eventer.enabled),
@@ -122,7 +122,7 @@ def _withdraw_soon(backend: BaseBackend, name: str, nonce: str, lease: float | N
 
     def withdraw(deadline: float) -> None:
         backend.inspect(name, deadline)  # a backend that is not connected withdraws nothing
-        backend.withdraw(claim, deadline)
+        backend.cancel(claim, deadline)
 
     queueing.withdraw_soon(backend, claim, withdraw)
 

@@ -14,8 +14,8 @@ from celery.result import AsyncResult
 
 from distlock.celery import queueing
 from distlock.celery.options import queueing_backend
+from distlock.core.queueing_owners import locks_of
 from distlock.exceptions import LockError
-from distlock.queue_owners import locks_of
 
 logger = logging.getLogger("distlock.celery")
 

@@ -14,8 +14,9 @@ from celery.app.task import Task
 from celery.contrib.django.task import DjangoTask
 from django.utils.asyncio import async_unsafe
 
-from distlock.celery import checks, endings, queueing
+from distlock.celery import checks, queueing, signal_handlers
 from distlock.celery.current import innermost
+from distlock.celery.execution import Run
 from distlock.celery.naming import CallName
 from distlock.celery.options import (
     NAMES,
@@ -31,12 +32,11 @@ from distlock.celery.options import (
 )
 from distlock.celery.publishing import publish
 from distlock.celery.results import LockedResult, SkippedBackend
-from distlock.celery.running import Run
 from distlock.celery.typed import TypedTask
+from distlock.core.held import OnLost
+from distlock.core.queueing_owners import task_id_of
 from distlock.exceptions import LockNotHeld
-from distlock.hold import OnLost
 from distlock.lock import Lock
-from distlock.queue_owners import task_id_of
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -294,4 +294,4 @@ def _body_of(cls: type[Any]) -> Callable[..., Any] | None:
     return MethodType(run, object())
 
 
-endings.watch()
+signal_handlers.watch()

@@ -8,8 +8,8 @@ import threading
 
 from django.core.management.base import CommandParser
 
-from distlock.commands.exits import BUSY
-from distlock.names import checked_description, checked_name
+from distlock.commands.exit_codes import BUSY
+from distlock.types.names import checked_description, checked_name
 
 
 def add_using(parser: CommandParser) -> None:

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
-from distlock.commands.exits import FAILED, USAGE, leave
+from distlock.commands.exit_codes import FAILED, USAGE, leave
 from distlock.commands.quiet import quiet_drivers
 from distlock.commands.text import escaped
+from distlock.conf import locks
 from distlock.exceptions import LockError
-from distlock.handler import locks
 
 
 class Backends:

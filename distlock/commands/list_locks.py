@@ -6,11 +6,11 @@ from collections.abc import Collection, Iterator
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import document, table, text
+from distlock.commands import json_output, table, text
 from distlock.commands.arguments import add_json, add_prefix, add_using
 from distlock.commands.backends import Backends
-from distlock.commands.exits import DONE, FAILED, USAGE, epilog
-from distlock.lease import LockInfo, State
+from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
+from distlock.types.lease import LockInfo, State
 
 HELP = "List the locks that are held, and those whose lease ended without being released."
 HEADING = ("BACKEND", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS", "NAME")
@@ -42,7 +42,7 @@ def run(
     backends = Backends(using)
     found = _found(backends, prefix, state or STATES)
     if json:
-        document.write(found, backends.failures, command.stdout.write)
+        json_output.write(found, backends.failures, command.stdout.write)
     else:
         nothing = True
         for line in table.lines(HEADING, map(_row, found)):

@@ -10,9 +10,9 @@ from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.calls import fields
-from distlock.commands.exits import USAGE, leave
-from distlock.names import checked_name
+from distlock.commands.exit_codes import USAGE, leave
+from distlock.core.name_template import fields
+from distlock.types.names import checked_name
 
 _PLACE = ".management.commands."
 

@@ -14,16 +14,16 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.activity import activity
 from distlock.clock import clock, left
 from distlock.commands import text
+from distlock.commands.acquire import Busy, has_entered, take
 from distlock.commands.arguments import add_busy_code, patience
-from distlock.commands.ending import ended_by_signals
-from distlock.commands.exits import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, leave
+from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, leave
 from distlock.commands.lock_names import check_template, filled_in, own_name
 from distlock.commands.no_lock import NoLock
-from distlock.commands.taking import Busy, has_entered, take
+from distlock.commands.signals import ended_by_signals
+from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.interrupters import terminator
 from distlock.exceptions import LockError, LockLost, LockNotHeld
-from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.lock import Lock
-from distlock.terminating import terminator
 
 _LONGEST_SLEEP = 60.0
 
@@ -38,8 +38,8 @@ class LockedCommand(BaseCommand):
     two of them have a command of the same app and name.
 
     A command that finds its lock busy, cannot ask for it or loses it raises CommandError, whose
-    ``returncode`` is the exit code; see ``distlock.commands.exits``. SIGTERM and SIGHUP end it with
-    SystemExit, unless the project handles them, so that the lock is freed.
+    ``returncode`` is the exit code; see ``distlock.commands.exit_codes``. SIGTERM and SIGHUP end it
+    with SystemExit, unless the project handles them, so that the lock is freed.
     """
 
     #: the lock's name; a template over the command's options: ``"report:{account_id}"``
@@ -155,7 +155,7 @@ class LockedCommand(BaseCommand):
         """Hold the lock for the rest of its time where it would end with this process."""
         if (
             self.lock_at_least is None
-            or locks[lock.using].keeps_beyond_process
+            or locks[lock.using].capabilities.outlives_process
             or not getattr(self, "_called_from_command_line", False)
         ):
             return

@@ -12,10 +12,10 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.commands import text
 from distlock.commands.arguments import add_name, add_using
 from distlock.commands.backends import Backends
-from distlock.commands.exits import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, leave
-from distlock.lease import LockInfo, State
+from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, leave
+from distlock.core.queueing_owners import locks_of
 from distlock.lock import Lock
-from distlock.queue_owners import locks_of
+from distlock.types.lease import LockInfo, State
 
 HELP = (
     "Break the hold of a lock that has this token, and only that one;"

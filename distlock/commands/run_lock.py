@@ -14,7 +14,8 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.clock import clock, left
 from distlock.commands import arguments, text
-from distlock.commands.exits import (
+from distlock.commands.acquire import Busy, has_entered, take
+from distlock.commands.exit_codes import (
     BUSY,
     DONE,
     FAILED,
@@ -26,13 +27,12 @@ from distlock.commands.exits import (
     epilog,
     leave,
 )
-from distlock.commands.taking import Busy, has_entered, take
+from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError, LockLost, LockNotHeld
-from distlock.handler import DEFAULT_ALIAS, locks
 from distlock.lock import Lock
-from distlock.names import MAX_DESCRIPTION
-from distlock.running.run import Outcome, Run, Times
-from distlock.running.signals import Signals
+from distlock.supervisor.run import Outcome, Run, Times
+from distlock.supervisor.signals import Signals
+from distlock.types.names import MAX_DESCRIPTION
 
 _LONGEST_SLEEP = 60.0
 
@@ -142,7 +142,7 @@ def run(
             }
             run = Run(lock, _times(duration, grace), signals, alone=alone)
             outcome = run(program, environment)
-            if not backend.keeps_beyond_process and at_least and not outcome.lost:
+            if not backend.capabilities.outlives_process and at_least and not outcome.lost:
                 _stay(signals, granted_at + at_least)
         except Busy as busy:
             busy.leave(command, busy_code, verbosity)

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import document, table, text
+from distlock.commands import json_output, table, text
 from distlock.commands.arguments import add_json, add_name, add_using
 from distlock.commands.backends import Backends
-from distlock.commands.exits import DONE, FAILED, NOT_HELD, USAGE, epilog, leave
-from distlock.commands.lines import release_line
-from distlock.lease import LockInfo, State, Waiting
-from distlock.owners import NAMED, is_kept, is_named
+from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, leave
+from distlock.commands.shell_commands import release_line
+from distlock.types.lease import LockInfo, State, Waiting
+from distlock.types.owners import NAMED, is_kept, is_named
 
 HELP = "Show who holds a lock, since when, for how long still, and who waits for it."
 EPILOG = epilog(DONE, FAILED, USAGE, NOT_HELD)
@@ -38,7 +38,7 @@ def run(
         with backends.noting(alias):
             found.append(backends[alias].inspect(name))
     if json:
-        document.write(found, backends.failures, command.stdout.write)
+        json_output.write(found, backends.failures, command.stdout.write)
     else:
         for info in found:
             command.stdout.write(f"{text.quoted(info.name)} on {info.using}")

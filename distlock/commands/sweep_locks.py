@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.bell import Bell
 from distlock.commands.arguments import add_using, seconds
 from distlock.commands.backends import Backends
-from distlock.commands.exits import DONE, FAILED, USAGE, epilog
+from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
 
 HELP = (
     "Free the locks whose lease ended without being released, and remove the rows of locks that"

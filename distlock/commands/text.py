@@ -11,8 +11,8 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from distlock.lease import Owner
-from distlock.printable import escaped as escaped
+from distlock.types.lease import Owner
+from distlock.types.printable import escaped as escaped
 
 NOTHING = "-"
 

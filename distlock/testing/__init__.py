@@ -11,11 +11,11 @@ import unittest
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
-from distlock.handler import locks
-from distlock.hold import Hold
-from distlock.holdings import holdings
-from distlock.owners import current_life, current_owner, is_kept
-from distlock.queue_owners import PREFIX as QUEUEING
+from distlock.conf import locks
+from distlock.core.held import HeldLease
+from distlock.core.manager import manager
+from distlock.core.queueing_owners import PREFIX as QUEUEING
+from distlock.types.owners import current_life, current_owner, is_kept
 
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "isolated_locks"]
 
@@ -24,7 +24,7 @@ _PATIENCE = 5.0
 _PAUSE = 0.01
 
 #: How often each hold had been entered when a test began.
-Entered = Mapping[Hold, int]
+Entered = Mapping[HeldLease, int]
 
 
 class LeakedLock(AssertionError):
@@ -78,7 +78,7 @@ class IsolatedLocksMixin(unittest.TestCase):
 
 
 def _entered() -> Entered:
-    return {hold: hold.count for hold in holdings.every()}
+    return {hold: hold.count for hold in manager.every()}
 
 
 def _free_again(before: Entered) -> str:
@@ -87,30 +87,30 @@ def _free_again(before: Entered) -> str:
     while any(map(_is_elsewhere, leaked := _leaked(before))) and time.monotonic() < until:
         time.sleep(_PAUSE)
     message = "; ".join(map(_sentence, leaked))
-    for hold in holdings.every():
+    for hold in manager.every():
         if hold not in before:
             with suppress(Exception):  # its backend may be gone, or forbidden by now
-                holdings.free(hold)
+                manager.free(hold)
     _free_what_nobody_is_in()
     return message
 
 
-def _leaked(before: Entered) -> list[Hold]:
+def _leaked(before: Entered) -> list[HeldLease]:
     # A named owner's hold that ended was carried on elsewhere, or left there.
     return [
         hold
-        for hold in holdings.every()
+        for hold in manager.every()
         if hold.count > before.get(hold, 0) and not (hold.portable and hold.ended)
     ]
 
 
-def _is_elsewhere(hold: Hold) -> bool:
+def _is_elsewhere(hold: HeldLease) -> bool:
     """Return whether a thread or task that goes on has it, other than the one that looks."""
     here = current_life()
     return any(level.life() and level.life != here for level in hold.levels)
 
 
-def _sentence(hold: Hold) -> str:
+def _sentence(hold: HeldLease) -> str:
     lease = hold.lease
     state = f"was lost ({hold.lost}) and not left" if hold.lost else "was not left"
     return (

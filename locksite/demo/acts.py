@@ -150,7 +150,7 @@ def _play_three_clients(crew: Crew, trace: str) -> float | None:
     """Return the seconds that A's lease had left after A's death; None if it has no known end."""
     a, b, c = crew.workers[:3]
     lock = f"demo:{trace}"
-    lease = LEASE if locks["default"].supports_lease else None
+    lease = LEASE if locks["default"].capabilities.lease_lengths else None
     part = {"lock": lock, "trace": trace, "lease": lease}
 
     a.start("hold", client="A", **part)

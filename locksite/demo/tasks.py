@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import transaction
 
 from distlock import Lock
-from distlock.commands.exits import BUSY
+from distlock.commands.exit_codes import BUSY
 from locksite.demo import background
 from locksite.demo.models import Counter, Entry
 from locksite.demo.worker import Boss

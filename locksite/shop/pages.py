@@ -10,7 +10,7 @@ from django.db.models import Sum
 from django.db.models.functions import Coalesce
 
 from distlock import LockError, locks
-from distlock.lease import LockInfo
+from distlock.types.lease import LockInfo
 from locksite.shop.models import Event, Order
 
 MOST_LOCKS = 12
@@ -18,7 +18,7 @@ MOST_ORDERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLocks:
+class HeldLeases:
     """The locks held at this moment; None when their backend could not be asked."""
 
     held: Sequence[LockInfo] | None
@@ -26,7 +26,7 @@ class HeldLocks:
     lease: float  # seconds a lease of this backend lasts
 
 
-def held_locks() -> HeldLocks:
+def held_locks() -> HeldLeases:
     """Ask the backend which locks are held; a backend that is away spoils no page."""
     backend = locks["default"]
     name = type(backend).__name__.removesuffix("Backend")
@@ -34,7 +34,7 @@ def held_locks() -> HeldLocks:
         held = list(islice(backend.list(), MOST_LOCKS))
     except LockError:
         held = None
-    return HeldLocks(held, name, backend.settings.lease)
+    return HeldLeases(held, name, backend.settings.lease)
 
 
 def events_with_sales() -> list[Event]:

@@ -92,7 +92,7 @@ def cancel(order: Order, among: QuerySet[Order] | None = None) -> bool:
     """
     orders = Order.objects.all() if among is None else among
 
-    def take_back(lock: Lock) -> bool:
+    def cancel_with_retry(lock: Lock) -> bool:
         left = seats_left(order.event_id)
         with committing(lock):
             deleted, _ = orders.filter(pk=order.pk).delete()
@@ -101,7 +101,7 @@ def cancel(order: Order, among: QuerySet[Order] | None = None) -> bool:
                 stock.fenced_update(lock.token, seats_left=left + order.quantity)
         return bool(deleted)
 
-    return alone_with(order.event_id, f"return of {order.quantity}", take_back)
+    return alone_with(order.event_id, f"return of {order.quantity}", cancel_with_retry)
 
 
 def seats_left(event_id: int) -> int:
@@ -133,7 +133,7 @@ def committing(lock: Lock) -> Iterator[None]:
     With locks in the database it can commit only while the lock is still held. With locks kept
     elsewhere that cannot be promised; there the fenced update refuses what comes too late.
     """
-    if locks["default"].supports_atomic:
+    if locks["default"].capabilities.atomic:
         with lock.atomic(using=router.db_for_write(Event)):
             yield
     else:

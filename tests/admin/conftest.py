@@ -15,9 +15,9 @@ from django.urls import reverse
 from django.utils import translation
 
 from distlock import Lock, LockUnavailable
-from distlock.admin.asking import LIMIT, ask_all
-from distlock.handler import locks
-from distlock.lease import State
+from distlock.admin.fan_out import LIMIT, ask_all
+from distlock.conf import locks
+from distlock.types.lease import State
 from tests.admin import holders
 
 RIGHTS = {

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from distlock.admin.asking import LIMIT
-from distlock.handler import locks
-from distlock.listing import Order, Place, Selection, Standing, place_of
+from distlock.admin.fan_out import LIMIT
+from distlock.conf import locks
+from distlock.types.query import Cursor, DisplayStatus, LockQuery, Order, cursor_of
 from tests.nodes import Nodes
 from tests.zookeeper.tree import packets, session_of
 
@@ -50,7 +50,7 @@ def names(page):
 def test_a_page_costs_what_is_on_it(backend, crowd):
     session = session_of(backend)
     before = packets(crowd)[session][0]
-    page = backend.page(Selection())
+    page = backend.page(LockQuery())
     asked = packets(crowd)[session][0] - before
     assert names(page) == NAMES[:50]
     assert (page.more, page.found, page.counts.held) == (True, NUMBER, NUMBER)
@@ -58,19 +58,19 @@ def test_a_page_costs_what_is_on_it(backend, crowd):
 
 
 def test_pages_go_forth_and_back_by_name(backend):
-    first = backend.page(Selection())
-    start = place_of(first.locks[-1], Order.NAME)
-    assert names(backend.page(Selection(start=start))) == NAMES[50:100]
-    assert names(backend.page(Selection(start=start, inclusive=True))) == NAMES[49:99]
-    assert names(backend.page(Selection(start=start, backwards=True))) == NAMES[:49]
-    last = backend.page(Selection(backwards=True, size=7))
+    first = backend.page(LockQuery())
+    start = cursor_of(first.locks[-1], Order.NAME)
+    assert names(backend.page(LockQuery(start=start))) == NAMES[50:100]
+    assert names(backend.page(LockQuery(start=start, inclusive=True))) == NAMES[49:99]
+    assert names(backend.page(LockQuery(start=start, backwards=True))) == NAMES[:49]
+    last = backend.page(LockQuery(backwards=True, size=7))
     assert names(last) == NAMES[-7:]
-    end = backend.page(Selection(start=place_of(last.locks[0], Order.NAME)))
+    end = backend.page(LockQuery(start=cursor_of(last.locks[0], Order.NAME)))
     assert (names(end), end.more) == (NAMES[-6:], False)
 
 
 def test_the_counts_say_that_they_are_of_names(backend):
-    page = backend.page(Selection())
+    page = backend.page(LockQuery())
     assert page.counts.waiting is None
     assert page.note == (
         "15000 names are too many to look at each lock: all are counted as held, also those that"
@@ -79,7 +79,7 @@ def test_the_counts_say_that_they_are_of_names(backend):
 
 
 @pytest.mark.parametrize(
-    "wanted", [Selection(order=Order.AGE), Selection(host="crowded"), Selection(held_for=0.001)]
+    "wanted", [LockQuery(order=Order.AGE), LockQuery(host="crowded"), LockQuery(held_for=0.001)]
 )
 def test_what_takes_a_look_at_every_lock_is_refused_with_the_way_out(backend, wanted):
     page = backend.page(wanted)
@@ -94,9 +94,9 @@ def test_what_takes_a_look_at_every_lock_is_refused_with_the_way_out(backend, wa
 
 
 def test_nobody_reads_what_no_lock_here_can_be(backend):
-    wanted = Selection(standings=frozenset({Standing.EXPIRED}))
+    wanted = LockQuery(statuses=frozenset({DisplayStatus.EXPIRED}))
     assert names(backend.page(wanted)) == []
-    wanted = Selection(standings=frozenset({Standing.HELD}))
+    wanted = LockQuery(statuses=frozenset({DisplayStatus.HELD}))
     assert names(backend.page(wanted)) == NAMES[:50]
 
 
@@ -105,8 +105,8 @@ def test_locks_that_were_freed_are_passed_over(crowd, backend):
     free = [f"free:{number}" for number in range(300)]
     nodes = Nodes(crowd.hosts)
     with nodes.taken(free, ROOT, held=False):
-        first = backend.page(Selection())
-        back = backend.page(Selection(start=Place(NAMES[2]), backwards=True))
+        first = backend.page(LockQuery())
+        back = backend.page(LockQuery(start=Cursor(NAMES[2]), backwards=True))
     nodes.close()
     assert names(first) == NAMES[:50]
     assert (names(back), back.more) == (NAMES[:2], False)

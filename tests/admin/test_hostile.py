@@ -7,10 +7,10 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from distlock.admin.chosen import Chosen
-from distlock.handler import locks
+from distlock.admin.hold_ref import Chosen
+from distlock.conf import locks
 from distlock.models import DatabaseLock
-from distlock.names import MAX_DESCRIPTION, MAX_NAME
+from distlock.types.names import MAX_DESCRIPTION, MAX_NAME
 
 HOSTILE = {
     "html": '</td><script>alert(1)</script>"><img src=x onerror=alert(1)>',

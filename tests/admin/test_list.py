@@ -7,9 +7,9 @@ from urllib.parse import parse_qs
 import pytest
 from django.utils import timezone
 
-from distlock.admin.asking import LIMIT
+from distlock.admin.fan_out import LIMIT
 from distlock.admin.query import SIZE, Query
-from distlock.handler import locks
+from distlock.conf import locks
 from tests.contract.watch import eventually
 
 LOCAL = "distlock.backends.local.LocalBackend"
@@ -216,13 +216,13 @@ def test_silence_costs_two_seconds_and_hides_nothing_else(
     }
     taken("mine", lease=60)
     taken("here", using="local")
-    assert {row.standing for row in show().overview.rows} == {"held"}
+    assert {row.status for row in show().overview.rows} == {"held"}
     network.silence()
     impatient()
     began = time.monotonic()
     page = show()
     assert LIMIT - 0.1 <= time.monotonic() - began < 10
-    assert [(row.info.name, row.standing) for row in page.overview.rows] == [
+    assert [(row.info.name, row.status) for row in page.overview.rows] == [
         ("here", "held"),
         ("mine", "suspended"),
     ]
@@ -274,7 +274,7 @@ def test_errors_of_a_backend_nobody_thought_of_are_shown_and_logged(
 def test_no_page_has_script_or_style_in_it(three, show, operator, url, taken, expired):
     (lock,) = taken("a")
     expired("b")
-    from distlock.admin.chosen import Chosen
+    from distlock.admin.hold_ref import Chosen
 
     pages = [
         show().text,

@@ -12,9 +12,9 @@ from django.core.management import call_command
 from django.utils import timezone
 
 from distlock import Lock
-from distlock.handler import locks
-from distlock.lease import State
+from distlock.conf import locks
 from distlock.models import DatabaseLock
+from distlock.types.lease import State
 from tests.admin import holders
 from tests.contract.watch import eventually
 

@@ -5,9 +5,9 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import NoReverseMatch, get_resolver, reverse
 
-from distlock.admin.chosen import Chosen
-from distlock.lease import State
+from distlock.admin.hold_ref import Chosen
 from distlock.models import DatabaseLock
+from distlock.types.lease import State
 from tests.admin.conftest import RIGHTS
 
 SAFE = ["GET", "HEAD"]

@@ -9,10 +9,10 @@ from django.contrib.contenttypes.models import ContentType
 from django.contrib.messages import get_messages
 
 from distlock import LockLost, LockUnavailable
-from distlock.admin.chosen import MOST, Chosen
-from distlock.handler import locks
-from distlock.lease import State
+from distlock.admin.hold_ref import MOST, Chosen
+from distlock.conf import locks
 from distlock.models import HeldLock
+from distlock.types.lease import State
 
 
 @pytest.fixture

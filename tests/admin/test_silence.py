@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from distlock.admin.asking import LIMIT
-from distlock.handler import locks
+from distlock.admin.fan_out import LIMIT
+from distlock.conf import locks
 from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
@@ -108,7 +108,7 @@ def test_once_it_answers_again_it_is_seen(network, show, taken):
 
 
 def test_what_was_silent_is_waited_for_again_after_a_while(network, show, monkeypatch):
-    monkeypatch.setattr("distlock.admin.asking.REMEMBERED", 0.0)
+    monkeypatch.setattr("distlock.admin.fan_out.REMEMBERED", 0.0)
     network.silence()
     assert show().seconds >= LIMIT - 0.1
     assert show().seconds >= LIMIT - 0.1

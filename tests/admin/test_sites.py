@@ -5,7 +5,7 @@ import re
 import pytest
 from django.test import Client
 
-from distlock.admin.chosen import Chosen
+from distlock.admin.hold_ref import Chosen
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from django.test import TestCase
 from django.urls import reverse
 
 from distlock import Lock, LockLost
-from distlock.admin.chosen import Chosen
-from distlock.handler import locks
+from distlock.admin.hold_ref import Chosen
+from distlock.conf import locks
 
 
 @pytest.mark.usefixtures("sqlite", "site")

@@ -10,7 +10,7 @@ import polib
 import pytest
 
 import distlock
-from distlock.admin.chosen import Chosen
+from distlock.admin.hold_ref import Chosen
 from tests.servers.debian import program
 
 PACKAGE = Path(distlock.__file__).parent

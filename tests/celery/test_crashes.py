@@ -8,7 +8,7 @@ import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
 
 from distlock import Lock, locks
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import OF, QUEUEING

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from distlock import locks
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.celery.app import HANDED
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import OF, QUEUEING

@@ -16,8 +16,8 @@ from kombu.exceptions import OperationalError
 from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
 from distlock.celery import SKIPPED, AlreadyQueued, LockedTask
-from distlock.celery.running import Run
-from distlock.lease import State
+from distlock.celery.execution import Run
+from distlock.types.lease import State
 
 
 @pytest.fixture(autouse=True)

@@ -9,7 +9,7 @@ from celery.exceptions import WorkerLostError
 from django.test import override_settings
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.celery.conftest import LEASE
 from tests.celery.stage import cue, heard
 from tests.celery.tasks import (

@@ -6,7 +6,7 @@ import pytest
 
 from distlock import LockLost, locks
 from distlock.celery import SKIPPED
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.celery.stage import cue, heard
 from tests.celery.tasks import BACKENDS, OF, QUEUEING
 

@@ -11,7 +11,7 @@ from kombu.exceptions import EncodeError
 
 from distlock import locks
 from distlock.celery import AlreadyQueued
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.conftest import LEASE
 from tests.celery.stage import cue, heard, silence
@@ -283,7 +283,7 @@ def test_what_was_freed_by_time_is_not_freed_for_its_successor(tasks, key, lock)
     second = tasks.queued.apply_async((key,), queue=NOWHERE)
     token = lock().token
     from distlock.celery import queueing
-    from distlock.celery.notes import Note
+    from distlock.celery.headers import Note
 
     with app.connection_for_read() as connection:
         message = connection.SimpleQueue("later").get(timeout=5)

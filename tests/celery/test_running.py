@@ -5,7 +5,7 @@ from celery.exceptions import Retry  # noqa: F401
 
 from distlock import LockTimeout
 from distlock.celery import SKIPPED
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.celery.stage import cue, heard, silence
 from tests.celery.tasks import report
 from tests.contract.watch import eventually

@@ -6,7 +6,7 @@ import pytest
 
 from distlock import Lock, locks
 from distlock.celery import SKIPPED
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.stage import cue, heard
 from tests.contract.watch import eventually

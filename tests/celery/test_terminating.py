@@ -7,8 +7,8 @@ import time
 import pytest
 
 from distlock import LockLost
-from distlock.lease import Claim, Lease, Owner
-from distlock.terminating import ByAnAsynchronousException, ByTheSignal, terminator
+from distlock.core.interrupters import SignalInterrupter, ThreadInterrupter, terminator
+from distlock.types.lease import Claim, Lease, Owner
 
 pytestmark = pytest.mark.once
 
@@ -18,7 +18,7 @@ ROUNDS = 400
 
 def test_the_main_thread_is_woken_from_a_system_call():
     with pytest.raises(LockLost, match=r"lock 'a' \(token 7\)"), terminator() as ending:
-        assert isinstance(ending, ByTheSignal)
+        assert isinstance(ending, SignalInterrupter)
         threading.Timer(0.05, ending.on_lost, [LOST]).start()
         time.sleep(30)
 
@@ -27,7 +27,7 @@ def test_another_thread_is_ended():
     def run():
         try:
             with terminator() as ending:
-                assert isinstance(ending, ByAnAsynchronousException)
+                assert isinstance(ending, ThreadInterrupter)
                 threading.Timer(0.05, ending.on_lost, [LOST]).start()
                 while True:
                     time.sleep(0.001)

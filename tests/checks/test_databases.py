@@ -9,7 +9,7 @@ from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connections
 
-from distlock.handler import locks
+from distlock.conf import locks
 from tests.contract.watch import eventually
 from tests.databases import ALIASES, migrate, publish
 from tests.servers.mariadb import MariaDB

@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from distlock.backends.database.checks import settings_checks
-from distlock.handler import locks
+from distlock.conf import locks
 
 LOCAL = "distlock.backends.local.LocalBackend"
 DATABASE = "distlock.backends.database.DatabaseBackend"

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 from django.core.management import CommandError, call_command
 
-from distlock.handler import locks
+from distlock.conf import locks
 from distlock.models import DatabaseLock
 from tests.commands.processes import abandon, hold, manage, manage_on_terminal
 

@@ -6,7 +6,7 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from distlock import Lock
-from distlock.commands.exits import BUSY, FAILED, UNAVAILABLE
+from distlock.commands.exit_codes import BUSY, FAILED, UNAVAILABLE
 from tests.commands.processes import manage
 
 NIGHTLY = "command:tests.nightly"

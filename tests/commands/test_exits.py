@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from distlock.commands import exits
+from distlock.commands import exit_codes
 from tests.commands.processes import manage
 
 
@@ -54,7 +54,7 @@ def test_help_gives_the_exit_codes_of_that_very_command(local, child, command, c
     said = " ".join(" ".join(child(manage, *command.split(), "--help").finish()).split())
     _, _, listed = said.partition("Exit codes: ")
     assert {int(code) for code in re.findall(r"(?:^|; )(\d+) [a-z]", listed)} == codes
-    assert all(exits.MEANINGS[code] in listed for code in codes if code not in (0, 1))
+    assert all(exit_codes.MEANINGS[code] in listed for code in codes if code not in (0, 1))
 
 
 def test_help_without_a_command_says_where_they_are_listed(local, process):

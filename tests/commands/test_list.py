@@ -14,9 +14,9 @@ import pytest
 from django.db import connections
 
 from distlock import Lock
-from distlock.handler import locks
-from distlock.lease import State
+from distlock.conf import locks
 from distlock.models import DatabaseLock
+from distlock.types.lease import State
 from tests.commands.processes import abandon, manage, manage_for_nobody
 from tests.databases import ALIASES
 

@@ -14,9 +14,9 @@ from django.core.management import CommandError, call_command
 
 from distlock import Lock, LockLost, LockNotHeld, locks
 from distlock.commands import LockedCommand
-from distlock.commands.exits import BUSY, LOST, UNAVAILABLE, USAGE
-from distlock.lease import State
-from distlock.owners import is_kept
+from distlock.commands.exit_codes import BUSY, LOST, UNAVAILABLE, USAGE
+from distlock.types.lease import State
+from distlock.types.owners import is_kept
 from tests.commands.processes import manage
 from tests.contract.watch import eventually
 from tests.management.commands.report import Command as Report

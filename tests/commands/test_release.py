@@ -11,9 +11,9 @@ import pytest
 from django.core.management import call_command
 
 from distlock import Lock
-from distlock.handler import locks
-from distlock.lease import State
+from distlock.conf import locks
 from distlock.signals import lock_broken
+from distlock.types.lease import State
 from tests.commands.processes import hold_until_lost
 
 #: what is asked, and what is taken for a yes, has nothing to do with the engine

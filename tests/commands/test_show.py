@@ -59,7 +59,7 @@ class TestAHeldLock:
 
     def test_shows_its_waiters_in_order_where_they_are_known(self, shared, run, taken, child):
         taken("stock")
-        if not shared.supports_waiters:
+        if not shared.capabilities.waiters:
             assert re.search("waiters +not known to this backend", run("show", "stock").out)
             return
         waiting = []

@@ -11,9 +11,9 @@ import pytest
 from django.db import connections
 
 from distlock import Lock
-from distlock.handler import locks
-from distlock.lease import State
+from distlock.conf import locks
 from distlock.models import DatabaseLock
+from distlock.types.lease import State
 from tests.contract.watch import eventually
 from tests.databases import ALIASES
 

@@ -4,9 +4,9 @@ import pytest
 
 from distlock import Lock, LockLost, LockNotHeld
 from distlock.clock import clock
-from distlock.lease import State
-from distlock.listing import Selection
-from distlock.owners import is_kept
+from distlock.types.lease import State
+from distlock.types.owners import is_kept
+from distlock.types.query import LockQuery
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed, waits
 
@@ -75,7 +75,7 @@ def test_people_still_see_who_it_was(dora, carl, name):
 
 
 def test_people_see_that_nobody_holds_it(dora, backend, name):
-    if not backend.keeps_beyond_process:
+    if not backend.capabilities.outlives_process:
         return
     lock = dora.take(name, at_least=LONG)
     assert not is_kept(lock.info().owner)
@@ -87,7 +87,7 @@ def test_when_its_time_is_over_it_is_plainly_free(dora, backend, name):
     dora.take(name, at_least=0.1).release()
     eventually(lambda: backend.inspect(name).state is State.FREE)
     assert name not in [info.name for info in backend.list()]
-    assert name not in [info.name for info in backend.page(Selection(search=name)).locks]
+    assert name not in [info.name for info in backend.page(LockQuery(search=name)).locks]
 
 
 def test_the_next_hold_has_a_greater_token(dora, carl, name):
@@ -136,7 +136,7 @@ def test_the_signal_tells_that_it_was_left(dora, told, name):
 
 
 def test_a_named_owner_cannot_enter_again_either(dora, backend, name):
-    if not backend.supports_owner:
+    if not backend.capabilities.named_owners:
         return
     dora.take(name, at_least=LONG, owner="me").release()
     assert not dora.tries(name, owner="me")
@@ -150,7 +150,7 @@ def test_it_outlives_its_process_where_the_backend_says_so(
     process = actor("new process")
     process.take(name, at_least=LONG).release()
     process.end()
-    if backend.keeps_beyond_process:
+    if backend.capabilities.outlives_process:
         assert not carl.tries(name)
     else:
         eventually(lambda: carl.tries(name))

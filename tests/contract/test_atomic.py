@@ -31,7 +31,7 @@ def lock(using, name):
 @pytest.fixture
 def refused(backend, lock):
     """Whether the backend, having no transactions to tie to a lock, refused with the way out."""
-    if backend.supports_atomic:
+    if backend.capabilities.atomic:
         return False
     with pytest.raises(NotSupported, match="FencedModel"), lock.atomic():
         raise AssertionError("the body ran")
@@ -144,7 +144,7 @@ def test_what_must_be_refused_is_refused_before_the_lock_is_waited_for(
 ):
     carl.take(name)
     lock = Lock(name, using=using, timeout=BRIEF)
-    error = LockError if backend.supports_atomic else NotSupported
+    error = LockError if backend.capabilities.atomic else NotSupported
     with (
         transaction.atomic(using=database),
         pytest.raises(error, match="transaction"),
@@ -157,7 +157,7 @@ def test_what_must_be_refused_is_refused_before_the_lock_is_waited_for(
 def test_what_must_be_refused_is_refused_before_the_lock_is_taken(
     backend, using, told, name, database
 ):
-    error = LockError if backend.supports_atomic else NotSupported
+    error = LockError if backend.capabilities.atomic else NotSupported
     with (
         transaction.atomic(using=database),
         pytest.raises(error, match="transaction"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from distlock.clock import clock
-from distlock.lease import Claim, Owner, State
+from distlock.types.lease import Claim, Owner, State
 from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import eventually
 
@@ -27,7 +27,7 @@ def ann():
 @pytest.fixture
 def amy(backend, ann):
     """One who is the same in another claim: where owners can have names, only those who do."""
-    return replace(ann, key=f"@{ann.key}") if backend.supports_owner else ann
+    return replace(ann, key=f"@{ann.key}") if backend.capabilities.named_owners else ann
 
 
 @pytest.fixture
@@ -44,15 +44,19 @@ def test_a_free_lock_is_granted(backend, ann, name):
     before = clock()
     lease = backend.try_acquire(wish)
     assert lease.claim == replace(wish, duration=lease.duration)
-    assert lease.duration == 30 if backend.supports_lease else lease.duration <= 30
-    assert lease.deadline <= clock() + 30 if backend.supports_lease else lease.deadline > before
+    assert lease.duration == 30 if backend.capabilities.lease_lengths else lease.duration <= 30
+    assert (
+        lease.deadline <= clock() + 30
+        if backend.capabilities.lease_lengths
+        else lease.deadline > before
+    )
 
 
 def test_the_deadline_is_counted_from_before_the_request_was_sent(backend, ann, name):
     before = clock()
     lease = backend.try_acquire(claim(name, ann, 30.0))
     after = clock()
-    assert not backend.supports_lease or before + 29.9 <= lease.deadline <= after + 30
+    assert not backend.capabilities.lease_lengths or before + 29.9 <= lease.deadline <= after + 30
 
 
 def test_a_held_lock_is_not_granted(backend, ann, bob, name):
@@ -92,7 +96,7 @@ def test_the_same_claim_sent_twice_is_one_hold(backend, ann, bob, name):
 def test_another_claim_of_an_owner_without_a_name_is_not_granted(backend, ann, name):
     """It may be one that was given up, carried out after the one that holds the lock."""
     lease = backend.try_acquire(claim(name, ann))
-    if backend.supports_owner:
+    if backend.capabilities.named_owners:
         assert backend.try_acquire(claim(name, ann)) is None
     assert backend.verify(lease)
 
@@ -127,25 +131,25 @@ def test_an_older_claim_of_the_same_owner_camyot_withdraw_the_newer(backend, amy
     old = claim(name, amy)
     backend.try_acquire(old)
     new = backend.try_acquire(claim(name, amy))
-    backend.withdraw(old)
+    backend.cancel(old)
     assert backend.verify(new)
 
 
 def test_a_withdrawn_claim_holds_nothing(backend, ann, bob, name):
     wish = claim(name, ann)
     backend.try_acquire(wish)
-    backend.withdraw(wish)
+    backend.cancel(wish)
     assert backend.inspect(name).state is State.FREE
     assert backend.try_acquire(claim(name, bob))
 
 
 def test_withdrawing_twice_or_in_vain_does_no_harm(backend, ann, bob, name):
     wish = claim(name, ann)
-    backend.withdraw(wish)
+    backend.cancel(wish)
     backend.try_acquire(wish)
-    backend.withdraw(wish)
+    backend.cancel(wish)
     theirs = backend.try_acquire(claim(name, bob))
-    backend.withdraw(wish)
+    backend.cancel(wish)
     assert backend.verify(theirs)
 
 
@@ -180,11 +184,11 @@ def test_renewing_lets_the_lease_run_for_its_full_length_again(backend, ann, nam
     backend.renew([lease])
     after = backend.inspect(name)
     assert after.since == before.since
-    assert not backend.supports_lease or after.until > before.until
+    assert not backend.capabilities.lease_lengths or after.until > before.until
 
 
 def test_an_ended_lease_is_not_renewed_back_to_life(backend, ann, name):
-    if not backend.supports_lease:
+    if not backend.capabilities.lease_lengths:
         assert backend.inspect(name).until is None
         return
     lease = backend.try_acquire(claim(name, ann, 0.1))
@@ -194,7 +198,7 @@ def test_an_ended_lease_is_not_renewed_back_to_life(backend, ann, name):
 
 
 def test_an_ended_lease_does_not_verify(backend, ann, name):
-    if not backend.supports_lease:
+    if not backend.capabilities.lease_lengths:
         assert backend.inspect(name).remaining is None
         return
     lease = backend.try_acquire(claim(name, ann, 0.1))
@@ -208,7 +212,7 @@ def test_the_same_owner_takes_over_its_own_ended_lease(backend, amy, name):
     eventually(
         lambda: (
             backend.inspect(name).state is State.EXPIRED
-            if backend.supports_lease
+            if backend.capabilities.lease_lengths
             else clock() > end
         )
     )
@@ -221,7 +225,7 @@ def test_the_same_owner_takes_over_its_own_ended_lease(backend, amy, name):
 def test_a_closed_backend_can_be_used_again(backend, ann, bob, name):
     lease = backend.try_acquire(claim(name, ann))
     backend.close()
-    if backend.supports_lease:
+    if backend.capabilities.lease_lengths:
         assert backend.verify(lease)
         assert backend.release(lease)
     else:  # the hold was the connection's, and ended with it

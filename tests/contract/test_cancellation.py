@@ -9,7 +9,7 @@ import pytest
 
 from distlock import Lock, LockTimeout, LockUnavailable
 from distlock.backends.blocking_calls import MOST
-from distlock.holdings import holdings
+from distlock.core.manager import manager
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line, waits
 
@@ -22,7 +22,7 @@ def task(actor):
 @pytest.fixture
 def long(backend):
     """The longest lease there is, so that nothing is free again because its lease has ended."""
-    return 3600 if backend.supports_lease else None
+    return 3600 if backend.capabilities.lease_lengths else None
 
 
 def cancelled(future):
@@ -158,7 +158,7 @@ def test_a_request_that_is_sent_after_the_cancel_takes_nothing(
         return await asyncio.gather(taking, return_exceptions=True)
 
     task.call(attempt).result(PATIENCE)
-    eventually(lambda: not holdings._withdrawals._pending)
+    eventually(lambda: not manager._cleanup._pending)
     busy_threads.free.set()
     # All threads are free at one time: what they were told before is over.
     assert len(task.call(busy_threads.occupy, threading.Barrier(MOST)).result(PATIENCE)) == MOST

@@ -53,7 +53,7 @@ def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, na
         assert not set(tokens[0]) & set(tokens[1])
         return runs(tokens)
 
-    if backend.supports_fairness:
+    if backend.capabilities.fair:
         found = eventually(lambda: len(lengths := compete()) > 10 and lengths)
         # Not all, because one that the system keeps from running does not stand in line.
         assert found.count(1) > 0.75 * len(found)

@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from distlock import LockLost, LockUnavailable
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, steadily, waits
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.shared
 @pytest.fixture
 def refused(backend):
     """Whether the backend has no named owners."""
-    return not backend.supports_owner
+    return not backend.capabilities.named_owners
 
 
 @pytest.fixture

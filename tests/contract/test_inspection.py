@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
@@ -60,7 +60,9 @@ def test_the_backends_clock_is_about_right_here(anna, name):
 def test_what_remains_grows_less(anna, backend, name):
     lock = anna.take(name, renew=False)
     first = lock.info()
-    if not backend.supports_lease:  # it ends with a session, whose end nobody knows in advance
+    if (
+        not backend.capabilities.lease_lengths
+    ):  # it ends with a session, whose end nobody knows in advance
         assert (first.remaining, first.until) == (None, None)
         return
     later = eventually(lambda: (info := lock.info()).remaining < first.remaining and info)
@@ -101,9 +103,9 @@ def test_locked_tells_whether_anyone_holds_it(anna, ben, at_once, name):
 def test_who_waits_is_known_in_order_or_not_claimed_to_be_known(actor, backend, name):
     """Of a process the backend knows the one that contends for all its threads and tasks."""
     held = actor("thread").take(name)
-    assert held.info().waiters == (() if backend.supports_waiters else None)
+    assert held.info().waiters == (() if backend.capabilities.waiters else None)
     waiting = actor("process").lock(name).start("acquire")
-    if backend.supports_waiters:
+    if backend.capabilities.waiters:
         waiters = eventually(lambda: held.info().waiters)
         assert len(waiters) == 1
     else:
@@ -115,7 +117,7 @@ def test_who_waits_is_known_in_order_or_not_claimed_to_be_known(actor, backend, 
 def test_who_waits_in_the_holders_own_process_is_known_there(actor, backend, name):
     holder, first, second = actor("thread"), actor("task"), actor("thread")
     held = holder.take(name)
-    if not backend.supports_waiters:
+    if not backend.capabilities.waiters:
         assert held.info().waiters is None
         return
     waiting = []
@@ -136,7 +138,7 @@ def test_who_waits_in_the_holders_own_process_is_known_there(actor, backend, nam
 @pytest.mark.shared
 def test_they_come_after_those_who_wait_in_other_processes(actor, backend, name):
     held = actor("thread").take(name)
-    if not backend.supports_waiters:
+    if not backend.capabilities.waiters:
         return
     process, here = actor("process"), actor("thread")
     waiting = [process.lock(name).start("acquire")]
@@ -235,7 +237,7 @@ def test_a_hold_tells_its_lease_and_whether_it_is_renewed(anna, backend, name):
     for renew in (True, False):
         info = anna.take(f"{name}:{renew}", lease=20, renew=renew).info()
         assert info.renews is renew
-        if backend.supports_lease:
+        if backend.capabilities.lease_lengths:
             assert info.lease == 20
             assert abs(info.renewed_at - info.since) < timedelta(seconds=0.01)
         else:
@@ -244,7 +246,7 @@ def test_a_hold_tells_its_lease_and_whether_it_is_renewed(anna, backend, name):
 
 
 def test_a_renewal_is_told_with_its_time(anna, backend, name):
-    if not backend.supports_lease:
+    if not backend.capabilities.lease_lengths:
         return
     lock = anna.take(name, lease=3)
     first = lock.info()
@@ -255,7 +257,7 @@ def test_a_renewal_is_told_with_its_time(anna, backend, name):
 
 
 def test_a_lock_that_was_left_and_stays_taken_has_no_renewals(anna, backend, name):
-    if not backend.keeps_beyond_process:
+    if not backend.capabilities.outlives_process:
         return
     lock = anna.take(name, at_least=600)
     since = lock.info().since

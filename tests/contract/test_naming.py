@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.contract.names import AWKWARD_NAMES, LOOKALIKES
 
 

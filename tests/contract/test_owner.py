@@ -12,7 +12,7 @@ ORDER = "order-42"
 @pytest.fixture
 def refused(backend, anna, name):
     """Whether the backend, having no named owners, refused one with the way out."""
-    if backend.supports_owner:
+    if backend.capabilities.named_owners:
         return False
     with pytest.raises(NotSupported, match="owner"):
         anna.lock(name, owner=ORDER).acquire()

@@ -6,9 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from distlock.lease import Claim
-from distlock.listing import Order, Place, Selection, Standing, page_of, place_of, standing_of
-from distlock.owners import current_owner
+from distlock.types.lease import Claim
+from distlock.types.owners import current_owner
+from distlock.types.query import (
+    Cursor,
+    DisplayStatus,
+    LockQuery,
+    Order,
+    cursor_of,
+    page_of,
+    status_of,
+)
 from tests.contract.watch import eventually
 
 NAMES = ["a", "B", "b", "ä", "100%", "x_y", "it's", "鍵", "🔑 key"]
@@ -32,21 +40,21 @@ def taken(anna, name):
 
 @pytest.fixture
 def pages(backend, name):
-    """``pages(**selection)``: all pages of a selection from the first, or the last, on."""
+    """``pages(**query)``: all pages of a query from the first, or the last, on."""
 
-    def walk(*, backwards=False, **selection):
-        wanted = Selection(search=name, backwards=backwards, **selection)
+    def walk(*, backwards=False, **query):
+        wanted = LockQuery(search=name, backwards=backwards, **query)
         found = [backend.page(wanted)]
         while found[-1].more:
             edge = found[-1].locks[0 if backwards else -1]
-            found.append(backend.page(replace(wanted, start=place_of(edge, wanted.order))))
+            found.append(backend.page(replace(wanted, start=cursor_of(edge, wanted.order))))
         return found
 
     return walk
 
 
 def test_a_page_has_everything_that_is_known_of_a_lock(taken, backend, name):
-    page = backend.page(Selection(search=f"{name}:a"))
+    page = backend.page(LockQuery(search=f"{name}:a"))
     (info,) = page.locks
     assert info.token == taken["a"].token
     assert (info.owner.host, info.owner.pid) == (socket.gethostname(), os.getpid())
@@ -86,9 +94,9 @@ WAYS = [(order, backwards) for order in Order for backwards in (False, True)]
 
 def test_the_place_itself_can_be_included(taken, backend, name):
     for order, backwards in WAYS:
-        wanted = Selection(search=name, order=order, backwards=backwards)
+        wanted = LockQuery(search=name, order=order, backwards=backwards)
         every = backend.page(wanted).locks
-        start = place_of(every[3], order)
+        start = cursor_of(every[3], order)
         beyond = every[:3] if backwards else every[4:]
         tokens = [info.token for info in backend.page(replace(wanted, start=start)).locks]
         assert tokens == [info.token for info in beyond]
@@ -111,22 +119,22 @@ SEARCHES = {
 
 def test_names_are_searched_for_their_parts_in_any_case(taken, backend, name):
     for search, found in SEARCHES.items():
-        page = backend.page(Selection(search=search, size=1000))
+        page = backend.page(LockQuery(search=search, size=1000))
         mine = [info for info in page.locks if info.name.startswith(name)]
         assert [info.name.removeprefix(f"{name}:") for info in mine] == found
-    assert names(backend.page(Selection(search=f"{name}:b")), f"{name}:") == ["B", "b"]
+    assert names(backend.page(LockQuery(search=f"{name}:b")), f"{name}:") == ["B", "b"]
 
 
 def test_filters_go_together(taken, backend, name):
     here = socket.gethostname()
-    assert backend.page(Selection(search=name, host=here)).found == len(NAMES)
-    assert backend.page(Selection(search=name, host="elsewhere")).found == 0
-    assert backend.page(Selection(search=name, held_for=3600)).found == 0
-    eventually(lambda: backend.page(Selection(search=name, held_for=0.05)).found == len(NAMES))
-    held = frozenset({Standing.HELD})
-    assert backend.page(Selection(search=f"{name}:a", host=here, standings=held)).found == 1
-    expired = frozenset({Standing.EXPIRED})
-    assert backend.page(Selection(search=name, standings=expired)).found == 0
+    assert backend.page(LockQuery(search=name, host=here)).found == len(NAMES)
+    assert backend.page(LockQuery(search=name, host="elsewhere")).found == 0
+    assert backend.page(LockQuery(search=name, held_for=3600)).found == 0
+    eventually(lambda: backend.page(LockQuery(search=name, held_for=0.05)).found == len(NAMES))
+    held = frozenset({DisplayStatus.HELD})
+    assert backend.page(LockQuery(search=f"{name}:a", host=here, statuses=held)).found == 1
+    expired = frozenset({DisplayStatus.EXPIRED})
+    assert backend.page(LockQuery(search=name, statuses=expired)).found == 0
 
 
 def test_leases_that_end_soon_and_have_ended_are_told_apart(anna, backend, name):
@@ -134,35 +142,35 @@ def test_leases_that_end_soon_and_have_ended_are_told_apart(anna, backend, name)
     anna.take(f"{name}:soon", lease=90, renew=False)
     backend.try_acquire(Claim(f"{name}:gone", current_owner(), 0.05))
     eventually(lambda: backend.inspect(f"{name}:gone").remaining == 0)
-    counts = backend.page(Selection()).counts
+    counts = backend.page(LockQuery()).counts
     assert counts.held >= 2
     assert counts.expired >= 1
-    for standing, rest in [("held", ["long", "soon"]), ("expired", ["gone"])]:
-        page = backend.page(Selection(search=name, standings=frozenset({Standing(standing)})))
+    for status, rest in [("held", ["long", "soon"]), ("expired", ["gone"])]:
+        page = backend.page(LockQuery(search=name, statuses=frozenset({DisplayStatus(status)})))
         assert names(page, f"{name}:") == rest
-        assert {standing_of(info) for info in page.locks} == {standing}
-    assert backend.page(Selection(search=name)).found == 3
+        assert {status_of(info) for info in page.locks} == {status}
+    assert backend.page(LockQuery(search=name)).found == 3
     long.release()
-    assert backend.page(Selection(search=name)).found == 2
+    assert backend.page(LockQuery(search=name)).found == 2
 
 
 @pytest.mark.parametrize(
-    ("claimed", "standing"),
+    ("claimed", "status"),
     [
         ({"duration": 900, "renews": True}, "held"),
         ({"duration": 6, "renews": True}, "held"),
         ({"duration": 3600, "renews": False}, "held"),
     ],
 )
-def test_a_lease_that_has_just_begun_does_not_end_soon(backend, name, claimed, standing):
+def test_a_lease_that_has_just_begun_does_not_end_soon(backend, name, claimed, status):
     """However long it is beside a usual one."""
     claim = Claim(name, current_owner(), **claimed)
     lease = backend.try_acquire(claim)
     try:
-        page = backend.page(Selection(search=name, standings=frozenset({Standing.EXPIRING})))
+        page = backend.page(LockQuery(search=name, statuses=frozenset({DisplayStatus.EXPIRING})))
         assert page.found == 0
         assert page.counts.expiring == 0
-        assert [standing_of(info) for info in backend.list(name)] == [standing]
+        assert [status_of(info) for info in backend.list(name)] == [status]
     finally:
         backend.release(lease)
 
@@ -170,30 +178,30 @@ def test_a_lease_that_has_just_begun_does_not_end_soon(backend, name, claimed, s
 def test_a_lock_that_was_left_and_stays_taken_never_ends_soon(anna, backend, name):
     lock = anna.take(name, at_least=1)
     lock.release()
-    wanted = Selection(search=name)
+    wanted = LockQuery(search=name)
     while (page := backend.page(wanted)).found:
         assert page.counts.expiring == 0
-        assert {standing_of(info) for info in page.locks} <= {Standing.HELD}
+        assert {status_of(info) for info in page.locks} <= {DisplayStatus.HELD}
 
 
 def test_all_locks_are_counted_whatever_is_asked_for(taken, backend):
-    page = backend.page(Selection(search="nothing like that"))
+    page = backend.page(LockQuery(search="nothing like that"))
     assert page.found == 0
     assert page.counts.held >= len(NAMES)
     assert page.hosts[socket.gethostname()] >= len(NAMES)
 
 
 def test_a_suspended_lock_is_nothing_that_a_backend_knows(taken, backend, name):
-    wanted = Selection(search=name, standings=frozenset({Standing.SUSPENDED}))
+    wanted = LockQuery(search=name, statuses=frozenset({DisplayStatus.SUSPENDED}))
     assert backend.page(wanted).found == 0
 
 
 def test_every_backend_answers_as_if_it_had_read_all(taken, backend, name):
     """The default of the contract is the measure for those that choose by themselves."""
     for order, backwards in WAYS:
-        start = place_of(backend.inspect(f"{name}:b"), order)
-        common = Selection(search=name, order=order, backwards=backwards, size=3)
-        for wanted in (common, replace(common, start=start), replace(common, start=Place(""))):
+        start = cursor_of(backend.inspect(f"{name}:b"), order)
+        common = LockQuery(search=name, order=order, backwards=backwards, size=3)
+        for wanted in (common, replace(common, start=start), replace(common, start=Cursor(""))):
             page = backend.page(wanted)
             measure = page_of(backend.list(), wanted)
             assert [info.name for info in page.locks] == [info.name for info in measure.locks]

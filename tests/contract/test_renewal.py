@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock.clock import clock
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.contract.actors import PATIENCE
 from tests.contract.conftest import EAGER
 from tests.contract.watch import Once, eventually, passed, steadily

@@ -3,8 +3,8 @@
 import pytest
 
 from distlock import Lock
-from distlock.lease import Lease
 from distlock.signals import lock_acquired, lock_released
+from distlock.types.lease import Lease
 from tests.contract.actors import PATIENCE
 
 

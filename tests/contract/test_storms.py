@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from distlock import Lock
-from distlock.holdings import holdings
+from distlock.core.manager import manager
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line
 
@@ -75,5 +75,5 @@ def test_a_storm_of_cancels_leaves_nothing_behind(actor, carl, using, name, burd
         after.verify()
         after.release()
         assert in_line(using, each) == 0
-    eventually(lambda: not holdings._withdrawals._pending)
-    assert not [hold for hold in holdings.all() if hold.lease.name in names]
+    eventually(lambda: not manager._cleanup._pending)
+    assert not [hold for hold in manager.all() if hold.lease.name in names]

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock import LockLost
-from distlock.lease import State, Swept
+from distlock.types.lease import State, SweepResult
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 
@@ -31,7 +31,7 @@ def test_several_ended_leases_are_swept_at_once(anna, backend, name):
 
 def test_a_held_lock_is_not_swept(anna, ben, backend, name):
     lock = anna.take(name)
-    assert backend.sweep() == Swept()
+    assert backend.sweep() == SweepResult()
     lock.verify()
     assert not ben.tries(name)
 
@@ -39,7 +39,7 @@ def test_a_held_lock_is_not_swept(anna, ben, backend, name):
 def test_there_is_nothing_to_sweep_the_second_time(anna, backend, name):
     ended(anna, name)
     backend.sweep()
-    assert backend.sweep() == Swept()
+    assert backend.sweep() == SweepResult()
 
 
 def test_a_lock_that_was_just_freed_is_not_swept(anna, backend, name):

@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import LockLost
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 

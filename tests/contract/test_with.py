@@ -134,7 +134,7 @@ def test_the_body_may_release_by_itself_and_is_told(run, lock):
     from distlock import LockNotHeld
 
     def release(entered):
-        from distlock.owners import current_task
+        from distlock.types.owners import current_task
 
         return entered.arelease() if current_task() else entered.release()
 
@@ -147,7 +147,7 @@ def test_one_lock_object_can_be_used_again_and_again(run, lock):
     assert tokens == sorted(set(tokens))
 
 
-# Bodies that end elsewhere than they began
+# ActiveBlocks that end elsewhere than they began
 
 
 def test_a_generator_that_is_closed_in_another_thread_leaves_the_lock(actor, carl, using, name):

@@ -8,7 +8,7 @@ import pytest
 
 from distlock import LockError
 from distlock.clock import clock
-from distlock.holdings import holdings
+from distlock.core.manager import manager
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from tests.contract.actors import PATIENCE
 
@@ -111,4 +111,4 @@ def in_line(using, name, *owner):
 
     ``owner`` is the key of a named one, whose line is apart.
     """
-    return len(holdings._turns._queues.get((using, name, *owner), ()))
+    return len(manager._queue._queues.get((using, name, *owner), ()))

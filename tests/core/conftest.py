@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock import locks
-from distlock.holdings import holdings
+from distlock.core.manager import manager
 from tests.contract.watch import eventually
 
 
@@ -19,9 +19,9 @@ def backend(settings):
 @pytest.fixture(autouse=True)
 def nobody_left_in_line():
     """Let the next test come first for any lock: threads of the package may still be leaving."""
-    before = set(holdings._turns._queues)
+    before = set(manager._queue._queues)
     yield
-    eventually(lambda: holdings._turns._queues.keys() <= before)
+    eventually(lambda: manager._queue._queues.keys() <= before)
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ from tests.contract.watch import eventually
 
 @pytest.mark.parametrize("options", [{"blocking": False}, {}], ids=["once", "waiting"])
 def test_while_the_end_is_being_told(backend, monkeypatch, options):
-    forget, again = backend.forget, threading.Event()
+    forget, again = backend.discard_local, threading.Event()
     here = threading.current_thread()
 
     def forget_later(lease):
-        if threading.current_thread() is not here:  # the keeper's
+        if threading.current_thread() is not here:  # the renewer's
             assert again.wait(30)
         forget(lease)
 
-    monkeypatch.setattr(backend, "forget", forget_later)
+    monkeypatch.setattr(backend, "discard_local", forget_later)
     lock = Lock("again", lease=0.2, renew=False)
     lock.acquire()
     ends = clock() + 0.2

@@ -7,7 +7,7 @@ import uuid
 from contextlib import suppress
 
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
-from distlock.withdrawals import Withdrawals
+from distlock.backends.cleanup import Cleanup
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 
@@ -150,10 +150,10 @@ def test_while_being_told_of_a_loss(backend):
 
 def test_claims_are_taken_back_although_an_earlier_one_was_interrupted(backend):
     def claim_for(name):
-        return Lock(name)._terms.wish(backend, name).claim
+        return Lock(name)._options.request(backend, name).claim
 
     for moment in itertools.count(1):
-        withdrawals, first, second = Withdrawals(), claim_for("first"), claim_for("second")
+        withdrawals, first, second = Cleanup(), claim_for("first"), claim_for("second")
         over = not interrupted(lambda: withdrawals.add(backend, first), moment)  # noqa: B023
         withdrawals.add(backend, second)
         eventually(lambda: not withdrawals._pending)  # noqa: B023

@@ -8,7 +8,7 @@ from asgiref.sync import sync_to_async
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock import Lock, State, locks
-from distlock.owners import current_owner
+from distlock.types.owners import current_owner
 
 
 class Kind(str, enum.Enum):  # noqa: UP042 - Django projects are full of these

@@ -1,10 +1,9 @@
 """Backends whose leases have one length, and who learn by themselves that one is gone."""
 
-from typing import ClassVar
-
 import pytest
 
 from distlock import Lock, LockLost, NotSupported, locks
+from distlock.backends.base import Capabilities
 from distlock.backends.local import LocalBackend
 from tests.contract.watch import eventually
 
@@ -12,8 +11,7 @@ from tests.contract.watch import eventually
 class OneLength(LocalBackend):
     """As if its locks were held by a session."""
 
-    supports_lease: ClassVar[bool] = False
-    unvouched: ClassVar[str] = "its session ended"
+    capabilities = Capabilities(lease_lengths=False)
 
     renewed = 0
     gone = False
@@ -22,8 +20,8 @@ class OneLength(LocalBackend):
         self.renewed += len(leases)
         return super().renew(leases, deadline)
 
-    def vouches(self, lease):
-        return not self.gone
+    def known_lost(self, lease):
+        return "its session ended" if self.gone else None
 
 
 @pytest.fixture

@@ -61,12 +61,12 @@ def test_a_named_hold_whose_thread_has_ended_is_renewed_again_when_it_is_entered
 
 
 def test_a_hold_entered_often_keeps_no_account_of_it():
-    from distlock.holdings import holdings
+    from distlock.core.manager import manager
 
     with Lock("stock") as lock:
         for _ in range(50):
             lock.acquire()
-        assert len(holdings.hold(("default", "stock"), lock._current_owner).levels) == 1
+        assert len(manager.hold(("default", "stock"), lock._current_owner).levels) == 1
         for _ in range(50):
             lock.release()
 

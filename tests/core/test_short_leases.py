@@ -27,7 +27,7 @@ def test_what_was_granted_is_taken_back_when_its_renewal_could_not_be_sent(backe
 
     def refuse(leases, deadline=None):
         error = LockUnavailable("connection refused")
-        error.sent = False
+        error.maybe_applied = False
         raise error
 
     monkeypatch.setattr(backend, "try_acquire", take_slowly)
@@ -58,7 +58,7 @@ def test_what_was_gone_when_it_was_to_be_renewed_is_forgotten_and_asked_for_agai
 
     monkeypatch.setattr(backend, "try_acquire", take_slowly)
     monkeypatch.setattr(backend, "renew", gone)
-    monkeypatch.setattr(backend, "forget", forget)
+    monkeypatch.setattr(backend, "discard_local", forget)
     with Lock("stock") as lock:
         assert told == [lock.token - 1]
 

@@ -5,11 +5,11 @@ import sys
 
 TRACED = """
 import sys, threading
-from distlock.lease import Claim, Owner
+from distlock.types.lease import Claim, Owner
 from distlock.exceptions import LockLost
-from distlock.terminating import ByAnAsynchronousException
+from distlock.core.interrupters import ThreadInterrupter
 
-class Slow(ByAnAsynchronousException):
+class Slow(ThreadInterrupter):
     def _raise(self, loss):
         leaving.wait(30)
         super()._raise(loss)

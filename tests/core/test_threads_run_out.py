@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock import Lock, LockLost
-from distlock.holdings import holdings
+from distlock.core.manager import manager
 from tests.contract.watch import Once, events, eventually
 
 
@@ -50,12 +50,12 @@ def test_a_loss_is_told_all_the_same(refuse):
 
 
 def test_a_lock_that_could_not_be_kept_is_free(refuse, in_thread):
-    holdings.reset()
-    refuse("keeper")
+    manager.reset()
+    refuse("renewer")
     refuse("withdrawals")
     with pytest.raises(RuntimeError, match="thread"):
-        Lock("run-out:keeper").acquire()
-    assert in_thread(take_and_leave, "run-out:keeper")
+        Lock("run-out:renewer").acquire()
+    assert in_thread(take_and_leave, "run-out:renewer")
 
 
 def test_a_callback_that_exits_keeps_no_one_from_being_told():

@@ -7,7 +7,7 @@ import time
 from distlock.backends.database import DatabaseBackend
 from distlock.backends.database.dialects.generic import Generic
 from distlock.backends.database.dialects.mysql import MySQL
-from distlock.lease import Claim, Owner
+from distlock.types.lease import Claim, Owner
 
 _serials = itertools.count(1)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.owners import is_kept
+from distlock.types.owners import is_kept
 from tests.database.speaking import eventually
 
 

@@ -10,9 +10,9 @@ from distlock.backends.database.dialects.generic import Generic
 from distlock.backends.database.dialects.mysql import MariaDB
 from distlock.backends.database.dialects.postgresql import PostgreSQL
 from distlock.backends.database.dialects.sqlite import SQLite
-from distlock.lease import State
 from distlock.models import DatabaseLock
-from distlock.owners import is_kept
+from distlock.types.lease import State
+from distlock.types.owners import is_kept
 from tests.database.speaking import claim, eventually, someone
 
 OWN = {"sqlite": SQLite, "mariadb": MariaDB, "postgresql": PostgreSQL}
@@ -122,7 +122,7 @@ def test_the_same_claim_twice_is_one_hold(backend, name):
     first, second = backend.try_acquire(wish), backend.try_acquire(wish)
     assert second.token > first.token
     assert backend.verify(second)
-    backend.withdraw(wish)
+    backend.cancel(wish)
     assert backend.inspect(name).state is State.FREE
 
 
@@ -134,7 +134,7 @@ def test_a_claim_that_the_server_carried_out_once_more_can_be_left(backend, name
     assert backend.verify(lease)
     assert backend.renew([lease]) == {lease.nonce: True}
     if leave == "keep":
-        assert backend.keep(lease, 30)
+        assert backend.reserve_for(lease, 30)
         assert is_kept(backend.inspect(name).owner)
     else:
         assert backend.release(lease)
@@ -224,15 +224,15 @@ def test_two_dialects_exclude_each_other(make, kind, dialect, name, database):
 
 def test_a_lock_that_is_kept_is_nobodys_until_its_time_is_over(backend, name):
     lease = backend.try_acquire(claim(name, someone()))
-    assert backend.keep(lease, 20)
+    assert backend.reserve_for(lease, 20)
     assert backend.try_acquire(claim(name, lease.owner)) is None
     assert backend.renew([lease]) == {lease.nonce: False}
     assert not backend.release(lease)
-    backend.withdraw(lease.claim)
+    backend.cancel(lease.claim)
     kept = backend.inspect(name)
     assert (kept.state, kept.token, str(kept.owner)) == (State.HELD, lease.token, str(lease.owner))
     assert kept.remaining <= 20.01
-    assert backend.keep(lease, 0.1)
+    assert backend.reserve_for(lease, 0.1)
     eventually(lambda: backend.inspect(name).state is State.FREE)
     assert backend.try_acquire(claim(name, lease.owner)).token > lease.token
 
@@ -240,7 +240,7 @@ def test_a_lock_that_is_kept_is_nobodys_until_its_time_is_over(backend, name):
 def test_a_lease_that_is_gone_is_not_kept(backend, name):
     lease = backend.try_acquire(claim(name))
     backend.force_release(name, lease.token)
-    assert backend.keep(lease, 30) is False
+    assert backend.reserve_for(lease, 30) is False
     successor = backend.try_acquire(claim(name))
-    assert backend.keep(lease, 30) is False
+    assert backend.reserve_for(lease, 30) is False
     assert backend.verify(successor)

@@ -53,15 +53,15 @@ def fight(database, dialect, name, folder):
             inside(folder, lease.token)
             turns += backend.release(lease)
         except LockUnavailable:
-            withdraw(backend, wish)
+            cancel(backend, wish)
     say("turns", turns)
     backend.close()
 
 
-def withdraw(backend, wish):
+def cancel(backend, wish):
     while True:
         try:
-            return backend.withdraw(wish)
+            return backend.cancel(wish)
         except LockUnavailable:
             time.sleep(0.01)
 

@@ -6,7 +6,7 @@ import pytest
 from django.db import connections
 
 from distlock import Lock, locks
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.children import hear, say
 from tests.contract.watch import eventually
 from tests.databases import ALIASES

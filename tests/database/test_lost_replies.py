@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.database.conftest import SERVERS
 from tests.database.speaking import claim
 
@@ -97,7 +97,7 @@ def test_a_claim_withdrawn_unheard_is_withdrawn(backend, proxy, name):
     wish = claim(name)
     backend.try_acquire(wish)
     lost = proxy.lose_reply(to=b"UPDATE database_lock")
-    backend.withdraw(wish)
+    backend.cancel(wish)
     assert lost.is_set()
     assert backend.inspect(name).state is State.FREE
 
@@ -105,6 +105,6 @@ def test_a_claim_withdrawn_unheard_is_withdrawn(backend, proxy, name):
 def test_a_lock_that_was_kept_unheard_is_no_loss(backend, proxy, name):
     lease = backend.try_acquire(claim(name))
     lost = proxy.lose_reply(to=b"UPDATE database_lock")
-    assert backend.keep(lease, 30) is True
+    assert backend.reserve_for(lease, 30) is True
     assert lost.is_set()
     assert backend.try_acquire(claim(name, lease.owner)) is None

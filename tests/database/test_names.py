@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.database.speaking import claim, someone
 
 DISTINCT = [
@@ -70,7 +70,7 @@ def test_the_longest_name_in_any_script(backend, letter):
 
 
 def test_long_names_of_hosts_and_threads_are_cut(backend, name):
-    from distlock.lease import Owner
+    from distlock.types.lease import Owner
 
     lease = backend.try_acquire(claim(name, Owner("@" + "o" * 200, "h" * 300, 2**40, "t" * 300)))
     owner = backend.inspect(name).owner
@@ -80,7 +80,7 @@ def test_long_names_of_hosts_and_threads_are_cut(backend, name):
 
 
 def test_nobody_checks_what_threads_are_called(backend, name):
-    from distlock.lease import Owner
+    from distlock.types.lease import Owner
 
     lease = backend.try_acquire(claim(name, Owner("key", "höst\x00", 1, "a\nb\ud800 🔒'%s\\")))
     owner = backend.inspect(name).owner

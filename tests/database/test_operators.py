@@ -64,7 +64,7 @@ def test_a_held_lock_in_a_locked_table_is_held(backend, database, name):
         assert backend.verify(lease)
         with pytest.raises(LockUnavailable) as raised:
             backend.release(lease)
-        assert raised.value.sent is False
+        assert raised.value.maybe_applied is False
     assert backend.release(lease)
 
 

@@ -9,7 +9,7 @@ from distlock.backends.database import pool
 from distlock.backends.database.pool import SHORTEST_LIMIT
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.database.conftest import SERVERS
 from tests.database.speaking import claim, eventually
 
@@ -27,7 +27,7 @@ def asking(backend, name):
         "take": lambda **limit: backend.try_acquire(claim(name), **limit),
         "renew": lambda **limit: backend.renew([lease], **limit),
         "release": lambda **limit: backend.release(lease, **limit),
-        "withdraw": lambda **limit: backend.withdraw(lease.claim, **limit),
+        "cancel": lambda **limit: backend.cancel(lease.claim, **limit),
         "verify": lambda **limit: backend.verify(lease, **limit),
         "inspect": lambda **limit: backend.inspect(name, **limit),
         "list": lambda **limit: list(backend.list(**limit)),
@@ -50,7 +50,7 @@ def test_what_never_reached_the_server_was_not_sent(backend, asking, kind, serve
     backend.close()
     with pytest.raises(LockUnavailable) as raised:
         asking["take"]()
-    assert raised.value.sent is False
+    assert raised.value.maybe_applied is False
 
 
 def test_after_a_restart_everything_goes_on(backend, kind, server, name):
@@ -103,7 +103,7 @@ def test_a_server_that_hangs_while_one_connects(backend, kind, server, name):
     server(kind).pause()
     with pytest.raises(LockUnavailable, match="cannot connect") as raised:
         backend.try_acquire(claim(name), clock() + 0.5)
-    assert raised.value.sent is False
+    assert raised.value.maybe_applied is False
 
 
 def test_without_a_deadline_the_option_limits_the_wait(make, kind, server, name):
@@ -147,10 +147,10 @@ def test_a_take_that_a_hanging_server_carries_out_later_can_be_withdrawn(
         backend.try_acquire(
             wish, clock() + 2
         )  # with less time it looks first, and asks for no more
-    assert raised.value.sent is True
+    assert raised.value.maybe_applied is True
     server(kind).resume()
     eventually(lambda: backend.inspect(name).state is State.HELD)
-    backend.withdraw(wish)
+    backend.cancel(wish)
     assert eventually(lambda: backend.try_acquire(claim(name)))
 
 

@@ -5,21 +5,21 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from distlock.lease import State
-from distlock.listing import Order, Selection, Standing, page_of, standing_of
 from distlock.models import DatabaseLock
+from distlock.types.lease import State
+from distlock.types.query import DisplayStatus, LockQuery, Order, page_of, status_of
 from tests.database.counting import statements
 from tests.database.speaking import claim, eventually
 
 SELECTIONS = [
-    Selection(),
-    Selection(size=3),
-    Selection(size=3, backwards=True),
-    Selection(order=Order.AGE, size=4),
-    Selection(search="LOCK:1"),
-    Selection(standings=frozenset({Standing.HELD, Standing.EXPIRED})),
-    Selection(host="host", held_for=0.001),
-    Selection(host="elsewhere"),
+    LockQuery(),
+    LockQuery(size=3),
+    LockQuery(size=3, backwards=True),
+    LockQuery(order=Order.AGE, size=4),
+    LockQuery(search="LOCK:1"),
+    LockQuery(statuses=frozenset({DisplayStatus.HELD, DisplayStatus.EXPIRED})),
+    LockQuery(host="host", held_for=0.001),
+    LockQuery(host="elsewhere"),
 ]
 
 
@@ -29,8 +29,8 @@ def test_it_is_as_if_all_rows_had_been_read(backend):
         assert backend.try_acquire(claim(f"lock:{number}"))
     assert backend.try_acquire(claim("short", duration=0.01))
     eventually(lambda: backend.inspect("short").state is State.EXPIRED)
-    for selection in SELECTIONS:
-        page, measure = backend.page(selection), page_of(backend.list(), selection)
+    for query in SELECTIONS:
+        page, measure = backend.page(query), page_of(backend.list(), query)
         assert [info.name for info in page.locks] == [info.name for info in measure.locks]
         assert (page.more, page.found, page.hosts) == (measure.more, measure.found, measure.hosts)
 
@@ -39,30 +39,30 @@ def test_it_takes_two_statements_however_many_rows_there_are(make):
     backend = make()
     for number in range(30):
         backend.try_acquire(claim(f"lock:{number}"))
-    for selection in SELECTIONS:
+    for query in SELECTIONS:
         with statements() as asked:
-            backend.page(selection)
+            backend.page(query)
         assert 0 < len(asked) <= 2
 
 
 @pytest.mark.parametrize("dialect", [None, "generic"])
 @pytest.mark.parametrize(
-    ("renews", "lease", "remaining", "standing"),
+    ("renews", "lease", "remaining", "status"),
     [
-        (True, 600, 250, Standing.HELD),
-        (True, 600, 150, Standing.EXPIRING),  # more than one renewal was missed
-        (False, 3600, 90, Standing.HELD),
-        (False, 3600, 40, Standing.EXPIRING),
-        (False, 90, 25, Standing.EXPIRING),
+        (True, 600, 250, DisplayStatus.HELD),
+        (True, 600, 150, DisplayStatus.EXPIRING),  # more than one renewal was missed
+        (False, 3600, 90, DisplayStatus.HELD),
+        (False, 3600, 40, DisplayStatus.EXPIRING),
+        (False, 90, 25, DisplayStatus.EXPIRING),
     ],
 )
-def test_a_lease_ends_soon_by_its_own_length(backend, database, renews, lease, remaining, standing):
+def test_a_lease_ends_soon_by_its_own_length(backend, database, renews, lease, remaining, status):
     assert backend.try_acquire(claim("a", duration=lease, renews=renews))
     ends = timezone.now() + timedelta(seconds=remaining)
     DatabaseLock.objects.using(database).update(expires_at=ends)
     (info,) = backend.list()
-    assert standing_of(info) is standing
-    for asked in (Standing.HELD, Standing.EXPIRING):
-        page = backend.page(Selection(standings=frozenset({asked})))
-        assert page.found == (asked is standing)
-        assert page.counts.expiring == (standing is Standing.EXPIRING)
+    assert status_of(info) is status
+    for asked in (DisplayStatus.HELD, DisplayStatus.EXPIRING):
+        page = backend.page(LockQuery(statuses=frozenset({asked})))
+        assert page.found == (asked is status)
+        assert page.counts.expiring == (status is DisplayStatus.EXPIRING)

@@ -92,7 +92,7 @@ def test_a_locked_row_does_not_keep_the_others_from_being_renewed(
 def test_what_was_renewed_before_the_database_went_away_is_told(
     make, kind, proxied, sql, name, monkeypatch
 ):
-    """The keeper must not take for unknown what has been answered."""
+    """The renewer must not take for unknown what has been answered."""
     proxy = proxied(kind)
     backend = make()
     leases = grant_many(sql, kind, name, someone(), 1200)
@@ -100,7 +100,7 @@ def test_what_was_renewed_before_the_database_went_away_is_told(
     renew = renewing._renew
 
     def renew_and_break(access, leases, deadline):
-        if access is not backend._access:  # a keeper's
+        if access is not backend._access:  # a renewer's
             return renew(access, leases, deadline)
         if len(batches) == 2:
             proxy.refuse()

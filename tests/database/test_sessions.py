@@ -78,7 +78,7 @@ def test_who_finds_no_free_session_in_time_is_told_so(make, kind):
         pytest.raises(LockUnavailable, match="session") as caught,
     ):
         backend.try_acquire(claim("busy"), clock() + 0.1)
-    assert caught.value.sent is False
+    assert caught.value.maybe_applied is False
 
 
 def test_a_session_that_was_interrupted_is_given_up(backend):

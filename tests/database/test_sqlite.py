@@ -11,9 +11,9 @@ from django.db import connections, transaction
 from distlock import Lock, LockLost, locks
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable, NotSupported
-from distlock.lease import State
 from distlock.models import DatabaseLock
-from distlock.owners import is_kept
+from distlock.types.lease import State
+from distlock.types.owners import is_kept
 from tests.database.speaking import claim, eventually
 from tests.databases import ALIASES
 
@@ -46,7 +46,7 @@ def test_a_lock_is_taken_in_the_callers_transaction(backend, database, name, row
         assert backend.try_acquire(claim(name)) is None
         assert backend.verify(lease)
         assert backend.inspect(name).state is State.HELD
-    assert backend.vouches(lease)
+    assert not backend.known_lost(lease)
     assert backend.verify(lease)
     assert backend.renew([lease]) == {lease.nonce: True}
     assert backend.release(lease)
@@ -55,9 +55,9 @@ def test_a_lock_is_taken_in_the_callers_transaction(backend, database, name, row
 def test_a_rollback_undoes_the_lock_and_that_is_known_without_asking(backend, database, name, rows):
     with pytest.raises(Undone), transaction.atomic(using=database):
         lease = backend.try_acquire(claim(name))
-        assert backend.vouches(lease)
+        assert not backend.known_lost(lease)
         raise Undone
-    assert not backend.vouches(lease)
+    assert backend.known_lost(lease)
     assert not backend.verify(lease)
     assert backend.try_acquire(claim(name))
 
@@ -68,18 +68,18 @@ def test_a_rollback_to_a_savepoint_undoes_the_lock(backend, database, name):
             inner = backend.try_acquire(claim(f"{name}:inner"))
             raise Undone
         outer = backend.try_acquire(claim(f"{name}:outer"))
-        assert not backend.vouches(inner)
-        assert backend.vouches(outer)
-    assert backend.vouches(outer)
+        assert backend.known_lost(inner)
+        assert not backend.known_lost(outer)
+    assert not backend.known_lost(outer)
     assert backend.verify(outer)
 
 
 def test_while_callbacks_run_after_the_commit_the_lock_is_held(backend, database, name):
     seen = []
     with transaction.atomic(using=database):
-        transaction.on_commit(lambda: seen.append(backend.vouches(lease)), using=database)
+        transaction.on_commit(lambda: seen.append(not backend.known_lost(lease)), using=database)
         lease = backend.try_acquire(claim(name))
-        transaction.on_commit(lambda: seen.append(backend.vouches(lease)), using=database)
+        transaction.on_commit(lambda: seen.append(not backend.known_lost(lease)), using=database)
     assert seen == [True, True]
 
 
@@ -88,7 +88,7 @@ def test_a_connection_that_is_closed_halfway_undoes_the_lock(backend, kind, data
         lease = backend.try_acquire(claim(name))
         if kind == "sqlite":
             connections[database].close()
-            assert not backend.vouches(lease)
+            assert backend.known_lost(lease)
 
 
 def test_a_lock_freed_in_a_transaction_is_free_after_its_commit(backend, database, name):
@@ -123,7 +123,7 @@ def test_a_lock_taken_and_freed_in_one_transaction_leaves_a_free_row(backend, da
     with transaction.atomic(using=database):
         lease = backend.try_acquire(claim(name))
         assert backend.release(lease) is True
-    assert backend.vouches(lease)
+    assert not backend.known_lost(lease)
     assert backend.inspect(name).state is State.FREE
 
 
@@ -156,7 +156,7 @@ def test_a_transaction_begun_by_hand_is_refused(backend, database, name):
     finally:
         connection.rollback()
         connection.set_autocommit(True)
-    backend.withdraw(lease.claim)
+    backend.cancel(lease.claim)
 
 
 def test_other_threads_may_free_what_is_held_in_the_open_transaction(backend, database, name):
@@ -224,7 +224,7 @@ def test_a_writer_that_does_not_end_is_no_holder(make, database, name):
         ):
             with pytest.raises(LockUnavailable, match="locked") as raised:
                 ask()
-            assert raised.value.sent is False
+            assert raised.value.maybe_applied is False
         assert backend.verify(lease)  # readers need not wait
     finally:
         writer.execute("ROLLBACK")
@@ -337,7 +337,7 @@ def test_a_lock_that_was_kept_in_a_transaction_stays_so_after_a_rollback(backend
     lease = backend.try_acquire(claim(name))
     with pytest.raises(Undone), transaction.atomic(using=database):
         DatabaseLock.objects.using(database).filter(lock="anything").delete()
-        assert backend.keep(lease, 30)
+        assert backend.reserve_for(lease, 30)
         raise Undone
     eventually(lambda: is_kept(backend.inspect(name).owner))
     assert backend.inspect(name).remaining <= 30.1

@@ -10,7 +10,7 @@ from django.db import connections
 
 from distlock import Lock, LockError, LockUnavailable, locks
 from distlock.clock import clock
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.children import hear, say
 from tests.contract.watch import eventually, passed
 from tests.databases import ALIASES, migrate, publish

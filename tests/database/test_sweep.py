@@ -7,8 +7,8 @@ import pytest
 from django.db import connections, transaction
 
 from distlock import LockUnavailable
-from distlock.lease import State
 from distlock.models import DatabaseLock
+from distlock.types.lease import State
 from tests.database.conftest import SERVERS
 from tests.database.counting import statements
 from tests.database.speaking import claim, eventually, someone

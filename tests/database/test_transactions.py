@@ -7,7 +7,7 @@ from django.contrib.auth.models import Group
 from django.db import connections, transaction
 
 from distlock import Lock, LockError, LockLost, NotSupported, locks
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.database.conftest import KINDS, SERVERS
 from tests.database.speaking import claim, eventually
 from tests.databases import ALIASES

@@ -12,7 +12,7 @@ from distlock.backends.database.turnstile import Turnstile
 from distlock.clock import clock
 from tests.children import say
 from tests.contract.actors import PATIENCE
-from tests.withstand.checker import Log
+from tests.faults.checker import Log
 
 PROCESSES = 4
 #: of each process, at the least

@@ -7,8 +7,8 @@ from django.db import connections
 
 from distlock import locks
 from tests.databases import migrate
+from tests.faults.checker import Log
 from tests.servers.galera import Galera
-from tests.withstand.checker import Log
 
 #: the aliases of the nodes, in ``DATABASES`` and in ``DISTLOCK``
 NODES = ["node1", "node2", "node3"]

@@ -6,9 +6,9 @@ import pytest
 
 from distlock import Lock, LockTimeout
 from tests.contract.actors import PATIENCE
+from tests.faults.checker import check
 from tests.galera.conftest import NODES, running
 from tests.galera.turns import all_take_part, crowd, outcomes
-from tests.withstand.checker import check
 
 SECONDS = 15
 

@@ -7,9 +7,9 @@ import pytest
 from distlock import Lock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+from tests.faults.checker import check
 from tests.galera.conftest import NODES
 from tests.galera.turns import all_take_part, crowd, outcomes
-from tests.withstand.checker import check
 
 #: how long, in seconds, processes take turns
 SECONDS = 15

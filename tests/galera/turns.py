@@ -9,8 +9,8 @@ from distlock import Lock, LockError
 from tests.children import hear, say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+from tests.faults.checker import Log
 from tests.galera.conftest import NODES
-from tests.withstand.checker import Log
 
 #: processes at each node
 EACH = 2

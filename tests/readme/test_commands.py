@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from distlock.commands.exits import MEANINGS
+from distlock.commands.exit_codes import MEANINGS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

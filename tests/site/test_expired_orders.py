@@ -11,7 +11,7 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from distlock import Lock, locks
-from distlock.commands.exits import BUSY
+from distlock.commands.exit_codes import BUSY
 from locksite.shop import sales
 from locksite.shop.models import Event, Order
 

@@ -8,7 +8,7 @@ from django.test import override_settings
 
 from distlock import locks
 from distlock.backends.local import LocalBackend
-from distlock.handler import BackendHandler
+from distlock.conf import BackendHandler
 
 LOCAL = "distlock.backends.local.LocalBackend"
 

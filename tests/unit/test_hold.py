@@ -5,8 +5,8 @@ import pytest
 from distlock import LockLost
 from distlock.backends.local import LocalBackend
 from distlock.clock import clock
-from distlock.hold import Hold
-from distlock.lease import Claim, Owner
+from distlock.core.held import HeldLease
+from distlock.types.lease import Claim, Owner
 
 ANNA = Owner("nonce/1", "web1", 100, "MainThread")
 
@@ -14,12 +14,12 @@ ANNA = Owner("nonce/1", "web1", 100, "MainThread")
 class Forgetful(LocalBackend):
     """Knows that what it granted was rolled back."""
 
-    def vouches(self, lease):
-        return False
+    def known_lost(self, lease):
+        return "the transaction it was taken in was rolled back"
 
 
 def hold(backend_class=LocalBackend, *, ends_in=30.0, duration=30.0, renews=True, **params):
-    return Hold(
+    return HeldLease(
         backend_class("default", params),
         Claim("stock", ANNA, duration).granted(7, sent_at=clock() + ends_in - duration),
         alive=lambda: True,
@@ -39,7 +39,7 @@ def test_a_hold_is_lost_the_moment_its_deadline_has_passed():
     assert hold(ends_in=-0.001).why_lost() is not None
 
 
-def test_a_hold_that_its_backend_does_not_vouch_for_is_lost():
+def test_a_hold_that_its_backend_knows_to_be_lost_is_lost():
     assert hold(Forgetful).why_lost() is not None
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from distlock.clock import clock, left
-from distlock.lease import Claim, Lease, Owner
+from distlock.types.lease import Claim, Lease, Owner
 
 ANNA = Owner("nonce/1", "web1", 100, "MainThread")
 

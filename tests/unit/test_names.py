@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock.names import (
+from distlock.types.names import (
     MAX_DESCRIPTION,
     MAX_NAME,
     MAX_OWNER,

@@ -7,8 +7,8 @@ from django.db import models
 from distlock import Lock, LockLost, LockTimeout, locks
 from distlock.celery import LockedResult, LockedTask, locked_task
 from distlock.fencing import FencedModel, FencedQuerySet
-from distlock.lease import Lease, LockInfo, State, Swept
 from distlock.signals import lock_lost
+from distlock.types.lease import Lease, LockInfo, State, SweepResult
 from locksite.shop.models import Event
 
 
@@ -79,7 +79,7 @@ def failures() -> None:
 
 def backends() -> None:
     backend = locks["default"]
-    assert_type(backend.sweep(), Swept)
+    assert_type(backend.sweep(), SweepResult)
     assert_type(backend.force_release("a", 7), Lease | None)
     for info in backend.list("invoice:"):
         assert_type(info, LockInfo)

@@ -11,8 +11,8 @@ from distlock import Lock, LockUnavailable, locks
 from distlock.backends.database.waiting.lookout import Lookout
 from distlock.backends.database.waiting.room import Room
 from distlock.backends.database.waiting.waiter import Waiter
-from distlock.holdings import holdings
-from distlock.lease import State
+from distlock.core.manager import manager
+from distlock.types.lease import State
 from distlock.watchdog import watchdog
 from tests.children import say
 from tests.contract.actors import PATIENCE
@@ -215,7 +215,7 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
     late.cancel()
     with pytest.raises(asyncio.CancelledError):
         waiting.result(PATIENCE)
-    eventually(lambda: not holdings._withdrawals._pending)
+    eventually(lambda: not manager._cleanup._pending)
     lookout, waiter = next(call for call in told if call[1].claim.name == name)
     engine.reaches_waiting(1)
     held.release()
@@ -283,5 +283,5 @@ def test_a_session_that_was_given_up_takes_no_lock_for_nobody(actor, engine, kin
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             waiting.result(PATIENCE)
-        eventually(lambda: not holdings._withdrawals._pending)
+        eventually(lambda: not manager._cleanup._pending)
     assert actor("thread").lock(name).acquire(timeout=PATIENCE / 2)

@@ -7,8 +7,8 @@ import pytest
 
 from distlock import Lock, locks
 from distlock.backends.database.waiting import sign
-from distlock.lease import Claim, Owner, State, Waiting
-from distlock.listing import Selection
+from distlock.types.lease import Claim, Owner, State, Waiting
+from distlock.types.query import LockQuery
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.waiting.engine import unhurried
@@ -72,7 +72,7 @@ def test_a_list_shows_them_for_many_locks(actor, using, name):
     eventually(lambda: seen() == [[first.pid], [], [second.pid]])
 
     def on_page():
-        page = locks[using].page(Selection(search=name))
+        page = locks[using].page(LockQuery(search=name))
         return [len(info.waiters) for info in page.locks], page.counts.waiting
 
     eventually(lambda: on_page() == ([1, 0, 1], 2))
@@ -108,7 +108,7 @@ def wait_as(thread_name, using, name):
 def test_who_looks_now_and_then_is_not_claimed_to_be_known(actor, using, name, options):
     held = actor("thread").take(name)
     actor().lock(name).start("acquire")
-    assert locks[using].supports_waiters is False
+    assert locks[using].capabilities.waiters is False
     assert held.info().waiters is None
 
 

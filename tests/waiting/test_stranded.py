@@ -10,7 +10,7 @@ from distlock import Lock, locks
 from distlock.backends.database.waiting.proof import Proof
 from distlock.backends.database.waiting.waiter import Waiter
 from distlock.clock import clock
-from distlock.lease import Claim, Owner
+from distlock.types.lease import Claim, Owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.waiting.engine import GRACE, unhurried

@@ -10,7 +10,7 @@ from distlock import Lock, LockError, LockLost, locks
 from tests.children import hear, say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
-from tests.withstand.checker import Log, check
+from tests.faults.checker import Log, check
 
 pytestmark = pytest.mark.parametrize("servers", [pytest.param(3, id="three")], indirect=True)
 

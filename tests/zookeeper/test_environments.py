@@ -10,8 +10,8 @@ from kazoo.security import make_digest_acl
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.zookeeper import ZooKeeperBackend
 from distlock.clock import clock
-from distlock.lease import Claim
-from distlock.owners import current_owner
+from distlock.types.lease import Claim
+from distlock.types.owners import current_owner
 from tests.children import hear, say
 from tests.contract.watch import eventually
 from tests.servers.debian import jar

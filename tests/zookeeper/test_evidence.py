@@ -7,8 +7,8 @@ import pytest
 from distlock import Lock, locks
 from distlock.backends.zookeeper.evidence import Evidence
 from distlock.clock import clock
-from distlock.lease import Claim
-from distlock.owners import current_owner
+from distlock.types.lease import Claim
+from distlock.types.owners import current_owner
 from tests.servers.proxy import Proxy
 from tests.zookeeper.conftest import CLIENTS, SESSION
 

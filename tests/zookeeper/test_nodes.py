@@ -11,7 +11,7 @@ import pytest
 
 from distlock import Lock, LockTimeout, LockUnavailable, locks
 from distlock.backends.zookeeper.requests import GetChildren
-from distlock.lease import State
+from distlock.types.lease import State
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed, waits
 from tests.servers.zookeeper import ZooKeeper

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from distlock import Lock, locks
-from distlock.lease import Swept
+from distlock.types.lease import SweepResult
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.zookeeper.tree import watches
@@ -41,7 +41,7 @@ def test_nothing_is_left_of_many_locks(using, backend, zookeeper, tree, names):
     assert 0 < removed <= names
     assert tree.parents() == []
     assert watches(zookeeper) == []
-    assert backend.sweep() == Swept()
+    assert backend.sweep() == SweepResult()
 
 
 def test_a_sweep_leaves_what_is_held_or_waited_for(using, backend, tree, actor, name):
@@ -51,7 +51,7 @@ def test_a_sweep_leaves_what_is_held_or_waited_for(using, backend, tree, actor, 
         waiting = actor("thread", "other").lock(name).start("acquire")
         eventually(lambda: len(tree.line(name)) == 2)
         eventually(lambda: tree.line(f"{name}:free") == [])
-        assert backend.sweep() == Swept(removed=1)
+        assert backend.sweep() == SweepResult(removed=1)
         assert tree.parents() == [name]
         lock.verify()
     assert waiting.result(PATIENCE) is True
@@ -83,5 +83,5 @@ def test_sweepers_may_meet_and_locks_be_taken_meanwhile(using, backend, tree, ac
 
 
 def test_there_is_nothing_to_sweep_where_nothing_ever_was(using, backend):
-    assert backend.sweep() == Swept()
+    assert backend.sweep() == SweepResult()
     assert list(backend.list()) == []

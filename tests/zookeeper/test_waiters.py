@@ -7,7 +7,7 @@ import os
 import pytest
 
 from distlock.backends.zookeeper import ZooKeeperBackend
-from distlock.lease import Claim, Owner
+from distlock.types.lease import Claim, Owner
 from tests.contract.actors import PATIENCE
 from tests.zookeeper.tree import packets, session_of, watches
 

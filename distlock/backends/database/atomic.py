@@ -15,7 +15,7 @@ from distlock.backends.database.dialects.base import Dialect
 from distlock.backends.database.errors import Conflict, StatementFailed, failure, unavailable
 from distlock.backends.durable import check_durable, durable
 from distlock.exceptions import LockLost, NotSupported
-from distlock.lease import Lease
+from distlock.types.lease import Lease
 
 #: How often a transaction is begun anew when its first statement met a renewal of the lease.
 _ATTEMPTS = 5

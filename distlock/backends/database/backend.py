@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 from django.core.checks import CheckMessage
 from django.db import connections
 
-from distlock.backends.base import BaseBackend
+from distlock.backends.base import BaseBackend, Capabilities
+from distlock.backends.cleanup import leave_with_retry
 from distlock.backends.database import errors
 from distlock.backends.database.access import Access
 from distlock.backends.database.atomic import Transactions
@@ -29,12 +30,14 @@ from distlock.backends.database.sweeping import sweep
 from distlock.backends.database.viewing import View
 from distlock.backends.database.waiting.engines import native_for, vendor_of
 from distlock.backends.database.waiting.room import Room
-from distlock.backends.insisting import insist
 from distlock.clock import clock, left
 from distlock.exceptions import NotSupported
-from distlock.lease import Claim, Lease, LockInfo, Swept
-from distlock.listing import Page, Selection
-from distlock.owners import gevent_patched
+from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
+from distlock.types.owners import gevent_patched
+from distlock.types.query import LockQuery, Page
+
+#: Why a lease is gone that was taken in a transaction of the caller.
+ROLLED_BACK = "the transaction it was taken in was rolled back"
 
 
 class DatabaseBackend(BaseBackend):
@@ -64,8 +67,6 @@ class DatabaseBackend(BaseBackend):
         "sessions": 4,
         "waiters": 8,
     }
-    supports_owner: ClassVar[bool] = True
-    supports_atomic: ClassVar[bool] = True
 
     #: how to speak on a Django connection that is open
     dialect_for = staticmethod(dialect_for)
@@ -93,7 +94,6 @@ class DatabaseBackend(BaseBackend):
         self._access = Access(self.pool, self._direct, self.dialect_for)
         self._transactions = Transactions(self._access, self.dialect_for)
         vendor = vendor_of(self.database)
-        self.may_be_late = vendor != "sqlite"
         native = native_for(vendor) if self.wait != "poll" else None
         self._room: Room | None = None
         if native:
@@ -102,7 +102,13 @@ class DatabaseBackend(BaseBackend):
         if vendor == "sqlite":  # whose processes are all on one machine
             self._line = Line(self.database, self.try_acquire, self.atry_acquire)
         self._view = View(self._access, self._room, alias)
-        self.supports_fairness = self.supports_waiters = self._room is not None
+        self.capabilities = Capabilities(
+            named_owners=True,
+            waiters=self._room is not None,
+            fair=self._room is not None,
+            atomic=True,
+            late_requests=vendor != "sqlite",
+        )
 
     # Taking and leaving
 
@@ -196,7 +202,7 @@ class DatabaseBackend(BaseBackend):
                 if answer := self._room.release(lease, (until - began) / 2):
                     return bool(answer.changed)
             except errors.StatementFailed as failed:
-                lost = failed.sent
+                lost = failed.maybe_applied
 
         def free(dialect: Dialect, ask: Ask) -> bool:
             nonlocal lost
@@ -206,50 +212,50 @@ class DatabaseBackend(BaseBackend):
                 if ask(freeing).changed:
                     return True
             except errors.StatementFailed as failed:
-                lost = lost or failed.sent
+                lost = lost or failed.maybe_applied
                 raise
             # If an answer was lost, it must have been yes: before its end nobody else can take a
             # lock. (Should it have been broken in this very moment, that goes unnoticed.)
             return lost and began < lease.deadline
 
         freed = self._access.do(free, until, lease.nonce)
-        self._left(lease.claim, lambda until: self.withdraw(lease.claim, until))
+        self._left(lease.claim, lambda until: self.cancel(lease.claim, until))
         return freed
 
-    def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
-        """See BaseBackend.keep()."""
+    def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+        """See BaseBackend.reserve_for()."""
         end = clock() + seconds
         try:
             kept = self._access.do(
-                lambda dialect, ask: bool(ask(dialect.keep(lease, seconds)).changed),
+                lambda dialect, ask: bool(ask(dialect.reserve(lease, seconds)).changed),
                 deadline,
                 lease.nonce,
             )
         finally:
             if self._room:  # who waits for the native lock has to look at the row from now on
                 self._room.forget(lease.nonce)
-        self._left(lease.claim, lambda until: self.keep(lease, left(end, seconds), until))
+        self._left(lease.claim, lambda until: self.reserve_for(lease, left(end, seconds), until))
         return kept
 
-    def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
-        """See BaseBackend.withdraw()."""
+    def cancel(self, claim: Claim, deadline: float | None = None) -> None:
+        """See BaseBackend.cancel()."""
         if self._room:
-            self._room.withdraw(claim)
+            self._room.cancel(claim)
         self._access.do(
             lambda dialect, ask: ask(dialect.free(claim.name, nonce=claim.nonce)),
             deadline,
             claim.nonce,
         )
-        self._left(claim, lambda until: self.withdraw(claim, until))
+        self._left(claim, lambda until: self.cancel(claim, until))
 
     def _left(self, claim: Claim, leave: Callable[[float], object]) -> None:
         if runner := self._direct.runner(claim.nonce):
-            self._direct.freed(runner.wrapper, claim.nonce, lambda: insist(claim, leave))
+            self._direct.freed(runner.wrapper, claim.nonce, lambda: leave_with_retry(claim, leave))
         else:
             self._direct.forget(claim.nonce)
 
-    def forget(self, lease: Lease) -> None:
-        """See BaseBackend.forget()."""
+    def discard_local(self, lease: Lease) -> None:
+        """See BaseBackend.discard_local()."""
         if self._room:
             self._room.forget(lease.nonce)
         self._direct.forget(lease.nonce)
@@ -276,9 +282,9 @@ class DatabaseBackend(BaseBackend):
 
         return self._access.do(is_held, deadline, lease.nonce)
 
-    def vouches(self, lease: Lease) -> bool:
-        """See BaseBackend.vouches()."""
-        return not self._direct.undone(lease.nonce)
+    def known_lost(self, lease: Lease) -> str | None:
+        """See BaseBackend.known_lost()."""
+        return ROLLED_BACK if self._direct.undone(lease.nonce) else None
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
@@ -298,10 +304,10 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.list()."""
         return self._view.list(prefix, deadline)
 
-    def page(self, selection: Selection, deadline: float | None = None) -> Page:
+    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
         """See BaseBackend.page()."""
-        found = self._view.page(selection, deadline)
-        return found or super().page(selection, deadline)
+        found = self._view.page(query, deadline)
+        return found or super().page(query, deadline)
 
     # Clearing
 
@@ -312,7 +318,7 @@ class DatabaseBackend(BaseBackend):
             self.listener.lease_lost(broken, "it was broken")
         return broken
 
-    def sweep(self) -> Swept:
+    def sweep(self) -> SweepResult:
         """See BaseBackend.sweep()."""
         return sweep(self._access, self.keeps_rows_for)
 
@@ -324,8 +330,8 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.atomic(). ``using`` can only be the database that has the lock."""
         return self._transactions.atomic(lease, using)
 
-    def prepare(self, deadline: float | None = None) -> bool:
-        """See BaseBackend.prepare(). What may be missing is the table."""
+    def ensure_schema(self, deadline: float | None = None) -> bool:
+        """See BaseBackend.ensure_schema(). What may be missing is the table."""
         # In a session of ours first: Django's would wait for a silent server without a limit.
         self._access.do(lambda dialect, ask: ask(Statement("SELECT 1")), deadline)
         return make_table(self.database, deadline)

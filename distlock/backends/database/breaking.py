@@ -6,7 +6,7 @@ from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.looking import owner
 from distlock.clock import clock
-from distlock.lease import Claim, Lease
+from distlock.types.lease import Claim, Lease
 
 
 def break_hold(access: Access, name: str, token: int, deadline: float | None) -> Lease | None:

@@ -22,13 +22,13 @@ class StatementFailed(Exception):
     """
 
     usable = False
-    sent = True
+    maybe_applied = True
 
 
 class NoSession(StatementFailed):
     """No session could be opened, so nothing was sent."""
 
-    sent = False
+    maybe_applied = False
 
 
 class Gone(StatementFailed):
@@ -43,14 +43,14 @@ class RowLocked(StatementFailed):
     """A transaction of someone else kept a row, or the table, for as long as ROW_WAIT."""
 
     usable = True
-    sent = False
+    maybe_applied = False
 
 
 class FileLocked(StatementFailed):
     """SQLite: another connection was writing for as long as the statement could wait."""
 
     usable = True
-    sent = False
+    maybe_applied = False
 
 
 class TableLocked(FileLocked):
@@ -61,14 +61,14 @@ class Conflict(StatementFailed):
     """The engine chose this statement to end a deadlock, or saw a concurrent write; try again."""
 
     usable = True
-    sent = False
+    maybe_applied = False
 
 
 class Duplicate(StatementFailed):
     """There was such a row already."""
 
     usable = True
-    sent = False
+    maybe_applied = False
 
 
 class Cancelled(StatementFailed):
@@ -87,7 +87,7 @@ class NotReplicated(Cancelled):
 class NoTable(StatementFailed):
     """The table of the locks has not been made yet."""
 
-    sent = False
+    maybe_applied = False
 
 
 _LOCKED = "a transaction of someone else keeps the row of the lock, or the whole table, locked"
@@ -195,6 +195,6 @@ def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
         if cause is not None and why not in message:
             message += f": {why}"
     error = LockUnavailable(message)
-    error.sent = failed.sent
+    error.maybe_applied = failed.maybe_applied
     error.__cause__ = cause
     return error

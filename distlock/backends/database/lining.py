@@ -16,8 +16,8 @@ from django.db import connections
 
 from distlock.backends.database.turnstile import Turnstile, path_of
 from distlock.clock import clock, left
-from distlock.lease import Claim, Lease
-from distlock.owners import is_named
+from distlock.types.lease import Claim, Lease
+from distlock.types.owners import is_named
 
 #: Whoever is in the turnstile looks so often that it adds no more than this part to its wait.
 _EAGERNESS = 0.02

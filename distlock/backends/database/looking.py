@@ -7,8 +7,8 @@ from datetime import timedelta
 
 from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import Ask, Dialect, Row
-from distlock.lease import LockInfo, Owner, State
-from distlock.owners import is_kept
+from distlock.types.lease import LockInfo, Owner, State
+from distlock.types.owners import is_kept
 
 #: Rows that are read at once.
 _PAGE = 1000

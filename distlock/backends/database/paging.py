@@ -11,20 +11,20 @@ from distlock.backends.database.dialects.postgresql import PostgreSQL
 from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.looking import info
 from distlock.backends.database.statements import Statement
-from distlock.listing import (
+from distlock.types.owners import KEPT
+from distlock.types.query import (
     SOON_PART,
     SOON_SECONDS,
     Counts,
+    Cursor,
+    DisplayStatus,
+    LockQuery,
     Order,
     Page,
-    Place,
-    Selection,
-    Standing,
 )
-from distlock.owners import KEPT
 
 
-def page(access: Access, using: str, selection: Selection, deadline: float | None) -> Page | None:
+def page(access: Access, using: str, query: LockQuery, deadline: float | None) -> Page | None:
     """Return a page, in two statements; None where the dialect cannot be added to.
 
     Both read the table once at the most: 100,000 rows take MariaDB a tenth of a second each.
@@ -33,10 +33,10 @@ def page(access: Access, using: str, selection: Selection, deadline: float | Non
     def read(dialect: Dialect, ask: Ask) -> Page | None:
         if not isinstance(dialect, TextDialect):
             return None
-        words = _Words(dialect, selection)
+        words = _Words(dialect, query)
         rows = dialect.rows(ask(words.page()))
-        more = len(rows) > selection.size
-        infos = [info(row, using) for row in rows[: selection.size]]
+        more = len(rows) > query.size
+        infos = [info(row, using) for row in rows[: query.size]]
         hosts: dict[str, int] = {}
         expired = expiring = found = 0
         for host, *numbers in ask(words.overview()).rows:
@@ -46,7 +46,7 @@ def page(access: Access, using: str, selection: Selection, deadline: float | Non
                 for total, number in zip((expired, expiring, found), counted, strict=True)
             )
         return Page(
-            tuple(infos[::-1] if selection.backwards else infos),
+            tuple(infos[::-1] if query.backwards else infos),
             more,
             found,
             Counts(sum(hosts.values()) - expired, expiring, expired),
@@ -57,22 +57,22 @@ def page(access: Access, using: str, selection: Selection, deadline: float | Non
 
 
 class _Words:
-    """A selection in the words of a dialect."""
+    """A query in the words of a dialect."""
 
-    def __init__(self, dialect: TextDialect, selection: Selection) -> None:
+    def __init__(self, dialect: TextDialect, query: LockQuery) -> None:
         self._dialect = dialect
-        self._selection = selection
+        self._selection = query
         self._position = "strpos" if isinstance(dialect, PostgreSQL) else "INSTR"
         self._params: dict[str, Any] = {
-            "search": selection.search,
-            "host": selection.host,
-            "held_for": dialect.duration(selection.held_for),
+            "search": query.search,
+            "host": query.host,
+            "held_for": dialect.duration(query.held_for),
         }
         self._expired = f"expires_at <= {dialect.NOW}"
         # What was kept for a time is free when that is over, though nobody has swept it yet.
         kept = f"owner LIKE '{KEPT}%%'"
         self._in_use = f"owner <> '' AND NOT ({kept} AND {self._expired})"
-        # See listing.standing_of().
+        # See listing.status_of().
         by_part = f"renews OR lease <= {SOON_SECONDS / SOON_PART}"
         soon = f"CASE WHEN {by_part} THEN lease * {SOON_PART} ELSE {SOON_SECONDS} END"
         later = dialect.LATER.format(dialect.SECONDS.format(f"({soon})"))
@@ -81,17 +81,17 @@ class _Words:
 
     def page(self) -> Statement:
         """Ask for the rows from the place on, and one more."""
-        selection = self._selection
-        order = ["acquired_at"] if selection.order is Order.AGE else []
-        descending = " DESC" if selection.backwards else ""
+        query = self._selection
+        order = ["acquired_at"] if query.order is Order.AGE else []
+        descending = " DESC" if query.backwards else ""
         by = ", ".join(f"{column}{descending}" for column in [*order, self._dialect.LOCK])
         where = f"{self._in_use} AND {self._wanted}"
         params = self._params
-        if selection.start is not None:
-            where += f" AND {self._beyond(selection.start)}"
-            params = {**params, **self._place(selection.start)}
+        if query.start is not None:
+            where += f" AND {self._beyond(query.start)}"
+            params = {**params, **self._place(query.start)}
         return Statement(
-            f"{self._dialect._select} WHERE {where} ORDER BY {by} LIMIT {selection.size + 1}",
+            f"{self._dialect._select} WHERE {where} ORDER BY {by} LIMIT {query.size + 1}",
             params,
         )
 
@@ -108,25 +108,25 @@ class _Words:
 
     @property
     def _wanted(self) -> str:
-        selection, conditions = self._selection, []
-        if selection.search:
+        query, conditions = self._selection, []
+        if query.search:
             lock = self._dialect.LOCK
             conditions.append(f"{self._position}(LOWER({lock}), LOWER(%(search)s)) > 0")
-        if selection.standings:
+        if query.statuses:
             words = {
-                Standing.HELD: self._held,
-                Standing.EXPIRING: self._expiring,
-                Standing.EXPIRED: self._expired,
+                DisplayStatus.HELD: self._held,
+                DisplayStatus.EXPIRING: self._expiring,
+                DisplayStatus.EXPIRED: self._expired,
             }
-            some = [words[standing] for standing in words if standing in selection.standings]
+            some = [words[status] for status in words if status in query.statuses]
             conditions.append(f"({' OR '.join(some) or '1 = 0'})")
-        if selection.host:
+        if query.host:
             conditions.append("host = %(host)s")
-        if selection.held_for:
+        if query.held_for:
             conditions.append(f"acquired_at <= {self._dialect.EARLIER.format('%(held_for)s')}")
         return " AND ".join(conditions) or "1 = 1"
 
-    def _beyond(self, start: Place) -> str:
+    def _beyond(self, start: Cursor) -> str:
         lock, beyond = self._dialect.LOCK, "<" if self._selection.backwards else ">"
         equal = "=" if self._selection.inclusive else ""
         if self._selection.order is Order.NAME:
@@ -136,5 +136,5 @@ class _Words:
             f" OR (acquired_at = %(since)s AND {lock} {beyond}{equal} %(name)s))"
         )
 
-    def _place(self, start: Place) -> Mapping[str, Any]:
+    def _place(self, start: Cursor) -> Mapping[str, Any]:
         return {"name": start.name, "since": self._dialect.written(start.since)}

@@ -118,7 +118,7 @@ class Pool:
                 with _Loan(self, until, fresh=dead, at_once=at_once) as session:
                     return work(session, until)
             except (errors.Gone, errors.Conflict, errors.Cancelled) as failed:
-                sent = failed.sent = failed.sent or sent
+                sent = failed.maybe_applied = failed.maybe_applied or sent
                 again = not (isinstance(failed, errors.Gone) and dead)
                 dead = dead or isinstance(failed, errors.Gone)
                 if not again or clock() >= until:
@@ -126,7 +126,7 @@ class Pool:
             except errors.StatementFailed as failed:
                 if isinstance(failed, errors.Overran):
                     self._distrust(began)
-                failed.sent = failed.sent or sent
+                failed.maybe_applied = failed.maybe_applied or sent
                 raise
 
     def _distrust(self, moment: float) -> None:

@@ -10,7 +10,7 @@ from distlock.backends.database.access import Access
 from distlock.backends.database.batches import around_locked, pieces
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.clock import clock, left
-from distlock.lease import Lease
+from distlock.types.lease import Lease
 
 
 def renew(access: Access, leases: Sequence[Lease], deadline: float | None) -> Mapping[str, bool]:

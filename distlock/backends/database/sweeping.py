@@ -9,13 +9,13 @@ from distlock.backends.database.batches import SIZE, around_locked
 from distlock.backends.database.dialects.base import Dialect
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.statements import Statement
-from distlock.lease import Swept
+from distlock.types.lease import SweepResult
 
 Find = Callable[[Dialect, int], Statement]
 Clear = Callable[[Dialect, Sequence[int]], Statement]
 
 
-def sweep(access: Access, keep: float) -> Swept:
+def sweep(access: Access, keep: float) -> SweepResult:
     """Free what has ended, then remove what has been free for ``keep`` seconds.
 
     Rows are found first and cleared by their ids, in batches, each under the same condition once
@@ -32,7 +32,7 @@ def sweep(access: Access, keep: float) -> Swept:
         raise access.unavailable(failed) from failed.__cause__
 
 
-def _sweep(access: Access, keep: float) -> Swept:
+def _sweep(access: Access, keep: float) -> SweepResult:
     expired = _clear_all(
         access,
         lambda dialect, after: dialect.ended(after, SIZE),
@@ -45,7 +45,7 @@ def _sweep(access: Access, keep: float) -> Swept:
         lambda dialect, after: dialect.unused(after, SIZE, keep, newest),
         lambda dialect, ids: dialect.remove_unused(ids, keep, newest),
     )
-    return Swept(expired, removed)
+    return SweepResult(expired, removed)
 
 
 def _clear_all(access: Access, find: Find, clear: Clear) -> int:

@@ -9,8 +9,8 @@ from distlock.backends.database.access import Access
 from distlock.backends.database.looking import info, row_of, rows_in_use
 from distlock.backends.database.paging import page
 from distlock.backends.database.waiting.room import Room
-from distlock.lease import LockInfo, Waiting
-from distlock.listing import Page, Selection
+from distlock.types.lease import LockInfo, Waiting
+from distlock.types.query import LockQuery, Page
 
 #: who waits, by native lock
 Lines = dict[str, tuple[Waiting, ...]]
@@ -36,9 +36,9 @@ class View:
         rows = rows_in_use(self._access, prefix, deadline)
         return self._with_waiters(info(row, self._using) for row in rows)
 
-    def page(self, selection: Selection, deadline: float | None) -> Page | None:
+    def page(self, query: LockQuery, deadline: float | None) -> Page | None:
         """See paging.page()."""
-        found = page(self._access, self._using, selection, deadline)
+        found = page(self._access, self._using, query, deadline)
         waiting = self._room.waiting() if self._room and found else None
         if found is None or waiting is None:
             return found

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 
 from kazoo.exceptions import NoNodeError
 
-from distlock.backends.base import BaseBackend
+from distlock.backends.base import BaseBackend, Capabilities
 from distlock.backends.zookeeper.breaking import YOUNG, break_hold
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.evidence import REPORTED_AFTER
@@ -24,8 +24,8 @@ from distlock.backends.zookeeper.place import Place
 from distlock.backends.zookeeper.requests import Delete, GetData, SetData, Sync
 from distlock.backends.zookeeper.survey import Survey, mark_of
 from distlock.clock import clock, left
-from distlock.lease import Claim, Lease, LockInfo, Swept
-from distlock.listing import Page, Selection
+from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
+from distlock.types.query import LockQuery, Page
 from distlock.watchdog import watchdog
 
 #: Waits longer than this many seconds are not counted among the time that a lock is held.
@@ -43,11 +43,9 @@ class ZooKeeperBackend(BaseBackend):
 
     default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
     uses_location: ClassVar[bool] = True
-    supports_lease: ClassVar[bool] = False
-    supports_waiters: bool = True
-    supports_fairness: bool = True
-    keeps_beyond_process: ClassVar[bool] = False
-    unvouched: ClassVar[str] = SESSION_OVER
+    capabilities = Capabilities(
+        lease_lengths=False, outlives_process=False, waiters=True, fair=True
+    )
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
@@ -132,7 +130,7 @@ class ZooKeeperBackend(BaseBackend):
     def _quit(self, place: Place) -> None:
         """Leave the line, or the lock if it was had at the last moment."""
         if lease := place.give_up():
-            self.forget(lease)
+            self.discard_local(lease)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         if leases and self._client is not None:
@@ -188,8 +186,8 @@ class ZooKeeperBackend(BaseBackend):
         grant.client.checked(deleted)
         return True
 
-    def keep(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
-        """See BaseBackend.keep(). It is the node that stays, and it goes with this process."""
+    def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+        """See BaseBackend.reserve_for(). The node stays, and goes with this process."""
         if not self.verify(lease, deadline):
             return False
         grant = self._grants.take(lease.name, lease.nonce)
@@ -197,7 +195,7 @@ class ZooKeeperBackend(BaseBackend):
             watchdog.add(seconds, grant.drop)
         return grant is not None
 
-    def withdraw(self, claim: Claim, deadline: float | None = None) -> None:
+    def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         self._grants.take(claim.name, claim.nonce)
         if self._client is None:
             return  # closed: the session has taken its nodes along
@@ -205,7 +203,7 @@ class ZooKeeperBackend(BaseBackend):
         if nodes := survey.nodes_of(claim.name, claim.nonce):
             survey.client.ask([Delete(path, -1) for path in nodes], deadline)
 
-    def forget(self, lease: Lease) -> None:
+    def discard_local(self, lease: Lease) -> None:
         if grant := self._grants.take(lease.name, lease.nonce):
             grant.drop()
 
@@ -222,8 +220,9 @@ class ZooKeeperBackend(BaseBackend):
         _, stat = grant.client.checked(read)
         return bool(stat.czxid == lease.token and stat.ephemeralOwner == grant.node.session.id)
 
-    def vouches(self, lease: Lease) -> bool:
-        return not self._grants.is_lost(lease.nonce)
+    def known_lost(self, lease: Lease) -> str | None:
+        """See BaseBackend.known_lost()."""
+        return SESSION_OVER if self._grants.is_lost(lease.nonce) else None
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         return self._survey(deadline).lock(name)
@@ -231,9 +230,9 @@ class ZooKeeperBackend(BaseBackend):
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
         return [*self._survey(deadline).held(prefix)]
 
-    def page(self, selection: Selection, deadline: float | None = None) -> Page:
+    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
         """See BaseBackend.page(). Of very many locks, only those on the page are looked at."""
-        return page(self._survey(deadline), selection)
+        return page(self._survey(deadline), query)
 
     # Clearing
 
@@ -243,12 +242,12 @@ class ZooKeeperBackend(BaseBackend):
             self._grants.lose(grant, BROKEN)
         return lease
 
-    def sweep(self) -> Swept:
+    def sweep(self) -> SweepResult:
         """Remove the nodes of locks that nobody holds or waits for.
 
         Nothing expires here: the servers end sessions, and remove their nodes.
         """
-        return Swept(removed=self._survey(None).clear())
+        return SweepResult(removed=self._survey(None).clear())
 
     def close(self) -> None:
         """End the session, and every hold with it."""

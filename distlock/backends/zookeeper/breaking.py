@@ -8,7 +8,7 @@ from kazoo.exceptions import NoNodeError
 
 from distlock.backends.zookeeper.requests import Delete
 from distlock.backends.zookeeper.survey import Survey
-from distlock.lease import Lease
+from distlock.types.lease import Lease
 
 #: Seconds between seeing a hold and breaking it. So a hold that is younger than ``YOUNG`` cannot
 #: have been broken, and need not ask when it is released; older ones ask, and are told.

@@ -175,7 +175,7 @@ class Client:
         self.when_connected(connected.ring)
         if not connected.wait(left(ends, self.options.timeout)) or self.dead:
             error = self.unavailable()
-            error.sent = False
+            error.maybe_applied = False
             raise error
 
     # What kazoo tells, on its thread

@@ -12,7 +12,7 @@ from distlock.backends.zookeeper.leavings import remove
 from distlock.backends.zookeeper.node import Node
 from distlock.backends.zookeeper.watches import News, Watch
 from distlock.clock import clock
-from distlock.lease import Lease, Owner
+from distlock.types.lease import Lease, Owner
 
 SESSION_OVER = "its ZooKeeper session ended"
 #: Seconds in which nobody else is likely to have come for a lock, and how many locks that is

@@ -13,8 +13,8 @@ from kazoo.handlers.threading import SequentialThreadingHandler
 from distlock.backends.zookeeper.connecting import connect
 from distlock.backends.zookeeper.wire import OnEvent, Wire
 from distlock.clock import clock
-from distlock.owners import gevent_patched
 from distlock.threads import without_signals
+from distlock.types.owners import gevent_patched
 
 _READABLE = ~select.POLLOUT
 

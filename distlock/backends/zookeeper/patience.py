@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distlock.backends.zookeeper.place import Place
 from distlock.clock import clock
-from distlock.lease import Lease
+from distlock.types.lease import Lease
 
 #: Seconds that the servers have for their first answer, however short the caller's limit is: a lock
 #: that is free must be had within any limit.
@@ -67,5 +67,5 @@ class Patience:
             return lease
         client = self._place.client
         error = client.unavailable("does not answer" if client.connected else "")
-        error.sent = self._place.is_sent
+        error.maybe_applied = self._place.is_sent
         raise error

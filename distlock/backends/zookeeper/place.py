@@ -20,7 +20,7 @@ from distlock.backends.zookeeper.requests import CreateInLine, GetChildren, GetD
 from distlock.backends.zookeeper.verdict import Verdict
 from distlock.backends.zookeeper.watches import News, Watch
 from distlock.clock import clock
-from distlock.lease import Claim, Lease
+from distlock.types.lease import Claim, Lease
 
 
 class Place:
@@ -239,7 +239,7 @@ class Place:
 
     def _despair(self) -> None:
         error = self.client.unavailable()
-        error.sent = self.is_sent
+        error.maybe_applied = self.is_sent
         self.verdict.deny(error)
 
     def _goes_on(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 
 from distlock.backends.zookeeper.client import Session
 from distlock.backends.zookeeper.paths import nonce_of
-from distlock.lease import Claim, Lease, Owner
+from distlock.types.lease import Claim, Lease, Owner
 
 
 def written(claim: Claim, session: Session | None) -> bytes:

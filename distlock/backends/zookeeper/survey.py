@@ -12,7 +12,7 @@ from distlock.backends.zookeeper import paths
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record import Record, when
 from distlock.backends.zookeeper.requests import Delete, GetChildren, GetData, Reply, Sync
-from distlock.lease import LockInfo, State
+from distlock.types.lease import LockInfo, State
 
 #: Requests that are on their way at once; more only fill the queues of client and servers.
 _BATCH = 200

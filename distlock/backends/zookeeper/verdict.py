@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
-from distlock.lease import Lease
+from distlock.types.lease import Lease
 
 
 class Verdict:

@@ -7,7 +7,7 @@ import time
 import pytest
 from django.test import override_settings
 
-from distlock.handler import locks
+from distlock.conf import locks
 from tests.admin import holders
 from tests.admin.browser.seen import BIDI, HOSTILE, LONG, LOOKS
 from tests.admin.browsing import Visitor, chromium, served

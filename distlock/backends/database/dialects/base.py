@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.statements import Answer, Statement
-from distlock.lease import LONGEST_LEASE, Claim, Lease
-from distlock.owners import is_named
+from distlock.types.lease import LONGEST_LEASE, Claim, Lease
+from distlock.types.owners import is_named
 
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
 TABLE = "database_lock"
@@ -97,7 +97,7 @@ class Dialect(ABC):
         """Free the lock if it is held, and the columns of the row are what ``hold`` says."""
 
     @abstractmethod
-    def keep(self, lease: Lease, seconds: float) -> Statement:
+    def reserve(self, lease: Lease, seconds: float) -> Statement:
         """Let nobody have the lock for so many seconds from now, if the lease has it and has not
         ended, or if nobody has it after the lease.
         """

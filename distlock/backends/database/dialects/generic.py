@@ -23,8 +23,8 @@ from distlock.backends.database.dialects.base import (
 )
 from distlock.backends.database.errors import Conflict, Duplicate
 from distlock.backends.database.statements import Answer, Statement
-from distlock.lease import Claim, Lease
-from distlock.owners import kept
+from distlock.types.lease import Claim, Lease
+from distlock.types.owners import kept
 
 #: The server's time may be rounded down; a lease must not end there before it ends here.
 _ROUNDING = timedelta(milliseconds=1)
@@ -64,7 +64,7 @@ class Generic(Dialect):
     def free(self, lock: str, **hold: str | int) -> Statement:
         return self._free(self._locks.filter(lock=lock, **hold).exclude(owner=""))
 
-    def keep(self, lease: Lease, seconds: float) -> Statement:
+    def reserve(self, lease: Lease, seconds: float) -> Statement:
         nobody = kept(lease.owner, lease.nonce).key
         locks = self._locks.filter(
             Q(nonce=lease.nonce) | Q(owner=nobody),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from distlock.backends.database.dialects.base import TABLE
 from distlock.backends.database.dialects.text import TextDialect, whole
 from distlock.backends.database.statements import Statement
-from distlock.lease import Lease
+from distlock.types.lease import Lease
 
 _NOW = "UTC_TIMESTAMP(6)"
 _LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from distlock.backends.database.dialects.base import TABLE
 from distlock.backends.database.dialects.text import TextDialect, whole
 from distlock.backends.database.statements import Statement
-from distlock.lease import Lease
+from distlock.types.lease import Lease
 
 # Text in UTC, to the millisecond, as Django reads it.
 _TIME = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'{0})"

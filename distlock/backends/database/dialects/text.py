@@ -19,8 +19,8 @@ from distlock.backends.database.dialects.base import (
     columns,
 )
 from distlock.backends.database.statements import Answer, Statement
-from distlock.lease import Claim, Lease
-from distlock.owners import kept
+from distlock.types.lease import Claim, Lease
+from distlock.types.owners import kept
 
 
 class TextDialect(Dialect):
@@ -88,7 +88,7 @@ class TextDialect(Dialect):
             {"lock": lock, **hold},
         )
 
-    def keep(self, lease: Lease, seconds: float) -> Statement:
+    def reserve(self, lease: Lease, seconds: float) -> Statement:
         later = self.LATER.format("%(seconds)s")
         return Statement(
             f"UPDATE {TABLE} SET owner = %(nobody)s, nonce = '', expires_at = {later},"

@@ -12,7 +12,7 @@ from typing import Self
 from distlock.bell import Bell
 from distlock.clock import left
 from distlock.exceptions import LockError
-from distlock.lease import Lease
+from distlock.types.lease import Lease
 
 _FOR_EVER = 1e9
 

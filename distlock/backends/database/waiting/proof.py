@@ -9,7 +9,7 @@ from distlock.backends.database.dialects.base import TABLE
 from distlock.backends.database.errors import RowLocked, StatementFailed
 from distlock.backends.database.waiting.rows import Glance, Rows
 from distlock.clock import clock
-from distlock.lease import Claim
+from distlock.types.lease import Claim
 
 #: Seconds that those who are next in line may take until they have a lock that was freed.
 _HANDOVER = 2.0

@@ -27,8 +27,8 @@ from distlock.backends.database.waiting.sign import FIRST, MARK, read
 from distlock.backends.database.waiting.waiter import Waiter
 from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable
-from distlock.lease import Claim, Lease, Waiting
-from distlock.owners import is_named
+from distlock.types.lease import Claim, Lease, Waiting
+from distlock.types.owners import is_named
 
 #: Seconds within which a lock is had also where whoever has its native lock does not take it.
 _PATIENT = 5.0
@@ -114,7 +114,7 @@ class Room:
         finally:
             self._put_away(place)
 
-    def withdraw(self, claim: Claim) -> None:
+    def cancel(self, claim: Claim) -> None:
         """Stop waiting for a claim, and drop its native lock; the row is the caller's to free."""
         for waiter in self.waiters:
             if waiter.claim.nonce == claim.nonce:

@@ -18,7 +18,7 @@ from distlock.backends.database.statements import Statement
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.place import Place
 from distlock.clock import clock
-from distlock.lease import Claim, Lease
+from distlock.types.lease import Claim, Lease
 
 #: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
 #: pause between two looks of the head of the queue.

@@ -7,7 +7,7 @@ import re
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
-from distlock.lease import Claim, Waiting
+from distlock.types.lease import Claim, Waiting
 
 #: How it begins; nothing in it is special to SQL, drivers or LIKE.
 MARK = "/*distlock waits "

@@ -17,7 +17,7 @@ from distlock.backends.database.waiting.proof import Proof
 from distlock.backends.database.waiting.sign import sign
 from distlock.clock import clock
 from distlock.exceptions import LockError, LockUnavailable
-from distlock.lease import Claim, Lease
+from distlock.types.lease import Claim, Lease
 from distlock.watchdog import watchdog
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Waiter(Promise):
         try:
             token = take(self.place, self.claim)
         except errors.StatementFailed as failed:
-            self._adrift = self._adrift or failed.sent
+            self._adrift = self._adrift or failed.maybe_applied
             raise
         self._heard()
         if token is None:

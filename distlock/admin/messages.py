@@ -1,0 +1,92 @@
+"""What people are told after they have released or swept locks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from django.contrib import messages
+from django.http import HttpRequest
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from distlock.admin.fan_out import Answer
+from distlock.admin.force_release import Done, Outcome
+from distlock.templatetags.distlock_admin import visible
+from distlock.types.lease import SweepResult
+from distlock.types.printable import escaped
+
+_MOST_NAMES = 10
+_LONGEST_NAME = 80
+
+_LEVELS = {
+    Outcome.RELEASED: messages.SUCCESS,
+    Outcome.CHANGED: messages.WARNING,
+    Outcome.UNKNOWN: messages.ERROR,
+    Outcome.UNTOUCHED: messages.ERROR,
+}
+
+
+def tell_released(request: HttpRequest, done: Sequence[Done]) -> None:
+    """Say what became of the chosen holds."""
+    for outcome, level in _LEVELS.items():
+        if some := [one for one in done if one.outcome is outcome]:
+            parts = [_sentence(outcome, len(some)), _names(some), escaped(some[0].problem)]
+            messages.add_message(request, level, format_html_join(" ", "{}", zip(parts)))
+    if unlogged := [one for one in done if not one.logged]:
+        text = _("This could not be written to the admin’s log, only to that of the site:")
+        messages.error(request, format_html("{} {}", text, _names(unlogged)))
+
+
+def tell_swept(request: HttpRequest, answers: Mapping[str, Answer[SweepResult]]) -> None:
+    """Say what the sweep did with each backend."""
+    for alias, answer in answers.items():
+        if (swept := answer.value) is None:
+            text = _("Could not sweep %(backend)s, or it is not done yet:")
+            problem = escaped(answer.problem)
+            messages.error(request, f"{text % {'backend': alias}} {problem}")
+            continue
+        text = _("SweepResult %(backend)s: %(expired)d expired, %(removed)d removed.")
+        values = {"backend": alias, "expired": swept.expired, "removed": swept.removed}
+        messages.success(request, text % values)
+
+
+def shortened(name: str) -> str:
+    """Return a name as it fits into a sentence."""
+    name = escaped(name)
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+
+
+def _sentence(outcome: Outcome, count: int) -> str:
+    match outcome:
+        case Outcome.RELEASED:
+            text = ngettext("%(count)d lock was released:", "%(count)d locks were released:", count)
+        case Outcome.CHANGED:
+            text = ngettext(
+                "%(count)d lock was left alone, because it was no longer held under the token"
+                " shown:",
+                "%(count)d locks were left alone, because they were no longer held under the"
+                " tokens shown:",
+                count,
+            )
+        case Outcome.UNKNOWN:
+            text = ngettext(
+                "%(count)d lock may have been released or not, because no answer came:",
+                "%(count)d locks may have been released or not, because no answer came:",
+                count,
+            )
+        case Outcome.UNTOUCHED:
+            text = ngettext(
+                "%(count)d lock was not released, because its backend could not be asked:",
+                "%(count)d locks were not released, because their backend could not be asked:",
+                count,
+            )
+    return text % {"count": count}
+
+
+def _names(some: Sequence[Done]) -> SafeString:
+    names = format_html_join(
+        ", ", "{}", ([visible(shortened(one.chosen.name))] for one in some[:_MOST_NAMES])
+    )
+    return format_html("{}, …", names) if len(some) > _MOST_NAMES else names

@@ -1,0 +1,114 @@
+"""From the ``DISTLOCK`` setting to backends, each made when it is first asked for."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from django.conf import settings
+from django.core.exceptions import ImproperlyConfigured
+from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
+
+from distlock.backends.base import BaseBackend
+
+DEFAULT_ALIAS = "default"
+DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    DEFAULT_ALIAS: {"BACKEND": "distlock.backends.database.DatabaseBackend"}
+}
+
+
+class BackendHandler:
+    """``locks["alias"]``: the backends of a process, shared by its threads and tasks.
+
+    Unlike Django's connection handlers it does not make one per thread or task: a backend is safe
+    to share, and five tasks must not open five sessions.
+    """
+
+    def __init__(self) -> None:
+        self._backends: dict[str, BaseBackend] = {}
+        self._making = threading.Lock()
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        configured = getattr(settings, "DISTLOCK", None)
+        if configured is None:
+            return DEFAULTS
+        if not isinstance(configured, Mapping):
+            raise ImproperlyConfigured(f"DISTLOCK must be a dictionary, not {configured!r}.")
+        return configured if DEFAULT_ALIAS in configured else {**DEFAULTS, **configured}
+
+    def __getitem__(self, alias: str) -> BaseBackend:
+        """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
+        if backend := self._backends.get(alias):
+            return backend
+        with self._making:
+            if alias not in self._backends:
+                self._backends[alias] = self._make(alias)
+            return self._backends[alias]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.settings)
+
+    def __contains__(self, alias: object) -> bool:
+        return alias in self.settings
+
+    def all(self) -> list[BaseBackend]:
+        """Return every configured backend."""
+        return [self[alias] for alias in self]
+
+    def made(self) -> list[BaseBackend]:
+        """Return the backends that have been used since they were last closed."""
+        with self._making:
+            return list(self._backends.values())
+
+    def close_all(self) -> None:
+        """Close the backends that have been made; the next use makes them anew."""
+        with self._making:
+            backends = list(self._backends.values())
+            self._backends.clear()
+        for backend in backends:
+            backend.close()
+
+    def after_fork(self) -> None:
+        """Replace a mutex that another thread of the parent may have held; forget its renewer."""
+        self._making = threading.Lock()
+        for backend in self._backends.values():
+            backend.listener = None
+
+    def _make(self, alias: str) -> BaseBackend:
+        if alias not in self.settings:
+            known = ", ".join(map(repr, self.settings))
+            raise ImproperlyConfigured(
+                f"DISTLOCK[{alias!r}] is not configured; the aliases are: {known}."
+            )
+        params = self.settings[alias]
+        if not isinstance(params, Mapping) or "BACKEND" not in params:
+            raise ImproperlyConfigured(
+                f"DISTLOCK[{alias!r}] must be a dictionary with a 'BACKEND'."
+            )
+        path = params["BACKEND"]
+        try:
+            backend_class = path if isinstance(path, type) else import_string(path)
+        except (ImportError, AttributeError, TypeError) as error:
+            raise ImproperlyConfigured(
+                f"DISTLOCK[{alias!r}]: cannot import BACKEND {path!r}: {error}"
+            ) from error
+        if not (isinstance(backend_class, type) and issubclass(backend_class, BaseBackend)):
+            raise ImproperlyConfigured(f"DISTLOCK[{alias!r}]: BACKEND {path!r} is no lock backend.")
+        return backend_class(alias, params)
+
+
+locks = BackendHandler()
+
+
+def _reset(*, setting: str, **kwargs: Any) -> None:
+    if setting == "DISTLOCK":
+        locks.close_all()
+
+
+setting_changed.connect(_reset)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=locks.after_fork)

@@ -1,0 +1,66 @@
+"""Runs a function under a lock of its own for every call."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
+
+from asgiref.sync import iscoroutinefunction
+
+from distlock.core.name_template import NameTemplate
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BothWays(Protocol):
+    """Something that is entered with ``with`` or with ``async with``."""
+
+    def __enter__(self) -> Any: ...
+    def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
+    async def __aenter__(self) -> Any: ...
+    async def __aexit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
+
+
+def decorate(function: F, template: str, new_lock: Callable[[str], BothWays]) -> F:
+    """Return ``function`` run under ``new_lock(name)``, a fresh one for each call.
+
+    The name is ``template`` filled in with the call's arguments. TypeError for what cannot be run
+    under a lock, ValueError if the template mentions an argument the function does not have.
+    """
+    _refuse_undecoratable(function)
+    names = NameTemplate(template, function)
+
+    if _is_async(function):
+
+        @functools.wraps(function)
+        async def run_async(*args: Any, **kwargs: Any) -> Any:
+            async with new_lock(names.name(args, kwargs)):
+                return await function(*args, **kwargs)
+
+        return run_async  # type: ignore[return-value]
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with new_lock(names.name(args, kwargs)):
+            return function(*args, **kwargs)
+
+    return run  # type: ignore[return-value]
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    # sync_to_async() makes objects that only asgiref recognizes on every Python.
+    return iscoroutinefunction(function) or iscoroutinefunction(type(function).__call__)
+
+
+def _refuse_undecoratable(function: object) -> None:
+    if isinstance(function, (staticmethod, classmethod)):
+        raise TypeError(f"put the lock below @{type(function).__name__}, nearer to the function")
+    if inspect.isclass(function) or not callable(function):
+        raise TypeError(f"a lock decorates functions, not {function!r}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError(
+            f"a lock cannot decorate the generator {function!r}: it would be released before the"
+            " body runs; use `with` inside"
+        )

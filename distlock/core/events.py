@@ -1,0 +1,58 @@
+"""Tells the log and the signals' receivers what happens to locks."""
+
+from __future__ import annotations
+
+import logging
+
+from django.dispatch import Signal
+
+from distlock.backends.base import BaseBackend
+from distlock.core.held import BROKEN, HANDED_OVER, HeldLease
+from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
+from distlock.types.lease import Lease
+
+logger = logging.getLogger("distlock")
+
+_VERBS = {lock_acquired: "acquired", lock_released: "released", lock_broken: "broke"}
+
+
+def send_event(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
+    """Log the event and send its signal; an error of a receiver is logged, not raised."""
+    _log(signal, backend, lease)
+    signal.send_robust(type(backend), lease=lease, using=backend.alias)
+
+
+async def asend_event(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
+    """See send_event()."""
+    _log(signal, backend, lease)
+    await signal.asend_robust(type(backend), lease=lease, using=backend.alias)
+
+
+def send_loss(hold: HeldLease, reason: str) -> None:
+    """Log a loss, call every ``on_lost``, send ``lock_lost``; a hand-over is none."""
+    lease = hold.lease
+    if reason is BROKEN and hold.portable:
+        hold.lost = reason = hold.why_gone()
+    if reason is HANDED_OVER:
+        logger.info("%r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
+        return
+    # A lease that nobody was to renew ends as planned; any other loss is somebody's emergency.
+    level = logging.ERROR if hold.watched else logging.INFO
+    logger.log(level, "lost %r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
+    for on_lost in hold.on_lost:
+        try:
+            on_lost(lease)
+        except BaseException:  # even sys.exit(): the others must still be told
+            logger.exception("on_lost of lock %r failed", lease.name)
+    lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
+
+
+def _log(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
+    level = logging.WARNING if signal is lock_broken else logging.DEBUG
+    if not logger.isEnabledFor(level):
+        return
+    logger.log(level, "%s %r on %r, %s", _VERBS[signal], lease.name, backend.alias, _of(lease))
+
+
+def _of(lease: Lease) -> str:
+    return f"token {lease.token}, owner {str(lease.owner)!r}"

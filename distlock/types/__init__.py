@@ -1,0 +1,1 @@
+"""What locks are spoken of in: owners, leases, what may be asked for, and checks of arguments."""

@@ -1,0 +1,177 @@
+"""The words for locks: owner, claim, lease, and what a backend knows of a lock."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+
+from distlock.clock import clock
+
+#: A lease is relied on for a thousandth less than the backend keeps it: the clocks of two machines
+#: that are kept by NTP run apart by up to 500 millionths each (MAXFREQ in RFC 5905; adjtimex(2)).
+_DRIFT = 1e-3
+
+#: Seconds, more than thirty years: databases count neither to infinity nor far beyond 9999.
+LONGEST_LEASE = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Who holds a lock or waits for it.
+
+    ``key`` decides whether two owners are one; it holds a random nonce of the process, so that a
+    reused process or thread id is never mistaken for its predecessor. The rest is for people.
+    """
+
+    key: str
+    host: str = field(compare=False)
+    pid: int = field(compare=False)
+    thread: str = field(compare=False)
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.pid}:{self.thread}"
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting(Owner):
+    """One who waits, as the backend tells of it, and for how many seconds, where that is known."""
+
+    waited: float | None = field(default=None, compare=False)
+
+
+def _nonce() -> str:
+    return os.urandom(16).hex()
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One request for a lock: who wants which lock, for how many seconds at a time.
+
+    ``nonce`` names this very request. It is chosen before anything is sent, so that the answer can
+    be told from someone else's even when the first reply was lost and the claim was sent again.
+    ``renews`` says, for people to read, whether the lease will be renewed. ``at_least`` is for how
+    many seconds the lock stays taken from its grant on, whatever becomes of the holder.
+    """
+
+    name: str
+    owner: Owner
+    duration: float
+    description: str = ""
+    nonce: str = field(default_factory=_nonce)
+    renews: bool = False
+    at_least: float = 0.0
+
+    @property
+    def reserved(self) -> float:
+        """Seconds from its grant for which the backend keeps the lock if nothing more is heard."""
+        return max(self.duration, self.at_least)
+
+    @property
+    def relied_on(self) -> float:
+        """Seconds after a request was sent for which its holder relies on what was granted."""
+        return self.duration * (1 - _DRIFT)
+
+    def granted(self, token: int, sent_at: float) -> Lease:
+        """Return the lease that answers this claim, sent at ``sent_at`` of the local clock."""
+        return Lease(self, token, sent_at + self.relied_on)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """One grant of a lock: the claim it answers, its fencing token, and when it ends.
+
+    ``deadline`` is of the local clock and counted from before the request was sent, less what two
+    clocks may differ by, so it lies before the moment at which the server may give the lock to
+    another.
+    """
+
+    claim: Claim
+    token: int
+    deadline: float
+
+    @property
+    def name(self) -> str:
+        return self.claim.name
+
+    @property
+    def owner(self) -> Owner:
+        return self.claim.owner
+
+    @property
+    def duration(self) -> float:
+        return self.claim.duration
+
+    @property
+    def nonce(self) -> str:
+        return self.claim.nonce
+
+    @property
+    def remaining(self) -> float:
+        """Seconds left by the local clock, never negative."""
+        return max(self.deadline - clock(), 0.0)
+
+    def renewed(self, sent_at: float) -> Lease:
+        """Return the same lease, renewed by a request that was sent at ``sent_at``."""
+        return self.until(sent_at + self.claim.relied_on)
+
+    def until(self, deadline: float) -> Lease:
+        """Return the same lease, ending at another local deadline."""
+        return Lease(self.claim, self.token, deadline)
+
+    def lasting(self, seconds: float) -> Lease:
+        """Return the same lease, to be renewed for so many seconds."""
+        return Lease(replace(self.claim, duration=seconds), self.token, self.deadline)
+
+
+class State(StrEnum):
+    """What a backend says of a lock at the moment it is asked."""
+
+    FREE = "free"
+    HELD = "held"
+    EXPIRED = "expired"  # the lease has ended, and nobody has taken the lock over or swept it
+
+
+@dataclass(frozen=True, slots=True)
+class LockInfo:
+    """What a backend knows of one lock, by the backend's own clock.
+
+    ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
+    for a free lock, and where a backend has no such notion (a ZooKeeper session has no end that is
+    known in advance). ``waiters`` is None where the backend does not know who waits, else the
+    waiters in the order in which they will be served: of each process the one that waits there for
+    all its threads and tasks, and after these, in ``Lock.info()``, the others of this very process;
+    a :class:`Waiting` where the time is known, too. ``token`` of a free
+    lock is the last one handed out, where it is known.
+
+    ``lease`` is the seconds that the lease lasts from each renewal on; in ZooKeeper, where a
+    session stands for it, the seconds after which the servers end the session of a process that is
+    gone. ``renews`` says whether its holder asked for renewals when it took the lock.
+    ``renewed_at`` is when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
+    Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
+    length, False, and when the holder left. All three are None for a free lock.
+    """
+
+    name: str
+    using: str
+    state: State = State.FREE
+    owner: Owner | None = None
+    token: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+    held_for: float | None = None
+    remaining: float | None = None
+    description: str = ""
+    waiters: tuple[Owner, ...] | None = None
+    lease: float | None = None
+    renews: bool | None = None
+    renewed_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepResult:
+    """What a sweep did: leases that had ended, and rows or nodes that had been free for long."""
+
+    expired: int = 0
+    removed: int = 0

@@ -1,0 +1,168 @@
+"""Who is asking: the current thread or asyncio task, told apart for ever from all others."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import os
+import socket
+import sys
+import threading
+import uuid
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from distlock.types.lease import Owner
+
+#: A named owner's key begins with this; a nonce is hexadecimal and never does.
+NAMED = "@"
+#: So does the key of the nobody who has a lock whose holder left it before its time.
+KEPT = "~"
+
+_MAX_LABEL = 255
+
+_process_nonce = uuid.uuid4().hex
+_serials = itertools.count(1)
+_thread = threading.local()
+_task_serials: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Liveness:
+    """The run of one task, thread or greenlet; two that are of the same one are equal."""
+
+    _who: weakref.ref[Any]
+    _runs: Callable[[Any], bool]
+
+    def __call__(self) -> bool:
+        """Return whether it goes on."""
+        return (living := self._who()) is not None and self._runs(living)
+
+
+def current_owner(name: str | None = None) -> Owner:
+    """Return who holds what is taken here and now.
+
+    With ``name`` the owner is everyone who says this name; else it is the current asyncio task, or
+    the current thread (or greenlet) where no task runs.
+    """
+    task = current_task()
+    if task is None and name is None:
+        return _thread_owner()
+    label = task.get_name() if task else threading.current_thread().name
+    key = f"{NAMED}{name}" if name is not None else f"{_process_nonce}:{_serial(task)}"
+    return _owner(key, label)
+
+
+def _thread_owner() -> Owner:
+    label = threading.current_thread().name
+    # It is asked for over and over; a fork changes the nonce, and anyone may rename a thread.
+    known: tuple[tuple[str, str], Owner] | None = getattr(_thread, "owner", None)
+    if known is None or known[0] != (_process_nonce, label):
+        owner = _owner(f"{_process_nonce}:{_serial(None)}", label)
+        _thread.owner = known = (_process_nonce, label), owner
+    return known[1]
+
+
+def _owner(key: str, label: str) -> Owner:
+    return Owner(key, _host(), os.getpid(), _printable(label))
+
+
+def _printable(label: str) -> str:
+    # Threads and tasks may have names that no database can store.
+    if not label.isprintable():
+        label = "".join(character if character.isprintable() else "?" for character in label)
+    return label[:_MAX_LABEL]
+
+
+@functools.cache
+def _host() -> str:
+    # Asking each time would hand the interpreter to other threads each time.
+    return socket.gethostname()[:_MAX_LABEL]
+
+
+def is_named(owner: Owner) -> bool:
+    """Return whether the owner was named by the caller and may be in several places at once."""
+    return owner.key.startswith(NAMED)
+
+
+def kept(owner: Owner, nonce: str) -> Owner:
+    """Return the nobody who has what ``owner`` left, still known to people by the same words."""
+    return replace(owner, key=f"{KEPT}{nonce}")
+
+
+def is_kept(owner: Owner) -> bool:
+    """Return whether the holder has left, and nobody can enter until the rest of its time is over.
+
+    See ``Lock``, ``at_least``.
+    """
+    return owner.key.startswith(KEPT)
+
+
+def current_life() -> Liveness:
+    """Return what tells whether the current task, thread or greenlet still runs."""
+    if task := current_task():
+        return Liveness(weakref.ref(task), _task_runs)
+    if greenlet := _current_greenlet():
+        return Liveness(weakref.ref(greenlet), _greenlet_runs)
+    thread = threading.current_thread()
+    life: Liveness | None = getattr(_thread, "life", None)
+    if life is None or life._who() is not thread:
+        _thread.life = life = Liveness(weakref.ref(thread), _thread_runs)
+    return life
+
+
+def current_task() -> asyncio.Task[Any] | None:
+    """Return the running asyncio task, None outside of asyncio."""
+    loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
+    return None if loop is None else asyncio.current_task(loop)
+
+
+def gevent_patched() -> bool:
+    """Return whether gevent has replaced threads by greenlets in this process."""
+    monkey: Any = sys.modules.get("gevent.monkey")
+    return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+def _serial(task: asyncio.Task[Any] | None) -> int:
+    # Ids of threads and tasks are used again after their death; these numbers never are.
+    if task is not None:
+        serial = _task_serials.get(task)
+        if serial is None:
+            serial = _task_serials[task] = next(_serials)
+        return serial
+    try:
+        return int(_thread.serial)
+    except AttributeError:
+        _thread.serial = next(_serials)
+        return int(_thread.serial)
+
+
+def _task_runs(task: asyncio.Task[Any]) -> bool:
+    # The loop may have been closed before the task was done: nobody will ever go on with it.
+    return not task.done() and not task.get_loop().is_closed()
+
+
+def _thread_runs(thread: threading.Thread) -> bool:
+    return thread.is_alive()
+
+
+def _greenlet_runs(greenlet: Any) -> bool:
+    return not greenlet.dead
+
+
+def _current_greenlet() -> Any:
+    if not gevent_patched():
+        return None
+    return sys.modules["greenlet"].getcurrent()
+
+
+def _after_fork() -> None:
+    global _process_nonce
+    _process_nonce = uuid.uuid4().hex
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

@@ -1,0 +1,84 @@
+"""Backends that are about to be mistreated, and people who use them."""
+
+import pytest
+from django.db import connections
+
+from distlock import locks
+from distlock.core.manager import manager
+from tests.contract.actor_process import ProcessActor
+from tests.contract.actors import TaskActor, ThreadActor, part
+from tests.contract.watch import events, eventually
+from tests.databases import ALIASES
+
+DATABASES = ["sqlite", "mariadb", "postgresql"]
+SERVERS = ["mariadb", "postgresql"]
+
+
+@pytest.fixture(params=DATABASES)
+def kind(request):
+    """The kind of backend, as ``backend_settings`` calls it."""
+    return request.param
+
+
+@pytest.fixture
+def answer_limit():
+    """Seconds that a database gets for an answer."""
+    return 10
+
+
+@pytest.fixture
+def using(kind, answer_limit, backend_settings, settings):
+    """The alias of the backend under test."""
+    options = {"timeout": answer_limit} if kind in DATABASES else {}
+    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
+    yield "default"
+    # The server is back by now: what could not be left is left, and disturbs no other test.
+    eventually(lambda: not manager._cleanup._pending)
+    locks.close_all()
+
+
+@pytest.fixture
+def database(kind, using):
+    """The alias of the database that the locks are in."""
+    yield ALIASES[kind]
+    connections[ALIASES[kind]].close()
+
+
+@pytest.fixture
+def actor(using, loop):
+    """Make an actor: ``actor("thread")``, ``actor("task")`` or ``actor("process")``."""
+    made = []
+
+    def make(what, using=using):
+        if what == "thread":
+            made.append(ThreadActor(using))
+        elif what == "task":
+            made.append(TaskActor(using, loop))
+        else:
+            made.append(ProcessActor(using))
+        return made[-1]
+
+    yield make
+    try:
+        part(made)
+    finally:
+        for one in made:
+            one.end()
+
+
+@pytest.fixture
+def told():
+    """What the signals of this process told during the test."""
+    with events() as seen:
+        yield seen
+
+
+def renewed(lock, meanwhile=lambda: None):
+    """Wait until the lease of a held lock has been renewed; call ``meanwhile`` over and over."""
+    until = lock.info().until
+
+    def has_moved():
+        meanwhile()
+        return lock.info().until > until
+
+    eventually(has_moved)

@@ -1,0 +1,183 @@
+"""Nobody is told that someone else has a lock unless the database has said so."""
+
+from concurrent.futures import wait
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+from django.db import connections
+
+from distlock import Lock, LockUnavailable
+from distlock.clock import clock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import Once, eventually, in_line, waits
+from tests.faults.conftest import SERVERS, renewed
+
+pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
+
+#: Seconds beyond a limit that a loaded machine may take.
+SLACK = 5.0
+
+
+def slow(*values):
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+@pytest.fixture
+def answer_limit():
+    return 2
+
+
+LOCKING = {
+    ("mysql", "row"): "SELECT * FROM database_lock WHERE `lock` = %s FOR UPDATE",
+    ("postgresql", "row"): "SELECT * FROM database_lock WHERE lock = %s FOR UPDATE",
+    ("mysql", "table"): "LOCK TABLES database_lock READ",
+    ("postgresql", "table"): "LOCK TABLE database_lock IN SHARE MODE",
+}
+
+
+@contextmanager
+def locked_by_an_operator(database, what, name=""):
+    """Let a transaction beside the locks keep all others from writing a row, or the table."""
+    with closing(connections[database].copy()) as connection:
+        connection.set_autocommit(False)
+        with connection.cursor() as cursor:
+            cursor.execute(LOCKING[connection.vendor, what], [name] if what == "row" else None)
+        yield
+        connection.rollback()
+
+
+# A server that falls silent
+
+
+@pytest.mark.parametrize(
+    ("who", "timeout"), [("thread", 1), slow("task", 1), slow("thread", 6), slow("task", 6)]
+)
+def test_a_silent_server_is_nobody_who_has_the_lock(actor, using, server, kind, who, timeout, name):
+    """The process has waited for it a moment before, and would ask by waiting once more."""
+    held, lock = actor("process").take(name), actor(who).lock(name)
+    assert lock.acquire(timeout=0.3) is False
+    held.release()
+    server(kind).pause()
+    began = clock()
+    with pytest.raises(LockUnavailable):
+        lock.acquire(timeout=timeout)
+    assert clock() - began < min(timeout, 2) + SLACK
+
+
+@pytest.mark.parametrize("who", ["thread", "task"])
+def test_another_thread_that_asks_a_silent_server_does_not_have_the_lock(
+    actor, using, server, kind, who, name
+):
+    with Lock(name):
+        pass
+    server(kind).pause()
+    first = actor("thread").lock(name).start("acquire", blocking=False)
+    eventually(lambda: in_line(using, name) == 1)
+    with pytest.raises(LockUnavailable):
+        actor(who).lock(name).acquire(blocking=False)
+    with pytest.raises(LockUnavailable):
+        first.result(PATIENCE)
+
+
+def test_who_has_waited_is_told_that_the_lock_is_held(actor, using, name):
+    actor("process").take(name)
+    lock = actor("thread").lock(name)
+    for _ in range(3):
+        assert lock.acquire(timeout=0.3) is False
+
+
+# Operators at work on the table
+
+
+@pytest.mark.parametrize(
+    ("what", "timeout"),
+    [
+        ("row", 0.5),
+        ("row", 1.5),
+        slow("row", 4),
+        slow("table", 0.5),
+        slow("table", 1.5),
+        slow("table", 4),
+    ],
+)
+def test_a_free_lock_that_an_operator_keeps_locked_is_not_held(
+    actor, database, what, timeout, name
+):
+    with Lock(name):
+        pass
+    lock = actor("thread").lock(name)
+    began = clock()
+    told = pytest.raises(LockUnavailable, match="locked")
+    with locked_by_an_operator(database, what, name), told:
+        lock.acquire(timeout=timeout)
+    assert clock() - began < timeout + SLACK
+    assert lock.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["row", "table"])
+def test_those_behind_one_who_cannot_take_it_are_told_too(actor, database, what, name):
+    with Lock(name):
+        pass
+    with locked_by_an_operator(database, what, name):
+        first = actor("process").lock(name).start("acquire", timeout=PATIENCE)
+        assert waits(first, 0.5)
+        with pytest.raises(LockUnavailable, match="locked"):
+            actor("task").lock(name).acquire(timeout=1.5)
+    assert first.result(PATIENCE)
+
+
+@pytest.mark.parametrize(
+    ("what", "timeout"), [("row", 0.5), slow("row", 1.5), slow("table", 0.5), slow("table", 1.5)]
+)
+def test_a_held_lock_that_an_operator_keeps_locked_is_held(actor, database, what, timeout, name):
+    actor("process").take(name, lease=60)
+    with locked_by_an_operator(database, what, name):
+        assert actor("thread").lock(name).acquire(timeout=timeout) is False
+        assert actor("task").lock(name).acquire(timeout=timeout) is False
+
+
+@pytest.mark.slow
+def test_whoever_waits_for_ever_gets_it_when_the_operator_is_done(actor, database, name):
+    with Lock(name):
+        pass
+    with locked_by_an_operator(database, "row", name):
+        waiting = actor("thread").lock(name).start("acquire")
+        assert waits(waiting, 3)
+    assert waiting.result(PATIENCE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lease", [3, 6])
+def test_a_row_that_an_operator_keeps_locked_costs_no_other_lock_its_lease(
+    actor, database, lease, name
+):
+    stuck, kept = Once(), Once()
+    actor("thread").take(f"{name}:stuck", lease=lease, on_lost=stuck)
+    lock = actor("thread").take(f"{name}:kept", lease=lease, on_lost=kept)
+    with locked_by_an_operator(database, "row", f"{name}:stuck"):
+        stuck.wait()
+        renewed(lock)
+        lock.verify()
+    assert not kept.calls
+
+
+@pytest.mark.slow
+def test_threads_that_ask_for_locked_rows_do_not_keep_holders_from_renewing(actor, database, name):
+    """They share a few sessions of the process, all of which are then waiting for those rows."""
+    rows = [f"{name}:{number}" for number in range(24)]
+    for row in rows:
+        with Lock(row):
+            pass
+    lost = Once()
+    lock = actor("thread").take(f"{name}:kept", lease=3, on_lost=lost)
+    seen = actor("process").lock(f"{name}:kept")
+    with ExitStack() as operators:
+        for row in rows:
+            operators.enter_context(locked_by_an_operator(database, "row", row))
+        asking = [actor("thread").lock(row).start("acquire", timeout=PATIENCE) for row in rows]
+        for _ in range(3):
+            renewed(seen)
+        assert lock.held
+    wait(asking, PATIENCE)  # some have given up: there was no session for them in time
+    assert not lost.calls

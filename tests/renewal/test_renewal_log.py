@@ -1,0 +1,33 @@
+"""A failing renewal is logged at once, then ever more rarely, and once when it works again."""
+
+import logging
+
+import pytest
+
+from distlock import Lock
+from distlock.conf import locks
+from tests.contract.watch import eventually, passed
+
+
+@pytest.mark.once
+def test_an_outage_takes_few_lines(backend_settings, settings, proxied, caplog):
+    settings.DISTLOCK = backend_settings("postgresql", LEASE=12, RENEW=0.3)  # 8 tries in 3 s
+    proxy = proxied("postgresql")
+    with caplog.at_level(logging.WARNING, "distlock"), Lock("stock") as lock:
+        proxy.refuse()
+        eventually(lambda: said(caplog, "failed"))
+        passed(3.2)
+        proxy.heal()
+        eventually(lambda: said(caplog, "works again"))
+        lock.check()
+    first, *others = said(caplog, "failed")
+    assert first.startswith("renewal on 'default' failed, will try again: ")
+    assert 1 <= len(others) <= 3
+    assert all(" times, will try again: " in line for line in others)
+    assert len(said(caplog, "works again")) == 1
+    assert not any("\n" in line for line in caplog.messages)
+    locks.close_all()
+
+
+def said(caplog, what):
+    return [line for line in caplog.messages if line.startswith("renewal") and what in line]

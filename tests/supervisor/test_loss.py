@@ -1,0 +1,77 @@
+"""When the servers of a lock are gone, its program is gone before the lock is."""
+
+import pytest
+
+from distlock.commands.exit_codes import LOST
+from tests.contract.watch import eventually
+from tests.servers.zookeeper import ZooKeeper
+from tests.supervisor.conftest import gone, now
+
+EXPIRES = {
+    "mariadb": "SELECT UNIX_TIMESTAMP(CONVERT_TZ(expires_at, '+00:00', @@session.time_zone))"
+    " FROM database_lock",
+    "postgresql": "SELECT extract(epoch FROM expires_at) FROM database_lock",
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "how"),
+    [
+        ("mariadb", "stop"),
+        ("postgresql", "stop"),
+        pytest.param("mariadb", "pause", marks=pytest.mark.slow),
+        pytest.param("postgresql", "pause", marks=pytest.mark.slow),
+    ],
+)
+def test_child_and_grandchildren_are_gone_before_the_deadline(
+    start, backend, beats, kind, server, how
+):
+    """The server is asked afterwards until when, by its own clock, nobody could take the lock.
+
+    The lease is so long that the guard has the most that it ever has between KILL and its end.
+    """
+    there = server(kind)
+    run = start("stock", "--lease=10", "--grace=1", "--", *beats.command, "stubborn")
+    born = beats.begin()
+    getattr(there, how)()
+    assert run.wait() == LOST
+    assert gone(born)
+    there.heal()
+    ((until,),) = there.execute(EXPIRES[kind])
+    assert beats.last < float(until)
+    assert "could not be renewed" in run.errors
+
+
+def test_a_blip_does_not_end_the_program(start, backend_settings, settings, proxied):
+    settings.DISTLOCK = backend_settings("postgresql")
+    proxy = proxied("postgresql")
+    run = start("stock", "--lease=6", "--grace=0.1", "--", "sh", "-c", "echo here; read word")
+    run.line()
+    proxy.refuse()
+    eventually(lambda: "renewal on 'default' failed" in run.errors)
+    proxy.heal()
+    run.tell()
+    assert run.wait() == 0
+
+
+def test_it_is_so_in_zookeeper_too(start, beats, backend_settings, settings):
+    with ZooKeeper() as server:
+        settings.DISTLOCK = backend_settings(
+            "zookeeper", LOCATION=server.hosts, OPTIONS={"session_timeout": 6}
+        )
+        run = start("stock", "--", *beats.command, "stubborn")
+        born = beats.begin()
+        server.pause()
+        began = now()
+        assert run.wait() == LOST
+    assert gone(born)
+    assert beats.last < began + 6  # the session's time-out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["zookeeper"])
+def test_where_sessions_hold_locks_a_program_may_run_for_long(start, backend):
+    run = start("stock", "--", "sh", "-c", "read word")
+    eventually(lambda: (backend.inspect("stock").held_for or 0) > 5)  # the session's time-out is 3
+    run.tell()
+    assert run.wait() == 0
