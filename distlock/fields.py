@@ -1,4 +1,4 @@
-"""A model field that databases compare exactly."""
+"""A model field that databases compare exactly, and defaults that are part of the statement."""
 
 from __future__ import annotations
 
@@ -23,3 +23,14 @@ class ExactCharField(models.CharField):  # type: ignore[type-arg]
         if collation := _EXACT.get(connection.vendor):
             parameters["collation"] = collation
         return parameters
+
+
+class Literal(models.Value):
+    """A default that stands in the statement which makes the table.
+
+    A statement with parameters would make the table without its constraints: Django adds those with
+    the next statement then, and without the unique key a lock is granted to everybody.
+    """
+
+    def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[()]]:
+        return str(connection.schema_editor().quote_value(self.value)), ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from distlock.fields import ExactCharField
+from distlock.fields import ExactCharField, Literal
 from distlock.types.names import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
 from distlock.types.printable import escaped
 
@@ -22,7 +22,7 @@ class DatabaseLock(models.Model):
     id = models.BigAutoField(primary_key=True)
     lock = ExactCharField(_("name"), max_length=MAX_NAME)
     description = ExactCharField(
-        _("description"), max_length=MAX_DESCRIPTION, default="", blank=True, db_default=""
+        _("description"), max_length=MAX_DESCRIPTION, default="", blank=True, db_default=Literal("")
     )
     owner = ExactCharField(_("owner"), max_length=MAX_OWNER + 1, default="", blank=True)
     nonce = ExactCharField(_("nonce of the hold"), max_length=32, default="", blank=True)
@@ -30,8 +30,8 @@ class DatabaseLock(models.Model):
     process = models.BigIntegerField(_("process"), default=0)
     thread = ExactCharField(_("thread"), max_length=255, default="", blank=True)
     token = models.BigIntegerField(_("fencing token"))
-    lease = models.FloatField(_("seconds of the lease"), default=0.0, db_default=0.0)
-    renews = models.BooleanField(_("is renewed"), default=False, db_default=False)
+    lease = models.FloatField(_("seconds of the lease"), default=0.0, db_default=Literal(0.0))
+    renews = models.BooleanField(_("is renewed"), default=False, db_default=Literal(False))
     acquired_at = models.DateTimeField(_("held since"))
     expires_at = models.DateTimeField(_("held until"))
 

@@ -1,17 +1,23 @@
 """On the first deploy three pods migrate at once, before there is a table for the lock."""
 
 import sys
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 from django.core.management import call_command
 from django.db import connections
 
 from distlock import Lock, LockUnavailable, locks
-from tests.databases import publish
+from tests.databases import ALIASES, publish
 from tests.site.conftest import manage  # noqa: F401 (a fixture)
 
 PODS = 3
+CROWD = 8
+ROUNDS = 2
+KINDS = pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgresql"])
 MIGRATE = ["locks", "run", "migrate", "--timeout=240", "--", sys.executable, "manage.py", "migrate"]
 
 
@@ -36,8 +42,22 @@ def empty_database(kind, server, tmp_path):
     there.execute(f"DROP DATABASE {name}")
 
 
+@pytest.fixture
+def new(kind, backend_settings, settings, empty_database):
+    """The connection to that database, where the locks of this process are now."""
+    settings.DISTLOCK = backend_settings(kind)
+    alias = ALIASES[kind]
+    before = connections[alias].settings_dict["NAME"]
+    scheme = "sqlite:///" if kind == "sqlite" else f"{empty_database.rpartition('/')[0]}/"
+    publish(alias, {"NAME": empty_database.removeprefix(scheme)})
+    locks.close_all()
+    yield connections[alias]
+    locks.close_all()
+    publish(alias, {"NAME": before})
+
+
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgresql"])
+@KINDS
 def test_three_pods_migrate_one_after_the_other(manage, empty_database):  # noqa: F811
     pods = [manage(*MIGRATE, DATABASE_URL=empty_database) for _ in range(PODS)]
     said = [pod.communicate(timeout=280) for pod in pods]
@@ -46,7 +66,6 @@ def test_three_pods_migrate_one_after_the_other(manage, empty_database):  # noqa
     did = [out for out, _ in said if "Applying shop.0001_initial" in out]
     nothing = [out for out, _ in said if "No migrations to apply" in out]
     assert (len(did), len(nothing)) == (1, PODS - 1)
-    assert "Applying distlock" not in did[0]  # it was there before the lock was
 
 
 def test_nothing_but_locks_run_makes_the_table(empty_database, backend_settings, settings):
@@ -65,3 +84,112 @@ def test_nothing_but_locks_run_makes_the_table(empty_database, backend_settings,
     finally:
         locks.close_all()
         publish("default", {"NAME": before["NAME"]})
+
+
+@KINDS
+def test_one_of_many_gets_the_lock_while_the_table_is_made(new, name):
+    granted = []
+
+    def take(pod):
+        try:
+            return Lock(name, owner=f"pod {pod}").acquire(blocking=False)
+        except LockUnavailable:  # it is not made yet
+            return False
+
+    def many_come(execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        if "CREATE TABLE" in sql and "database_lock" in sql:
+            granted.extend(threads.map(take, range(CROWD)))
+            assert sum(granted) <= 1
+        return result
+
+    with ThreadPoolExecutor(CROWD) as threads, new.execute_wrapper(many_come):
+        assert locks["default"].prepare()
+        assert len(granted) == CROWD
+        granted.extend(threads.map(take, range(CROWD, 2 * CROWD)))
+    assert sum(granted) == 1
+
+
+@KINDS
+def test_many_make_the_table_at_once(new, name):
+    def make(barrier):
+        with closing(connections[new.alias]):
+            barrier.wait(30)
+            return locks["default"].prepare()
+
+    with ThreadPoolExecutor(CROWD) as threads:
+        for turn in range(ROUNDS):
+            barrier = threading.Barrier(CROWD)
+            assert all(threads.map(make, [barrier] * CROWD))
+            assert Lock(f"{name}:{turn}").acquire(blocking=False)
+            locks.close_all()
+            with new.cursor() as cursor:
+                cursor.execute("DROP TABLE database_lock")
+                cursor.execute("DROP TABLE django_migrations")
+
+
+@KINDS
+def test_the_table_is_never_without_its_unique_key(new):
+    seen = []
+
+    def look(execute, sql, params, many, context):
+        result = execute(sql, params, many, context)
+        with closing(new.copy()) as other, other.cursor() as cursor:
+            if "database_lock" in other.introspection.table_names(cursor):
+                keys = other.introspection.get_constraints(cursor, "database_lock").values()
+                seen.append(any(key["unique"] and key["columns"] == ["lock"] for key in keys))
+        return result
+
+    with new.execute_wrapper(look):
+        assert locks["default"].prepare()
+    assert seen
+    assert all(seen)
+
+
+@KINDS
+def test_who_was_ended_while_making_the_table_is_followed_by_another(new, name):
+    class Ended(BaseException):
+        pass
+
+    def end(execute, sql, params, many, context):
+        if "INSERT INTO" in sql and "django_migrations" in sql:
+            raise Ended
+        return execute(sql, params, many, context)
+
+    with new.execute_wrapper(end), pytest.raises(Ended):
+        locks["default"].prepare()
+    call_command("migrate", "distlock", database=new.alias, verbosity=0)
+    assert Lock(name).acquire(blocking=False)
+
+
+@pytest.mark.parametrize(
+    ("kind", "before", "app"),
+    [
+        ("sqlite", "django_migrations", "distlock"),  # nobody else can write after that
+        ("sqlite", "django_migrations", "contenttypes"),
+        ("mariadb", "django_migrations", "distlock"),
+        ("mariadb", "django_migrations", "contenttypes"),
+        ("mariadb", "database_lock", "distlock"),
+        ("postgresql", "django_migrations", "distlock"),
+        ("postgresql", "django_migrations", "contenttypes"),
+        ("postgresql", "database_lock", "distlock"),
+    ],
+)
+def test_somebody_else_migrates_without_a_lock_meanwhile(new, before, app, name):
+    others = []
+
+    def migrate():
+        with closing(connections[new.alias]):
+            call_command("migrate", app, database=new.alias, verbosity=0)
+
+    def let_others_go_first(execute, sql, params, many, context):
+        if "CREATE TABLE" in sql and before in sql and not others:
+            others.append(threading.Thread(target=migrate))
+            others[0].start()
+            others[0].join(30)
+        return execute(sql, params, many, context)
+
+    with new.execute_wrapper(let_others_go_first):
+        assert locks["default"].prepare()
+    assert others
+    assert Lock(name).acquire(blocking=False)

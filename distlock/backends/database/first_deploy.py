@@ -4,7 +4,9 @@ On the first deploy several processes may want to be the one that migrates the d
 locks that would decide it are in a table that only a migration makes. So the engine's own lock
 decides who makes that one table, by the app's own migrations; everything else is left to whoever
 gets the lock then. Migrations that run at once without any lock would fail: each makes the table
-``django_migrations`` if it does not see one.
+``django_migrations`` if it does not see one. Somebody may do that all the same, and the lock of one
+node of a Galera cluster is unknown to the others: so after an error it is looked whether the table
+is there now, and tried again if not.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from distlock.exceptions import LockUnavailable
 _APP = "distlock"
 #: Seconds between two attempts to be the one.
 _PAUSE = 0.25
+#: How often to try when there are errors: those that others cause end when others are done.
+_TRIES = 5
 
 
 def make_table(database: str, deadline: float | None) -> bool:
@@ -44,8 +48,7 @@ def make_table(database: str, deadline: float | None) -> bool:
         if not _missing(connection):
             return True  # others have been faster
         with guard(connection, deadline):
-            executor = MigrationExecutor(connection)
-            executor.migrate(executor.loader.graph.leaf_nodes(_APP))
+            _migrate(connection, deadline)
     except (connection.Database.Error, DjangoDatabaseError) as error:
         why = " ".join(str(error).split())
         raise LockUnavailable(
@@ -55,6 +58,20 @@ def make_table(database: str, deadline: float | None) -> bool:
         if not was_open:
             connection.close()
     return True
+
+
+def _migrate(connection: Any, deadline: float | None) -> None:
+    for more in reversed(range(_TRIES)):
+        try:
+            executor = MigrationExecutor(connection)
+            executor.migrate(executor.loader.graph.leaf_nodes(_APP))
+            return
+        except (connection.Database.Error, DjangoDatabaseError):
+            if not _missing(connection):
+                return  # others were at it without the guard
+            if not more or (deadline is not None and clock() >= deadline):
+                raise
+        time.sleep(left(deadline, _PAUSE))
 
 
 def _missing(connection: Any) -> bool:
