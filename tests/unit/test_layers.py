@@ -13,8 +13,9 @@ PACKAGE = Path(distlock.__file__).parent
 
 #: from the bottom to the top; a module belongs to the longest name
 LAYERS = [
-    ["exceptions", "clock", "bell"],
-    ["concurrency", "threads", "watchdog"],
+    ["exceptions", "concurrency"],
+    ["clock", "bell"],
+    ["threads", "watchdog"],
     ["types.names", "types.printable", "fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
     ["backends.settings"],

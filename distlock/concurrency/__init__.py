@@ -1,0 +1,13 @@
+"""What the package builds its waiting, threads and clean-up on. One of each.
+
+clock     the clock that leases are counted on, and the time left until a deadline
+pending   ``Latch``, which wakes one thread, and ``Pending``, an answer that will come
+threads   how our daemon threads are started
+workers   ``WorkerThreads``, which run blocking calls
+timers    ``call_after()``: actions at a later time, on one thread of the process
+backoff   growing pauses between two attempts
+fork      what to do before and after the process forks
+steps     one body for synchronous and asynchronous callers
+
+Nothing here knows of locks. It imports nothing of the package but ``distlock.exceptions``.
+"""

@@ -1,0 +1,24 @@
+"""The one clock of a process: seconds that only grow.
+
+A lease's local deadline is counted on it. It must therefore not stand still while the machine
+sleeps, as ``CLOCK_MONOTONIC`` does on Linux: a laptop that wakes up would believe in a lease that
+its server ended long ago. See ``CLOCK_BOOTTIME`` in clock_gettime(2).
+"""
+
+from __future__ import annotations
+
+import time
+
+_CLOCK: int = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def clock() -> float:
+    """Return seconds since the machine was started, sleep included."""
+    return time.clock_gettime(_CLOCK)
+
+
+def left(deadline: float | None, at_most: float) -> float:
+    """Return the seconds until ``deadline`` (None: never), within 0 and ``at_most``."""
+    if deadline is None:
+        return at_most
+    return min(max(deadline - clock(), 0.0), at_most)

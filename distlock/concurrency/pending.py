@@ -1,0 +1,204 @@
+"""An answer that will come, for one thread or one asyncio task.
+
+Ctrl-C and Celery's soft time limit raise in the main thread between almost any two bytecodes, and
+the garbage collector may call us in a thread that has just taken one of the package's mutexes. So
+there is no Condition and no Event here, which an interrupt may leave locked, and ``Pending`` takes
+no mutex: each decision is one call of ``dict.setdefault``, which is atomic.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from threading import get_ident
+from typing import Any, Final, Generic, TypeVar
+
+from distlock.concurrency.clock import clock, left
+
+T = TypeVar("T")
+
+#: Seconds. Python can miss a Ctrl-C that comes in the moment in which it begins to sleep.
+_LONGEST_SLEEP = 1.0
+#: Seconds until a task looks again. Who answered may have been interrupted before waking it.
+_LONGEST_TASK_SLEEP = 5.0
+
+
+class Latch:
+    """Is set once and then stays set; one thread can wait for that.
+
+    It consists of one plain lock, so that an interrupt at any moment leaves it in order.
+    """
+
+    __slots__ = ("_lock", "is_set")
+
+    def __init__(self) -> None:
+        #: whether it has been set; an attribute, and no method as that of ``threading.Event``
+        self.is_set = False
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake the thread that waits. Doing it twice does no harm."""
+        self.is_set = True
+        with suppress(RuntimeError):  # it had been set before
+            self._lock.release()
+
+    def wait(self, seconds: float) -> bool:
+        """Block until it is set; False if it is not within so many ``seconds``."""
+        if self.is_set:
+            return True
+        until = clock() + seconds
+        while not self.is_set:
+            # Who sets it may be interrupted before the lock is released: look now and then.
+            if not self._lock.acquire(timeout=left(until, _LONGEST_SLEEP)) and clock() >= until:
+                break
+        return self.is_set
+
+
+class NotAnswered(Exception):
+    """There is no answer to take: it has not come, was taken, or was abandoned."""
+
+
+_OUTCOME: Final = "outcome"
+_RECEIVER: Final = "receiver"  # the ident of the one thread that may have the answer
+
+#: Outcomes; until one of these an answer is the tuple (value, error).
+_ABANDONED: Final = "abandoned before an answer"
+_TAKEN: Final = "taken"
+_RETURNED: Final = "abandoned after an answer"
+
+
+class Pending(Generic[T]):
+    """An answer that will come, unless nobody wants it any more. Whatever comes first decides.
+
+    One side calls resolve() or fail(). The other side waits, in one thread or one task, as often as
+    it likes, and then calls take() or abandon(). It calls abandon() in any case of doubt: that does
+    nothing after take(). What was answered goes to exactly one of take(), abandon() and, if the
+    event loop of the task was closed, back to who called resolve().
+    """
+
+    __slots__ = ("__weakref__", "_decided", "_loop", "_on_abandon", "_wake")
+
+    def __init__(self, on_abandon: Callable[[], object] | None = None) -> None:
+        """``on_abandon`` is called once if it is abandoned before an answer, to stop the work.
+
+        The garbage collector may call it, so it must not take a mutex, and must not block.
+        Interrupted, it is called again by the next abandon().
+        """
+        self._decided: dict[str, Any] = {}
+        self._on_abandon = on_abandon
+        self._wake: Callable[[], object] | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it was answered, or abandoned before that."""
+        return bool(self._decided)
+
+    @property
+    def answered(self) -> bool:
+        """Whether there is an answer to take, or it was taken."""
+        outcome = self._decided.get(_OUTCOME)
+        return outcome is _TAKEN or isinstance(outcome, tuple)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody will take the answer: it was abandoned, or its event loop was closed."""
+        outcome = self._decided.get(_OUTCOME)
+        if isinstance(outcome, str):
+            return outcome is not _TAKEN
+        return self._loop is not None and self._loop.is_closed()
+
+    # Who answers
+
+    def resolve(self, value: T) -> bool:
+        """Answer with a value; False if nobody wants it any more, or it has an answer already.
+
+        Then the value is the caller's still, who has to undo it.
+        """
+        return self._answer((value, None))
+
+    def fail(self, error: BaseException) -> bool:
+        """Answer with an error, which take() raises. See resolve()."""
+        return self._answer((None, error))
+
+    def _answer(self, outcome: tuple[T | None, BaseException | None]) -> bool:
+        if self._decided.setdefault(_OUTCOME, outcome) is not outcome:
+            return False
+        # A waiter sets this before it looks for the outcome: one of both sees the other.
+        if (wake := self._wake) is not None:
+            try:
+                wake()
+            except RuntimeError:  # the event loop was closed: the task will never go on
+                if self._receives():
+                    self._decided[_OUTCOME] = _RETURNED
+                    return False
+        return True
+
+    # Who waits
+
+    def wait(self, deadline: float | None) -> bool:
+        """Block until there is an answer; False if ``deadline`` (None: never) passed before."""
+        if not self._decided:
+            latch = Latch()
+            self._wake = latch.set
+            while not self._decided and (deadline is None or clock() < deadline):
+                latch.wait(left(deadline, _LONGEST_SLEEP))
+        return self.answered
+
+    async def wait_async(self, deadline: float | None) -> bool:
+        """See wait()."""
+        if not self._decided:
+            event = asyncio.Event()
+            self._loop = asyncio.get_running_loop()
+            self._wake = partial(self._loop.call_soon_threadsafe, event.set)
+            while not self._decided and (deadline is None or clock() < deadline):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left(deadline, _LONGEST_TASK_SLEEP)):
+                        await event.wait()
+        return self.answered
+
+    def take(self) -> T:
+        """Return the value, or raise the error, that was answered; NotAnswered if there is none.
+
+        An interrupt in here leaves it to abandon().
+        """
+        outcome = self._decided.get(_OUTCOME)
+        if not isinstance(outcome, tuple) or not self._receives():
+            raise NotAnswered("there is no answer to take")
+        value, error = outcome
+        self._decided[_OUTCOME] = _TAKEN  # no call follows, so no interrupt until the caller has it
+        if error is None:
+            return value  # type: ignore[no-any-return]
+        try:
+            raise error
+        finally:
+            del self, outcome, error  # the error's traceback would keep them, and they it
+
+    def abandon(self) -> T | None:
+        """Want no answer any more; return the value that came but was not taken, else None.
+
+        The caller has to undo that value. Doing it twice, or after take(), does nothing, but what
+        an interrupt left undone the second time does. It may be called by the garbage collector.
+        """
+        outcome = self._decided.setdefault(_OUTCOME, _ABANDONED)
+        if outcome is _TAKEN or outcome is _RETURNED or not self._receives():
+            return None
+        if outcome is _ABANDONED:
+            if self._on_abandon is not None:
+                self._on_abandon()
+                self._on_abandon = None
+            return None
+        self._decided[_OUTCOME] = _RETURNED  # no call follows, see take()
+        return outcome[0]  # type: ignore[no-any-return]
+
+    def _receives(self) -> bool:
+        """Return whether this thread is the first, and so the only one, to ask for the answer.
+
+        A thread and not a call, so that a call that was interrupted can be repeated.
+        """
+        own = get_ident()
+        return bool(self._decided.setdefault(_RECEIVER, own) == own)

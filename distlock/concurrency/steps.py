@@ -1,0 +1,172 @@
+"""One body for synchronous and asynchronous callers.
+
+A body is a generator that yields what it waits for, and gets back what came of it. run() drives it
+in a thread, arun() in an asyncio task::
+
+    def acquire(pending: Pending[Lease], deadline: float | None) -> Steps[Lease | None]:
+        try:
+            if not (yield Wait(pending, deadline)):
+                return None
+            return pending.take()
+        finally:
+            undo(pending.abandon())
+
+    lease = run(acquire(pending, deadline))
+    lease = await arun(acquire(pending, deadline))
+
+Whatever a step raises is raised at its ``yield``, also Ctrl-C, a soft time limit, and the
+cancellation of a task. An interrupt between two steps, or a coroutine that is collected as
+garbage, arrives there as GeneratorExit: then the step may or may not have been done, and the body
+must not yield again, so it leaves a clean-up that has to wait to another thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator
+from typing import Any, Protocol, TypeAlias, TypeVar
+
+from distlock.concurrency.pending import Pending
+
+T = TypeVar("T")
+
+
+class Step(Protocol):
+    """Something that a body waits for: once for a thread, once for a task."""
+
+    def run(self) -> Any: ...
+
+    async def arun(self) -> Any: ...
+
+
+#: What a body returns that has ``T`` as its result; what a step gives back is not checked.
+Steps: TypeAlias = Generator[Step, Any, T]
+
+
+def run(steps: Steps[T]) -> T:
+    """Run a body in this thread, and return what it returns."""
+    try:
+        step = steps.send(None)
+        while True:
+            try:
+                result = step.run()
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()  # after an interrupt the traceback would keep the body, and what it has
+
+
+async def arun(steps: Steps[T]) -> T:
+    """Run a body in this task, and return what it returns."""
+    try:
+        step = steps.send(None)
+        while True:
+            try:
+                result = await step.arun()
+            except GeneratorExit:  # nothing can be awaited any more
+                raise
+            except BaseException as error:
+                step = steps.throw(error)
+            else:
+                step = steps.send(result)
+    except StopIteration as end:
+        return end.value  # type: ignore[no-any-return]
+    finally:
+        steps.close()
+
+
+class Executor(Protocol):
+    """Runs blocking calls for tasks, on threads of its own."""
+
+    async def run(
+        self,
+        call: Callable[[float | None], T],
+        deadline: float | None = None,
+        *,
+        undo: Callable[[], object] | None = None,
+    ) -> T:
+        """Run ``call(deadline)``; with ``undo``, undo it if the caller waits for it no more."""
+
+
+class Call:
+    """A blocking call ``function(deadline)``, and what it returns.
+
+    A thread makes it itself. For a task ``executor`` makes it, which is given ``undo``: it is
+    called if the task is cancelled after the call has begun, unless that returns None. A thread's
+    interrupt may come at any moment of the call, so the body has to undo it then.
+    """
+
+    __slots__ = ("_deadline", "_executor", "_function", "_undo")
+
+    def __init__(
+        self,
+        function: Callable[[float | None], object],
+        deadline: float | None = None,
+        undo: Callable[[], object] | None = None,
+        *,
+        executor: Executor,
+    ) -> None:
+        self._function = function
+        self._deadline = deadline
+        self._undo = undo
+        self._executor = executor
+
+    def run(self) -> object:
+        return self._function(self._deadline)
+
+    async def arun(self) -> object:
+        return await self._executor.run(self._function, self._deadline, undo=self._undo)
+
+
+class Sleep:
+    """A pause of so many seconds."""
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def run(self) -> None:
+        time.sleep(self._seconds)
+
+    async def arun(self) -> None:
+        await asyncio.sleep(self._seconds)
+
+
+class Wait:
+    """Whether a Pending has an answer to take by ``deadline`` (None: however late)."""
+
+    __slots__ = ("_deadline", "_pending")
+
+    def __init__(self, pending: Pending[Any], deadline: float | None) -> None:
+        self._pending = pending
+        self._deadline = deadline
+
+    def run(self) -> bool:
+        return self._pending.wait(self._deadline)
+
+    async def arun(self) -> bool:
+        return await self._pending.wait_async(self._deadline)
+
+
+class Either:
+    """The result of ``function()`` for a thread, of ``await async_function()`` for a task."""
+
+    __slots__ = ("_async_function", "_function")
+
+    def __init__(
+        self, function: Callable[[], object], async_function: Callable[[], Awaitable[object]]
+    ) -> None:
+        self._function = function
+        self._async_function = async_function
+
+    def run(self) -> object:
+        return self._function()
+
+    async def arun(self) -> object:
+        return await self._async_function()

@@ -1,0 +1,83 @@
+"""Threads of our own: daemons that take no signals."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import TracebackType
+
+from distlock.concurrency.pending import Latch
+
+_ALL_SIGNALS = signal.valid_signals()
+
+
+class without_signals:
+    """Let the threads that are started in this ``with`` block take none of the process's signals.
+
+    A thread that begins or ends may take a signal although the main thread is there for it. What
+    that one is blocked in is then not interrupted, so that Ctrl-C, or the soft time limit of a
+    Celery task, has to wait for it. See signal(7) and pthread_sigmask(3).
+    """
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        try:
+            # It also calls the handlers of signals that have just come, which may raise.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+        except BaseException:
+            signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+            raise
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+
+
+def start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
+    """Run a call on a thread that does not keep the process alive; RuntimeError if none is left.
+
+    It is for code of our own: processes that it started would take no signals either.
+    """
+    with without_signals():
+        return start_for_callbacks(call, name, *args)
+
+
+def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
+    """See start(), for calls that run other people's code."""
+    thread = threading.Thread(target=call, args=args, name=name, daemon=True)
+    if sys.is_finalizing():
+        return thread  # none would begin any more, and whoever started it would wait for that
+    if threading.current_thread() is threading.main_thread():
+        _start_elsewhere(thread)
+    else:
+        thread.start()
+    return thread
+
+
+def _start_elsewhere(thread: threading.Thread) -> None:
+    """Start a thread from one that no signal can interrupt, as it could stop both of them for good.
+
+    ``Thread.start`` waits for an Event, which an interrupt may leave locked.
+    """
+    over, problems = Latch(), []
+
+    def begin() -> None:
+        try:
+            thread.start()
+        except BaseException as error:
+            problems.append(error)
+        over.set()
+
+    _thread.start_new_thread(begin, ())
+    over.wait(threading.TIMEOUT_MAX)
+    if problems:
+        raise problems[0]

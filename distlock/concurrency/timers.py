@@ -1,0 +1,145 @@
+"""Actions at a later time, on one thread of the process.
+
+Nearly every timer is cancelled: a statement is answered in time, a lock is freed before its lease
+has to be renewed. So making and cancelling one takes no mutex, and mostly wakes no thread. It may
+be done by the garbage collector.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from operator import attrgetter
+from queue import Empty, SimpleQueue
+
+from distlock.concurrency import fork
+from distlock.concurrency.clock import clock
+from distlock.concurrency.threads import start
+
+logger = logging.getLogger("distlock")
+
+Action = Callable[[], object]
+
+#: Seconds that the thread stays without timers. It never sleeps for longer than that either,
+#: because the sleep counts on another clock than ours, which may have slept.
+_LINGER = 30.0
+#: Seconds between two looks at all timers, however many are due: what a look costs grows with
+#: their number.
+_RESOLUTION = 0.01
+
+_by_time = attrgetter("due")
+
+
+class Timer:
+    """An action that is to be called at the time ``due`` of clock(), unless it is cancelled."""
+
+    __slots__ = ("_actions", "due")
+
+    def __init__(self, due: float, actions: dict[Timer, Action]) -> None:
+        self.due = due
+        self._actions = actions
+
+    def cancel(self) -> bool:
+        """Do not call the action; False if that was done already, or it is or was called."""
+        return self._actions.pop(self, None) is not None
+
+
+class Timers:
+    """The timers of a process, and the thread that calls what is due."""
+
+    def __init__(self, linger: float = _LINGER) -> None:
+        """``linger`` is how long the thread stays without timers, in seconds."""
+        self._linger = linger
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have no timers and no thread: they are the parent's."""
+        #: Who pops an action from here is the one who calls or cancels it.
+        self._actions: dict[Timer, Action] = {}
+        #: Takes the times for which the thread is to wake up; None while there is no thread.
+        self._wakeups: SimpleQueue[float] | None = None
+        #: Who adds a timer that is due earlier than this has to wake the thread.
+        self._wakes_at = math.inf
+
+    def call_after(self, seconds: float, action: Action) -> Timer:
+        """Call ``action()`` in so many seconds, on the thread of the timers.
+
+        It must be quick and must not block: the others wait for it. What it raises is logged. It
+        may be called some hundredths of a second late. RuntimeError if the thread is needed, and
+        no more threads can be had.
+        """
+        timer = Timer(clock() + seconds, self._actions)
+        try:
+            self._actions[timer] = action
+            if timer.due < self._wakes_at:
+                self._wake_for(timer.due)
+        except BaseException:  # also Ctrl-C: nobody would have the timer to cancel it
+            timer.cancel()
+            raise
+        return timer
+
+    def _wake_for(self, due: float) -> None:
+        wakeups = self._wakeups
+        if wakeups is not None:
+            wakeups.put(due)
+            return
+        wakeups = SimpleQueue()
+        wakeups.put(due)
+        try:
+            # Two may do this at once: the thread whose queue is replaced here ends soon.
+            self._wakeups = wakeups
+            start(self._run, "distlock-timers", wakeups)
+        except BaseException:
+            if self._wakeups is wakeups:
+                self._wakeups = None
+            raise
+
+    def _run(self, wakeups: SimpleQueue[float]) -> None:
+        planned = math.inf
+        while self._wakeups is wakeups:
+            self._wakes_at = math.inf  # who adds a timer from here on wakes this thread
+            first = self._call_due()
+            now = clock()
+            # Keep the planned wake-up even if its timer was cancelled: the next timer, which is
+            # mostly due later than that, then need not wake the thread.
+            planned = min(first, planned if planned > now else math.inf)
+            self._wakes_at = planned
+            try:
+                rest = min(max(planned - now, _RESOLUTION), self._linger)
+                planned = min(planned, wakeups.get(timeout=rest))
+            except Empty:
+                if planned == math.inf and self._ends(wakeups):
+                    return
+        # Another thread has taken over: it may rely on a time that this one has set.
+        if (successor := self._wakeups) is not None:
+            successor.put(math.inf)
+
+    def _call_due(self) -> float:
+        """Call what is due, and return when the next action will be."""
+        # A copy is made in one atomic step, while a dict that is iterated over must not change.
+        for timer in sorted(self._actions.copy(), key=_by_time):
+            if timer.due > clock():
+                return timer.due
+            action = self._actions.pop(timer, None)
+            if action is not None:
+                try:
+                    action()
+                except BaseException:  # one action must not keep the others from being called
+                    logger.exception("a timer's action failed")
+                del action  # it may be the last to know a lot of things
+        return math.inf
+
+    def _ends(self, wakeups: SimpleQueue[float]) -> bool:
+        """Let the thread end, unless a timer was added just before."""
+        if self._wakeups is wakeups:
+            self._wakeups = None  # who adds a timer from here on starts another thread
+            if self._actions and self._wakeups is None:
+                self._wakeups = wakeups
+                return False
+        return True
+
+
+_timers = Timers()
+call_after = _timers.call_after

@@ -1,0 +1,203 @@
+"""Blocking calls that are made on threads of our own, for tasks and for those who must not wait.
+
+``sync_to_async`` shares one thread among all the synchronous code of a request; a lock that waited
+there would stop the very code that is going to release it.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, TypeVar
+
+from distlock.concurrency import fork
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
+from distlock.concurrency.threads import start, start_for_callbacks
+
+T = TypeVar("T")
+
+#: Seconds that a thread stays for more calls.
+_LINGER = 5.0
+#: Seconds between two looks whether all calls are done.
+_SETTLE_PAUSE = 0.005
+
+
+class NotDone(TimeoutError):
+    """A call was not done in time; ``begun`` tells whether it may still have an effect."""
+
+    def __init__(self, begun: bool) -> None:
+        super().__init__("a call on another thread was not done in time")
+        self.begun = begun
+
+
+class Job(Pending[T], Generic[T]):
+    """A call on another thread. Abandoned before it has begun, it is never made."""
+
+    __slots__ = ("_call", "_undo", "begun")
+
+    def __init__(self, call: Callable[[], T], undo: Callable[[], object] | None = None) -> None:
+        super().__init__()
+        self._call = call
+        self._undo = undo
+        #: whether the call may have been made; it no longer changes from False once abandoned
+        self.begun = False
+
+    def discard(self) -> None:
+        """Abandon it, and undo what the call has done, or does later; see submit()."""
+        if self.abandon() is not None:
+            self.undo()
+
+    def undo(self) -> None:
+        """Undo the call, on a thread of its own as that may take long."""
+        if self._undo is not None:
+            try:
+                start(self._undo, "distlock-undo")
+            except RuntimeError:  # no more threads can be had: the caller has to wait after all
+                self._undo()
+
+    def run(self, finish: Callable[[], object]) -> None:
+        """Make the call; ``finish`` is called before anybody is told of its end."""
+        self.begun = True  # before looking whether it is abandoned, see ``begun``
+        if self.over:
+            finish()
+            return
+        try:
+            result = self._call()
+        except BaseException as error:
+            finish()
+            self.fail(error)
+        else:
+            finish()
+            if not self.resolve(result) and result is not None:
+                self.undo()
+
+
+class WorkerThreads:
+    """Daemon threads for blocking calls, first come, first served.
+
+    They are started on demand and stay for some seconds. The end of the process waits for none of
+    them. The garbage collector must not submit anything: it may run in a thread that has the mutex
+    of this. It can start().
+    """
+
+    def __init__(self, limit: int | None, name: str, *, for_callbacks: bool = False) -> None:
+        """``limit`` is the most threads; None: each call has one, and waits for no other call.
+
+        ``name`` is that of the threads; ``for_callbacks`` as in start_for_callbacks().
+        """
+        self._limit = math.inf if limit is None else limit
+        self._name = name
+        self._start = start_for_callbacks if for_callbacks else start
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have no threads and no calls: they are the parent's."""
+        self._mutex = threading.Lock()
+        self._threads: set[threading.Thread] = set()
+        #: Where each idle thread takes its next call from.
+        self._idle: list[SimpleQueue[Job[Any]]] = []
+        #: Calls that wait because all threads are busy.
+        self._line: deque[Job[Any]] = deque()
+        self._unfinished: set[Job[Any]] = set()
+
+    def submit(self, call: Callable[[], T], undo: Callable[[], object] | None = None) -> Job[T]:
+        """Have a call made; RuntimeError if no thread can be had for it.
+
+        If it is abandoned before it has begun, it is not made. If it is abandoned after that and
+        returns anything but None, ``undo()`` is called. An error that nobody takes is not logged.
+        """
+        job = Job(call, undo)
+        try:
+            self._unfinished.add(job)
+            self._assign(job)
+        except BaseException:  # also Ctrl-C: nobody would have the job
+            job.discard()
+            if not job.begun:
+                self._unfinished.discard(job)
+            raise
+        return job
+
+    async def run(
+        self,
+        call: Callable[[], T],
+        deadline: float | None = None,
+        undo: Callable[[], object] | None = None,
+    ) -> T:
+        """Have a call made and wait for it until ``deadline``, in a task; NotDone after that.
+
+        A call that has not begun by then never will. If the task is cancelled, a call without
+        ``undo`` is made all the same, since half a release is none. See submit() for ``undo``.
+        """
+        job = self.submit(call, undo)
+        try:
+            if await job.wait_async(deadline):
+                return job.take()
+        except BaseException:
+            if undo is not None:
+                job.discard()
+            raise
+        job.discard()
+        raise NotDone(job.begun)
+
+    def settle(self, seconds: float) -> None:
+        """Wait until all calls are done or abandoned in line, or for so many seconds."""
+        until = clock() + seconds
+        while any(job.begun or not job.over for job in self._unfinished.copy()):
+            if clock() >= until:
+                return
+            time.sleep(_SETTLE_PAUSE)
+
+    def _assign(self, job: Job[Any]) -> None:
+        """Give a call to an idle thread or to a new one, or let it wait in line."""
+        with self._mutex:
+            if self._idle:
+                inbox = self._idle[-1]
+                del self._idle[-1]  # no call before put(), so no interrupt comes between the two
+                inbox.put(job)
+                return
+            if len(self._threads) < self._limit:
+                inbox = SimpleQueue()
+                inbox.put(job)
+                try:
+                    self._threads.add(self._start(self._work, self._name, inbox))
+                    return
+                except RuntimeError:  # no more threads can be had: those there are have to do
+                    if not self._threads or self._limit == math.inf:
+                        raise
+            self._line.append(job)
+
+    def _work(self, inbox: SimpleQueue[Job[Any]]) -> None:
+        while True:
+            try:
+                job = inbox.get(timeout=_LINGER)
+            except Empty:
+                if self._ends(inbox):
+                    return
+                continue
+            job.run(partial(self._finish, inbox, job))
+            del job  # it may be the last to know a lot of things
+
+    def _finish(self, inbox: SimpleQueue[Job[Any]], job: Job[Any]) -> None:
+        """Note the end of a call before it is told: the next call then needs no other thread."""
+        self._unfinished.discard(job)
+        with self._mutex:
+            if self._line:
+                inbox.put(self._line.popleft())
+            else:
+                self._idle.append(inbox)
+
+    def _ends(self, inbox: SimpleQueue[Job[Any]]) -> bool:
+        """Let an idle thread end, unless it was given a call just before."""
+        with self._mutex:
+            if inbox not in self._idle:
+                return False
+            self._idle.remove(inbox)
+            self._threads.discard(threading.current_thread())
+            return True

@@ -1,0 +1,208 @@
+"""One body runs for threads and for tasks, and cleans up however it is left."""
+
+import asyncio
+import signal
+import threading
+
+import pytest
+
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
+from distlock.concurrency.steps import Call, Either, Sleep, Wait, arun, run
+from tests.core.interrupting import interrupted
+
+
+class Executor:
+    """Makes calls where it is asked to, and notes what it was given."""
+
+    def __init__(self):
+        self.given = []
+
+    async def run(self, call, deadline=None, *, undo=None):
+        self.given.append((deadline, undo))
+        await asyncio.sleep(0)
+        return call(deadline)
+
+
+def in_a_thread(steps):
+    return run(steps)
+
+
+def in_a_task(steps):
+    return asyncio.run(arun(steps))
+
+
+DRIVERS = pytest.mark.parametrize("drive", [in_a_thread, in_a_task])
+
+
+@DRIVERS
+def test_a_body_that_waits_for_nothing(drive):
+    def body():
+        return "value"
+        yield
+
+    assert drive(body()) == "value"
+
+
+@DRIVERS
+def test_a_body_gets_back_what_its_steps_return(drive):
+    executor, pending = Executor(), Pending()
+    pending.resolve("lease")
+
+    async def one():
+        return "async"
+
+    def inner():
+        return (yield Call(lambda deadline: deadline, 5.0, executor=executor))
+
+    def body():
+        return [
+            (yield from inner()),
+            (yield Sleep(0)),
+            (yield Wait(pending, clock())),
+            (yield Wait(Pending(), clock())),
+            (yield Either(lambda: "sync", one)),
+        ]
+
+    kind = "sync" if drive is in_a_thread else "async"
+    assert drive(body()) == [5.0, None, True, False, kind]
+
+
+async def test_a_call_of_a_task_goes_through_its_executor():
+    executor = Executor()
+
+    def undo():
+        pass
+
+    def body():
+        return (yield Call(str, 3.0, undo, executor=executor))
+
+    assert await arun(body()) == "3.0"
+    assert executor.given == [(3.0, undo)]
+
+
+@pytest.mark.parametrize(
+    ("drive", "error"),
+    [
+        (in_a_thread, ValueError),
+        (in_a_thread, KeyboardInterrupt),
+        (in_a_thread, StopIteration),
+        (in_a_task, ValueError),
+    ],
+)
+def test_an_error_of_a_step_is_raised_where_it_was_yielded(drive, error):
+    def fail(deadline):
+        raise error
+
+    def body():
+        try:
+            yield Call(fail, executor=Executor())
+        except error:
+            return (yield Call(lambda deadline: "goes on", executor=Executor()))
+
+    assert drive(body()) == "goes on"
+
+
+@DRIVERS
+def test_an_error_of_the_body_is_raised_to_the_caller(drive):
+    cleaned = []
+
+    def body():
+        try:
+            yield Sleep(0)
+            raise ValueError("of the body")
+        finally:
+            cleaned.append(True)
+
+    with pytest.raises(ValueError, match="of the body"):
+        drive(body())
+    assert cleaned == [True]
+
+
+async def test_a_cancellation_is_raised_where_the_task_waits():
+    seen = []
+
+    def body():
+        try:
+            yield Wait(Pending(), None)
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    task = asyncio.create_task(arun(body()))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert seen == [asyncio.CancelledError]
+
+
+def test_a_coroutine_that_is_given_up_cleans_up():
+    seen = []
+
+    def body():
+        try:
+            yield Either(lambda: None, asyncio.Event().wait)
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    loop = asyncio.new_event_loop()
+    coroutine = arun(body())
+    task = loop.create_task(coroutine)
+    loop.run_until_complete(asyncio.sleep(0))
+    task._log_destroy_pending = False
+    loop.close()
+    coroutine.close()
+    assert seen == [GeneratorExit]
+
+
+def test_whenever_it_is_interrupted_the_body_has_cleaned_up_when_that_is_known():
+    moment, interrupt = 1, True
+    while interrupt:
+        entered, cleaned = [], []
+
+        def body(entered=entered, cleaned=cleaned):
+            try:
+                entered.append(True)
+                for _ in range(3):
+                    yield Call(lambda deadline: "value", executor=Executor())
+                    yield Sleep(0)
+            finally:
+                cleaned.append(True)
+
+        kept = body()
+        # The interrupt is kept, and with it the traceback and all its frames.
+        interrupt = interrupted(lambda: run(kept), moment)  # noqa: B023 - called at once
+        assert cleaned == entered
+        moment += 1
+    assert moment > 10
+
+
+def test_a_soft_time_limit_ends_a_wait():
+    class SoftTimeLimit(Exception):
+        pass
+
+    def handle(number, frame):
+        raise SoftTimeLimit
+
+    seen = []
+
+    def body():
+        try:
+            yield Wait(Pending(), clock() + 20)
+        except SoftTimeLimit:
+            seen.append("in the body")
+            raise
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    main = threading.get_ident()
+    timer = threading.Timer(0.01, lambda: signal.pthread_kill(main, signal.SIGUSR1))
+    timer.start()
+    try:
+        with pytest.raises(SoftTimeLimit):
+            run(body())
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert seen == ["in the body"]

@@ -1,0 +1,183 @@
+"""Timers call what is due, and nothing that was cancelled."""
+
+import threading
+import weakref
+
+import pytest
+
+from distlock.concurrency import timers
+from distlock.concurrency.clock import clock
+from distlock.concurrency.timers import Timers
+from tests.core.interrupting import interrupted
+
+PATIENCE = 20.0
+
+
+def test_an_action_is_called_when_it_is_due():
+    called, began = threading.Event(), clock()
+    timer = timers.call_after(0.01, called.set)
+    assert called.wait(PATIENCE)
+    assert clock() >= began + 0.01
+    assert not timer.cancel()
+
+
+class Busy:
+    """Keeps the thread of the timers busy in a ``with`` block."""
+
+    def __init__(self, timers):
+        self.timers = timers
+        self.over = threading.Event()
+
+    def __enter__(self):
+        begun = threading.Event()
+        self.timers.call_after(0, lambda: (begun.set(), self.over.wait(PATIENCE)))
+        assert begun.wait(PATIENCE)
+
+    def __exit__(self, *args):
+        self.over.set()
+
+
+def test_a_cancelled_action_is_not_called():
+    own, called, later = Timers(), [], threading.Event()
+    with Busy(own):
+        timer = own.call_after(0, lambda: called.append(True))
+        own.call_after(0, later.set)
+        assert timer.cancel()
+        assert not timer.cancel()
+    assert later.wait(PATIENCE)
+    assert not called
+
+
+def test_actions_are_called_in_order_of_time():
+    own, called, over = Timers(), [], threading.Event()
+    with Busy(own):
+        now = clock()
+        for number in (3, 1, 2, 4):
+            action = over.set if number == 4 else lambda number=number: called.append(number)
+            own.call_after(now + number / 1000 - clock(), action)
+        while clock() < now + 0.004:
+            pass
+    assert over.wait(PATIENCE)
+    assert called == [1, 2, 3]
+
+
+def test_what_is_due_earlier_than_the_others_is_not_late():
+    own, called = Timers(), threading.Event()
+    late = own.call_after(PATIENCE * 10, lambda: None)
+    own.call_after(0.005, called.set)
+    assert called.wait(PATIENCE)
+    assert late.cancel()
+
+
+def test_an_action_that_fails_keeps_no_other_from_being_called(caplog):
+    own, called = Timers(), threading.Event()
+    own.call_after(0, lambda: 1 / 0)
+    own.call_after(0.005, called.set)
+    assert called.wait(PATIENCE)
+    assert "ZeroDivisionError" in caplog.text
+
+
+def test_an_action_can_make_a_timer():
+    own, called = Timers(), threading.Event()
+    own.call_after(0, lambda: own.call_after(0, called.set))
+    assert called.wait(PATIENCE)
+
+
+def test_the_thread_ends_when_there_are_no_timers_and_begins_again():
+    own = Timers(linger=0.001)
+    for _ in range(5):
+        threads, called = [], threading.Event()
+
+        def action(threads=threads, called=called):
+            threads.append(threading.current_thread())
+            called.set()
+
+        own.call_after(0.001, action)
+        assert called.wait(PATIENCE)
+        threads[0].join(PATIENCE)
+        assert not threads[0].is_alive()
+
+
+def test_no_timer_is_missed_while_threads_end_and_begin():
+    own = Timers(linger=0.0)
+    for number in range(300):
+        called = threading.Event()
+        own.call_after(number % 3 / 5000, called.set)
+        assert called.wait(PATIENCE)
+
+
+def test_no_timer_is_missed_that_several_threads_make():
+    own, missed = Timers(linger=0.001), []
+
+    def make():
+        for number in range(200):
+            called = threading.Event()
+            own.call_after(PATIENCE, lambda: None).cancel()
+            own.call_after(number % 5 / 5000, called.set)
+            if not called.wait(PATIENCE):
+                missed.append(number)
+
+    threads = [threading.Thread(target=make) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not missed
+
+
+def test_timers_that_are_cancelled_wake_the_thread_once(monkeypatch):
+    own, looks = Timers(), []
+    look = own._call_due
+    monkeypatch.setattr(own, "_call_due", lambda: (looks.append(True), look())[1])
+    for _ in range(2000):
+        own.call_after(PATIENCE, lambda: None).cancel()
+    # Until the thread has seen the first one, the others wake it too.
+    assert len(looks) < 500
+
+
+def test_an_interrupted_one_leaves_no_timer_behind():
+    class Action:
+        def __call__(self):
+            pass
+
+    moment, interrupt = 1, True
+    while interrupt:
+        own, made = Timers(linger=0.0), []
+        action = Action()
+        known = weakref.ref(action)
+
+        def make(own=own, made=made, action=action):
+            made.append(own.call_after(PATIENCE * 10, action))
+
+        interrupt = interrupted(make, moment) is not None
+        del make, action
+        assert (known() is None) is interrupt
+        later = threading.Event()
+        own.call_after(0.001, later.set)
+        assert later.wait(PATIENCE)
+        moment += 1
+    assert moment > 5
+
+
+def test_a_timer_is_refused_if_there_is_no_thread(monkeypatch):
+    own, called = Timers(), threading.Event()
+
+    def no_threads(call, name, *args):
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(timers, "start", no_threads)
+        with pytest.raises(RuntimeError):
+            own.call_after(0, lambda: None)
+    own.call_after(0.005, called.set)
+    assert called.wait(PATIENCE)
+
+
+def test_the_child_of_a_fork_has_no_timers_but_its_own():
+    own, called, mine = Timers(), [], threading.Event()
+    with Busy(own):
+        own.call_after(0, lambda: called.append(True))
+        own.after_fork_in_child()
+    own.call_after(0, mine.set)
+    assert mine.wait(PATIENCE)
+    assert not called
