@@ -30,10 +30,10 @@ _ONCE = [
     for name in [
         "admin/browser",
         "commands",
-        "ground",
-        "running",
+        "harness",
+        "supervisor",
         "waiting",
-        "withstand",
+        "faults",
         "zookeeper",
     ]
 ]
