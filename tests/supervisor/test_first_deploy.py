@@ -104,7 +104,7 @@ def test_one_of_many_gets_the_lock_while_the_table_is_made(new, name):
         return result
 
     with ThreadPoolExecutor(CROWD) as threads, new.execute_wrapper(many_come):
-        assert locks["default"].prepare()
+        assert locks["default"].ensure_schema()
         assert len(granted) == CROWD
         granted.extend(threads.map(take, range(CROWD, 2 * CROWD)))
     assert sum(granted) == 1
@@ -115,7 +115,7 @@ def test_many_make_the_table_at_once(new, name):
     def make(barrier):
         with closing(connections[new.alias]):
             barrier.wait(30)
-            return locks["default"].prepare()
+            return locks["default"].ensure_schema()
 
     with ThreadPoolExecutor(CROWD) as threads:
         for turn in range(ROUNDS):
@@ -141,7 +141,7 @@ def test_the_table_is_never_without_its_unique_key(new):
         return result
 
     with new.execute_wrapper(look):
-        assert locks["default"].prepare()
+        assert locks["default"].ensure_schema()
     assert seen
     assert all(seen)
 
@@ -157,7 +157,7 @@ def test_who_was_ended_while_making_the_table_is_followed_by_another(new, name):
         return execute(sql, params, many, context)
 
     with new.execute_wrapper(end), pytest.raises(Ended):
-        locks["default"].prepare()
+        locks["default"].ensure_schema()
     call_command("migrate", "distlock", database=new.alias, verbosity=0)
     assert Lock(name).acquire(blocking=False)
 
@@ -190,6 +190,6 @@ def test_somebody_else_migrates_without_a_lock_meanwhile(new, before, app, name)
         return execute(sql, params, many, context)
 
     with new.execute_wrapper(let_others_go_first):
-        assert locks["default"].prepare()
+        assert locks["default"].ensure_schema()
     assert others
     assert Lock(name).acquire(blocking=False)
