@@ -92,7 +92,7 @@ def database(kind: str, rows: int) -> Iterator[Any]:
 @contextlib.contextmanager
 def statements() -> Iterator[list[str]]:
     """Collect what the sessions of the locks are asked."""
-    from distlock.backends.database.session import Session
+    from distlock.backends.database.connection import Session
 
     asked: list[str] = []
     run_all = Session.run_all

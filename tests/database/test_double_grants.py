@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distlock.backends.database.dialects.mysql import MariaDB
-from distlock.backends.database.statements import Answer
+from distlock.backends.database.statements import Result
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.children import hear, say
@@ -137,7 +137,7 @@ def cut_until(over, proxy):
 def test_the_last_verdict_of_a_statement_that_was_run_twice_counts():
     """Galera runs one again that lost against another node, and keeps the rows of the first."""
     wish = claim("stock")
-    answer = Answer([(wish.nonce, 5), ("", 6)], 2)
+    answer = Result([(wish.nonce, 5), ("", 6)], 2)
     assert MariaDB().granted(wish, answer) is None
     assert MariaDB().granted(wish, answer._replace(rows=[("", 5), (wish.nonce, 6)])) == 6
 

@@ -10,7 +10,7 @@ import traceback
 import pytest
 from django.db.backends.signals import connection_created
 
-from distlock.backends.database.session import _server_id
+from distlock.backends.database.connection import _server_id
 from distlock.backends.database.statements import Statement
 from tests.database.conftest import SERVERS
 from tests.database.speaking import claim, eventually, speaking

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distlock.backends.database import opening
+from distlock.backends.database import connect
 from distlock.backends.database.statements import Statement
 from distlock.clock import clock
 from tests.core.interrupting import interrupted
@@ -63,18 +63,18 @@ def test_in_taking_and_leaving_a_lock(make, name):
 def test_in_opening_a_session_leaves_none_open(make, monkeypatch):
     opened = []
 
-    class Watched(opening.Session):
+    class Watched(connect.Session):
         def __init__(self, wrapper):
             super().__init__(wrapper)
             opened.append(self)
 
-    class WatchedLocally(opening.LocalSession):
+    class WatchedLocally(connect.SQLiteSession):
         def __init__(self, wrapper):
             super().__init__(wrapper)
             opened.append(self)
 
-    monkeypatch.setattr(opening, "Session", Watched)
-    monkeypatch.setattr(opening, "LocalSession", WatchedLocally)
+    monkeypatch.setattr(connect, "Session", Watched)
+    monkeypatch.setattr(connect, "SQLiteSession", WatchedLocally)
     pool = make().pool
     had = []
     for _ in interrupted_everywhere(lambda: had.append(pool.open())):

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 from django.db import connections, transaction
 
-from distlock.backends.database import access, errors
+from distlock.backends.database import errors, runner
 from distlock.exceptions import LockUnavailable
 from distlock.models import DatabaseLock
 from tests.database.conftest import SERVERS
@@ -23,7 +23,7 @@ def backend(make):
 @pytest.fixture
 def impatient(monkeypatch):
     """The first refusal is told: no time is left to be refused once more."""
-    monkeypatch.setattr(access, "ROW_WAIT", 60)
+    monkeypatch.setattr(runner, "ROW_WAIT", 60)
     monkeypatch.setattr(errors, "ROW_WAIT", 60)
 
 

@@ -69,9 +69,9 @@ def test_it_tells_how_many_rows_were_changed(backend, session, name):
         " token, acquired_at, expires_at)"
         " VALUES (%(lock)s, '', '', '', '', 0, '', 1, '2026-01-01', '2026-01-01')"
     )
-    assert session.exchange(Statement(insert, params), 5)[-1].changed == 1
-    assert session.exchange(Statement(f"{update} {lock} = %(lock)s", params), 5)[-1].changed == 1
-    assert session.exchange(Statement(f"{update} {lock} = 'none'", params), 5)[-1].changed == 0
+    assert session.exchange(Statement(insert, params), 5)[-1].affected == 1
+    assert session.exchange(Statement(f"{update} {lock} = %(lock)s", params), 5)[-1].affected == 1
+    assert session.exchange(Statement(f"{update} {lock} = 'none'", params), 5)[-1].affected == 0
 
 
 def test_a_failure_is_told_like_any_other(kind, session):
@@ -87,19 +87,19 @@ def test_who_is_called_out_can_go_on(kind, backend, session):
 
 
 def test_who_overruns_is_given_up(kind, session):
-    with pytest.raises(errors.Overran):
+    with pytest.raises(errors.StatementTimeout):
         session.exchange(Statement(SLEEP[kind]), 0.3)
     assert not session.usable
 
 
 def test_who_is_hung_up_is_gone(kind, session):
     watchdog.add(0.3, session.hang_up)
-    with pytest.raises(errors.Gone):
+    with pytest.raises(errors.ConnectionLost):
         session.exchange(Statement(SLEEP[kind]), None)
     assert not session.usable
 
 
 def test_whose_session_an_administrator_ended_is_gone(kind, backend, session):
-    with once_asleep(kind, backend.pool, session, DISCONNECT), pytest.raises(errors.Gone):
+    with once_asleep(kind, backend.pool, session, DISCONNECT), pytest.raises(errors.ConnectionLost):
         session.exchange(Statement(SLEEP[kind]), None)
     assert not session.usable

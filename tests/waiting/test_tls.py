@@ -80,5 +80,5 @@ def test_what_may_be_repeated_is_tried_on_a_fresh_session(using, engine):
             eventually(lambda: is_gone(engine, session.ident))
         return session.run(Statement("SELECT 7"), 5).rows
 
-    assert locks[using].pool.do(work) == [(7,)]
+    assert locks[using].pool.work(work) == [(7,)]
     assert len(set(used)) == 2

@@ -10,9 +10,14 @@ from typing import Any
 from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
 
-from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import Dialect
-from distlock.backends.database.errors import Conflict, StatementFailed, failure, unavailable
+from distlock.backends.database.errors import (
+    SerializationFailure,
+    StatementFailed,
+    failure,
+    unavailable,
+)
+from distlock.backends.database.runner import StatementRunner
 from distlock.backends.durable import check_durable, durable
 from distlock.exceptions import LockLost, NotSupported
 from distlock.types.lease import Lease
@@ -30,7 +35,7 @@ class Transactions:
     then the lease is not renewed, and the transaction has to end before it does.
     """
 
-    def __init__(self, access: Access, dialect_for: Callable[[Any], Dialect]) -> None:
+    def __init__(self, access: StatementRunner, dialect_for: Callable[[Any], Dialect]) -> None:
         self.database = access.pool.database
         self._access = access
         self._dialect_for = dialect_for
@@ -85,12 +90,15 @@ class Transactions:
                     self._guard(connection, self._dialect_for(connection), lease)
                 elif not self._is_held(lease):
                     raise _lost(lease)
-        except (DjangoDatabaseError, Conflict) as error:
+        except (DjangoDatabaseError, SerializationFailure) as error:
             # Galera refuses the commit if another node has changed the row, or one of the caller's.
-            conflict = isinstance(error, Conflict) or failure(error, connection.vendor) is Conflict
+            conflict = (
+                isinstance(error, SerializationFailure)
+                or failure(error, connection.vendor) is SerializationFailure
+            )
             if committing and not committed and conflict and not self._is_held(lease):
                 raise _lost(lease) from error
-            if isinstance(error, Conflict):
+            if isinstance(error, SerializationFailure):
                 raise unavailable(error, self.database) from error.__cause__
             raise
 
@@ -110,15 +118,15 @@ class Transactions:
                         self._guard(connection, dialect, lease)
                     stack.enter_context(begun.pop_all())
                     return
-            except Conflict as conflict:
+            except SerializationFailure as conflict:
                 if attempt == _ATTEMPTS:
                     raise unavailable(conflict, self.database) from conflict.__cause__
 
     def _is_held(self, lease: Lease) -> bool:
-        return bool(self._access.do(lambda dialect, ask: ask(dialect.held([lease])).rows, None))
+        return bool(self._access.work(lambda dialect, ask: ask(dialect.held([lease])).rows, None))
 
     def _guard(self, connection: Any, dialect: Dialect, lease: Lease) -> None:
-        """Lock the row; a Conflict is raised as such."""
+        """Lock the row; a SerializationFailure is raised as such."""
         statement = dialect.guard(lease)
         try:
             with connection.cursor() as cursor:
@@ -127,7 +135,7 @@ class Transactions:
         except DjangoDatabaseError as error:
             failed: StatementFailed = failure(error, connection.vendor)(str(error))
             failed.__cause__ = error.__cause__
-            if isinstance(failed, Conflict):
+            if isinstance(failed, SerializationFailure):
                 raise failed from error.__cause__
             raise unavailable(failed, self.database) from error.__cause__
         if not found:

@@ -12,19 +12,19 @@ from django.db import connections
 from distlock.backends.base import BaseBackend, Capabilities
 from distlock.backends.cleanup import leave_with_retry
 from distlock.backends.database import errors
-from distlock.backends.database.access import Access
 from distlock.backends.database.atomic import Transactions
 from distlock.backends.database.breaking import break_hold
+from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.checks import database_checks, settings_checks
+from distlock.backends.database.connection import Connection
 from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import COLUMNS, Ask, Dialect, holder
-from distlock.backends.database.direct import Direct
 from distlock.backends.database.first_deploy import make_table
 from distlock.backends.database.lining import Line
 from distlock.backends.database.looking import row_of
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.renewing import renew
-from distlock.backends.database.session import Runner
+from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.sweeping import sweep
 from distlock.backends.database.viewing import View
@@ -90,8 +90,8 @@ class DatabaseBackend(BaseBackend):
             sessions=self.settings.count("sessions", at_least=1),
             pooled={"poll": True, "native": False}.get(self.wait),
         )
-        self._direct = Direct(self.database, self._abandoned)
-        self._access = Access(self.pool, self._direct, self.dialect_for)
+        self._direct = CallerTransaction(self.database, self._abandoned)
+        self._access = StatementRunner(self.pool, self._direct, self.dialect_for)
         self._transactions = Transactions(self._access, self.dialect_for)
         vendor = vendor_of(self.database)
         native = native_for(vendor) if self.wait != "poll" else None
@@ -114,8 +114,8 @@ class DatabaseBackend(BaseBackend):
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See BaseBackend.try_acquire()."""
-        if runner := self._direct.runner():
-            return self._acquire_inside(runner, claim, deadline)
+        if connection := self._direct.connection():
+            return self._acquire_inside(connection, claim, deadline)
 
         until = clock() + self.pool.limit(deadline)
         brief = until - clock() < errors.BRIEF
@@ -167,18 +167,20 @@ class DatabaseBackend(BaseBackend):
         # A greenlet that waits in a driver keeps all others from running.
         return None if gevent_patched() else self._room
 
-    def _acquire_inside(self, runner: Runner, claim: Claim, deadline: float | None) -> Lease | None:
+    def _acquire_inside(
+        self, connection: Connection, claim: Claim, deadline: float | None
+    ) -> Lease | None:
         """Take the lock in the caller's own transaction."""
-        if not runner.wrapper.in_atomic_block:
+        if not connection.wrapper.in_atomic_block:
             raise NotSupported(
                 f"lock {claim.name!r}: on SQLite a lock cannot be taken in a transaction that was"
                 " begun by hand, whose rollback would not be noticed; use transaction.atomic()"
             )
         sent_at = clock()
-        token = self._access.do(lambda dialect, ask: dialect.take(ask, claim), deadline)
+        token = self._access.work(lambda dialect, ask: dialect.take(ask, claim), deadline)
         if token is None:
             return None
-        self._direct.taken(runner.wrapper, claim.nonce)
+        self._direct.taken(connection.wrapper, claim.nonce)
         return claim.granted(token, sent_at)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -200,7 +202,7 @@ class DatabaseBackend(BaseBackend):
             try:
                 # Should its own session be silent, another one needs the rest of the time.
                 if answer := self._room.release(lease, (until - began) / 2):
-                    return bool(answer.changed)
+                    return bool(answer.affected)
             except errors.StatementFailed as failed:
                 lost = failed.maybe_applied
 
@@ -209,7 +211,7 @@ class DatabaseBackend(BaseBackend):
             # Not by the token: a request that arrived once more has raised it, for the same hold.
             freeing = dialect.free(lease.name, nonce=lease.nonce)
             try:
-                if ask(freeing).changed:
+                if ask(freeing).affected:
                     return True
             except errors.StatementFailed as failed:
                 lost = lost or failed.maybe_applied
@@ -218,7 +220,7 @@ class DatabaseBackend(BaseBackend):
             # lock. (Should it have been broken in this very moment, that goes unnoticed.)
             return lost and began < lease.deadline
 
-        freed = self._access.do(free, until, lease.nonce)
+        freed = self._access.work(free, until, lease.nonce)
         self._left(lease.claim, lambda until: self.cancel(lease.claim, until))
         return freed
 
@@ -226,8 +228,8 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.reserve_for()."""
         end = clock() + seconds
         try:
-            kept = self._access.do(
-                lambda dialect, ask: bool(ask(dialect.reserve(lease, seconds)).changed),
+            kept = self._access.work(
+                lambda dialect, ask: bool(ask(dialect.reserve(lease, seconds)).affected),
                 deadline,
                 lease.nonce,
             )
@@ -241,7 +243,7 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.cancel()."""
         if self._room:
             self._room.cancel(claim)
-        self._access.do(
+        self._access.work(
             lambda dialect, ask: ask(dialect.free(claim.name, nonce=claim.nonce)),
             deadline,
             claim.nonce,
@@ -249,8 +251,10 @@ class DatabaseBackend(BaseBackend):
         self._left(claim, lambda until: self.cancel(claim, until))
 
     def _left(self, claim: Claim, leave: Callable[[float], object]) -> None:
-        if runner := self._direct.runner(claim.nonce):
-            self._direct.freed(runner.wrapper, claim.nonce, lambda: leave_with_retry(claim, leave))
+        if connection := self._direct.connection(claim.nonce):
+            self._direct.freed(
+                connection.wrapper, claim.nonce, lambda: leave_with_retry(claim, leave)
+            )
         else:
             self._direct.forget(claim.nonce)
 
@@ -280,7 +284,7 @@ class DatabaseBackend(BaseBackend):
                     return True
                 raise
 
-        return self._access.do(is_held, deadline, lease.nonce)
+        return self._access.work(is_held, deadline, lease.nonce)
 
     def known_lost(self, lease: Lease) -> str | None:
         """See BaseBackend.known_lost()."""
@@ -333,7 +337,7 @@ class DatabaseBackend(BaseBackend):
     def ensure_schema(self, deadline: float | None = None) -> bool:
         """See BaseBackend.ensure_schema(). What may be missing is the table."""
         # In a session of ours first: Django's would wait for a silent server without a limit.
-        self._access.do(lambda dialect, ask: ask(Statement("SELECT 1")), deadline)
+        self._access.work(lambda dialect, ask: ask(Statement("SELECT 1")), deadline)
         return make_table(self.database, deadline)
 
     def close(self) -> None:

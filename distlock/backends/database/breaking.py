@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.looking import owner
+from distlock.backends.database.runner import StatementRunner
 from distlock.clock import clock
 from distlock.types.lease import Claim, Lease
 
 
-def break_hold(access: Access, name: str, token: int, deadline: float | None) -> Lease | None:
+def break_hold(
+    access: StatementRunner, name: str, token: int, deadline: float | None
+) -> Lease | None:
     """Free a lock if its hold has this token; the broken lease, or None if it is not the one."""
     broken: Lease | None = None
 
@@ -24,6 +26,6 @@ def break_hold(access: Access, name: str, token: int, deadline: float | None) ->
         rest = (row.until - row.now).total_seconds()
         claim = Claim(name, owner(row), rest, row.description, row.nonce)
         broken = claim.granted(token, clock())
-        return bool(ask(dialect.free(name, token=token, nonce=row.nonce)).changed)
+        return bool(ask(dialect.free(name, token=token, nonce=row.nonce)).affected)
 
-    return broken if access.do(free, deadline) else None
+    return broken if access.work(free, deadline) else None

@@ -31,11 +31,11 @@ class NoSession(StatementFailed):
     maybe_applied = False
 
 
-class Gone(StatementFailed):
+class ConnectionLost(StatementFailed):
     """The session ended before the answer came: the server stopped, or the network broke."""
 
 
-class Overran(StatementFailed):
+class StatementTimeout(StatementFailed):
     """The answer did not come in time, and the session was given up."""
 
 
@@ -57,14 +57,14 @@ class TableLocked(FileLocked):
     """SQLite with a shared cache: another connection of this process was writing."""
 
 
-class Conflict(StatementFailed):
+class SerializationFailure(StatementFailed):
     """The engine chose this statement to end a deadlock, or saw a concurrent write; try again."""
 
     usable = True
     maybe_applied = False
 
 
-class Duplicate(StatementFailed):
+class UniqueViolation(StatementFailed):
     """There was such a row already."""
 
     usable = True
@@ -96,38 +96,38 @@ _LOCKED = "a transaction of someone else keeps the row of the lock, or the whole
 _MYSQL: dict[int, type[StatementFailed]] = {
     1205: RowLocked,  # ER_LOCK_WAIT_TIMEOUT
     3572: RowLocked,  # ER_LOCK_NOWAIT
-    1213: Conflict,  # ER_LOCK_DEADLOCK
-    1020: Conflict,  # ER_CHECKREAD
+    1213: SerializationFailure,  # ER_LOCK_DEADLOCK
+    1020: SerializationFailure,  # ER_CHECKREAD
     1317: Cancelled,  # ER_QUERY_INTERRUPTED
     1146: NoTable,  # ER_NO_SUCH_TABLE
-    1047: Gone,  # ER_UNKNOWN_COM_ERROR: a Galera node that is cut off from the others
-    1053: Gone,  # ER_SERVER_SHUTDOWN
-    1158: Gone,  # ER_NET_READ_ERROR
-    1159: Gone,  # ER_NET_READ_INTERRUPTED
-    1160: Gone,  # ER_NET_ERROR_ON_WRITE
-    1161: Gone,  # ER_NET_WRITE_INTERRUPTED
-    1180: Gone,  # ER_ERROR_DURING_COMMIT: a Galera node that is being cut off
-    1927: Gone,  # ER_CONNECTION_KILLED
-    2006: Gone,  # CR_SERVER_GONE_ERROR
-    2013: Gone,  # CR_SERVER_LOST
-    2026: Gone,  # CR_SSL_CONNECTION_ERROR: over TLS it stands for all of these
-    2055: Gone,  # CR_SERVER_LOST_EXTENDED
-    4031: Gone,  # ER_CLIENT_INTERACTION_TIMEOUT
-    5013: Gone,  # CR_ERR_NET_READ
-    5014: Gone,  # CR_ERR_NET_WRITE
+    1047: ConnectionLost,  # ER_UNKNOWN_COM_ERROR: a Galera node that is cut off from the others
+    1053: ConnectionLost,  # ER_SERVER_SHUTDOWN
+    1158: ConnectionLost,  # ER_NET_READ_ERROR
+    1159: ConnectionLost,  # ER_NET_READ_INTERRUPTED
+    1160: ConnectionLost,  # ER_NET_ERROR_ON_WRITE
+    1161: ConnectionLost,  # ER_NET_WRITE_INTERRUPTED
+    1180: ConnectionLost,  # ER_ERROR_DURING_COMMIT: a Galera node that is being cut off
+    1927: ConnectionLost,  # ER_CONNECTION_KILLED
+    2006: ConnectionLost,  # CR_SERVER_GONE_ERROR
+    2013: ConnectionLost,  # CR_SERVER_LOST
+    2026: ConnectionLost,  # CR_SSL_CONNECTION_ERROR: over TLS it stands for all of these
+    2055: ConnectionLost,  # CR_SERVER_LOST_EXTENDED
+    4031: ConnectionLost,  # ER_CLIENT_INTERACTION_TIMEOUT
+    5013: ConnectionLost,  # CR_ERR_NET_READ
+    5014: ConnectionLost,  # CR_ERR_NET_WRITE
 }
 
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _POSTGRESQL: dict[str, type[StatementFailed]] = {
     "55P03": RowLocked,  # lock_not_available
-    "40P01": Conflict,  # deadlock_detected
-    "40001": Conflict,  # serialization_failure
+    "40P01": SerializationFailure,  # deadlock_detected
+    "40001": SerializationFailure,  # serialization_failure
     "57014": Cancelled,  # query_canceled
     "42P01": NoTable,  # undefined_table
-    "57P01": Gone,  # admin_shutdown
-    "57P02": Gone,  # crash_shutdown
-    "57P05": Gone,  # idle_session_timeout
-    "25P03": Gone,  # idle_in_transaction_session_timeout
+    "57P01": ConnectionLost,  # admin_shutdown
+    "57P02": ConnectionLost,  # crash_shutdown
+    "57P05": ConnectionLost,  # idle_session_timeout
+    "25P03": ConnectionLost,  # idle_in_transaction_session_timeout
 }
 
 
@@ -136,7 +136,7 @@ def failure(error: BaseException, vendor: str) -> type[StatementFailed]:
     if error.__cause__ is not None and type(error).__module__ == "django.db.utils":
         error = error.__cause__
     if any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__):  # PEP 249
-        return Duplicate
+        return UniqueViolation
     if vendor == "mysql":
         return _MYSQL.get(error.args[0] if error.args else 0, StatementFailed)
     if vendor == "postgresql":
@@ -151,9 +151,9 @@ def _postgresql(error: Any) -> type[StatementFailed]:
     if state is None:
         # It did not come from the server: the connection broke, or the driver found a mistake.
         broke = type(error).__name__ in ("OperationalError", "InterfaceError")
-        return Gone if broke else StatementFailed
+        return ConnectionLost if broke else StatementFailed
     if state.startswith("08"):  # connection exceptions
-        return Gone
+        return ConnectionLost
     return _POSTGRESQL.get(state, StatementFailed)
 
 
@@ -171,9 +171,9 @@ def _sqlite(error: sqlite3.Error) -> type[StatementFailed]:
 
 def seems_locked(failed: StatementFailed) -> StatementFailed:
     """Return what to tell of a write that failed just after the row had been read."""
-    if not isinstance(failed, Overran):
+    if not isinstance(failed, StatementTimeout):
         return failed
-    told = Overran(f"{_LOCKED}, or the server has just fallen silent: {failed}")
+    told = StatementTimeout(f"{_LOCKED}, or the server has just fallen silent: {failed}")
     told.__cause__ = failed.__cause__
     return told
 

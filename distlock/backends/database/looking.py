@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 
-from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import Ask, Dialect, Row
+from distlock.backends.database.runner import StatementRunner
 from distlock.types.lease import LockInfo, Owner, State
 from distlock.types.owners import is_kept
 
@@ -14,13 +14,13 @@ from distlock.types.owners import is_kept
 _PAGE = 1000
 
 
-def row_of(access: Access, name: str, deadline: float | None) -> Row | None:
+def row_of(access: StatementRunner, name: str, deadline: float | None) -> Row | None:
     """Return the row of a lock, None if it has never been taken, or not for long."""
-    rows = access.do(lambda dialect, ask: dialect.rows(ask(dialect.one(name))), deadline)
+    rows = access.work(lambda dialect, ask: dialect.rows(ask(dialect.one(name))), deadline)
     return rows[0] if rows else None
 
 
-def rows_in_use(access: Access, prefix: str, deadline: float | None) -> Iterator[Row]:
+def rows_in_use(access: StatementRunner, prefix: str, deadline: float | None) -> Iterator[Row]:
     """Yield the rows in use whose names begin with ``prefix``, by name, read in batches."""
     after: str | None = None
     strays: list[Row] = []
@@ -32,7 +32,7 @@ def rows_in_use(access: Access, prefix: str, deadline: float | None) -> Iterator
             page = dialect.page(start if after is None else after, beginning, _PAGE)
             return dialect.by_code_point, dialect.rows(ask(page))
 
-        by_code_point, rows = access.do(read, deadline)
+        by_code_point, rows = access.work(read, deadline)
         for row in rows:
             if _is_free(row):
                 continue

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from distlock.backends.database.access import Access
 from distlock.backends.database.dialects.base import TABLE, Ask, Dialect
 from distlock.backends.database.dialects.postgresql import PostgreSQL
 from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.looking import info
+from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement
 from distlock.types.owners import KEPT
 from distlock.types.query import (
@@ -24,7 +24,9 @@ from distlock.types.query import (
 )
 
 
-def page(access: Access, using: str, query: LockQuery, deadline: float | None) -> Page | None:
+def page(
+    access: StatementRunner, using: str, query: LockQuery, deadline: float | None
+) -> Page | None:
     """Return a page, in two statements; None where the dialect cannot be added to.
 
     Both read the table once at the most: 100,000 rows take MariaDB a tenth of a second each.
@@ -53,7 +55,7 @@ def page(access: Access, using: str, query: LockQuery, deadline: float | None) -
             hosts,
         )
 
-    return access.do(read, deadline)
+    return access.work(read, deadline)
 
 
 class _Words:

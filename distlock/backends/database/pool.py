@@ -17,10 +17,10 @@ from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
-from distlock.backends.database.opening import current_settings, open_session
+from distlock.backends.database.connect import current_settings, open_session
+from distlock.backends.database.connection import Session
 from distlock.backends.database.permits import Permit, Permits
-from distlock.backends.database.session import Session
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.statements import Result, Statement
 from distlock.clock import clock, left
 from distlock.watchdog import watchdog
 
@@ -54,7 +54,7 @@ class Pool:
         """``timeout`` and ``idle`` are seconds: the most for any answer, and to keep a session.
 
         At most ``sessions`` are shared at a time; that many threads and no more ask at once, but
-        for what must not wait for others, see do().
+        for what must not wait for others, see work().
 
         ``idle=None`` is a minute, but nothing where Django's tests run: an open session would keep
         the test database from being dropped. See open_session() for ``pooled``.
@@ -87,16 +87,16 @@ class Pool:
         with self._mutex:
             return sum(permit() is not None for permit in self._lent.values())
 
-    def run(self, request: Request, deadline: float | None = None) -> Answer:
-        """Run a statement that may be repeated: twice must be as good as once. See do()."""
+    def run(self, request: Request, deadline: float | None = None) -> Result:
+        """Run a statement that may be repeated: twice must be as good as once. See work()."""
 
-        def work(session: Session, until: float) -> Answer:
+        def work(session: Session, until: float) -> Result:
             statement = request(session) if callable(request) else request
             return session.run(statement, self.limit(until))
 
-        return self.do(work, deadline)
+        return self.work(work, deadline)
 
-    def do(
+    def work(
         self,
         work: Callable[[Session, float], T],
         deadline: float | None = None,
@@ -117,14 +117,14 @@ class Pool:
             try:
                 with _Loan(self, until, fresh=dead, at_once=at_once) as session:
                     return work(session, until)
-            except (errors.Gone, errors.Conflict, errors.Cancelled) as failed:
+            except (errors.ConnectionLost, errors.SerializationFailure, errors.Cancelled) as failed:
                 sent = failed.maybe_applied = failed.maybe_applied or sent
-                again = not (isinstance(failed, errors.Gone) and dead)
-                dead = dead or isinstance(failed, errors.Gone)
+                again = not (isinstance(failed, errors.ConnectionLost) and dead)
+                dead = dead or isinstance(failed, errors.ConnectionLost)
                 if not again or clock() >= until:
                     raise
             except errors.StatementFailed as failed:
-                if isinstance(failed, errors.Overran):
+                if isinstance(failed, errors.StatementTimeout):
                     self._distrust(began)
                 failed.maybe_applied = failed.maybe_applied or sent
                 raise

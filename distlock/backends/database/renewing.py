@@ -6,14 +6,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 
 from distlock.backends.database import errors
-from distlock.backends.database.access import Access
 from distlock.backends.database.batches import around_locked, pieces
 from distlock.backends.database.dialects.base import Ask, Dialect
+from distlock.backends.database.runner import StatementRunner
 from distlock.clock import clock, left
 from distlock.types.lease import Lease
 
 
-def renew(access: Access, leases: Sequence[Lease], deadline: float | None) -> Mapping[str, bool]:
+def renew(
+    access: StatementRunner, leases: Sequence[Lease], deadline: float | None
+) -> Mapping[str, bool]:
     """See BaseBackend.renew()."""
     answer: dict[str, bool] = {}
     failure: errors.StatementFailed | None = None
@@ -23,7 +25,7 @@ def renew(access: Access, leases: Sequence[Lease], deadline: float | None) -> Ma
                 answer.update(renewed)
         except errors.StatementFailed as failed:
             failure = failed
-            if isinstance(failed, (errors.NoSession, errors.Overran, errors.FileLocked)):
+            if isinstance(failed, (errors.NoSession, errors.StatementTimeout, errors.FileLocked)):
                 break  # the others would fare no better
     if failure and not answer:
         raise access.unavailable(failure) from failure.__cause__
@@ -31,7 +33,7 @@ def renew(access: Access, leases: Sequence[Lease], deadline: float | None) -> Ma
 
 
 def _renewals(
-    access: Access, leases: Sequence[Lease], deadline: float | None
+    access: StatementRunner, leases: Sequence[Lease], deadline: float | None
 ) -> Iterator[dict[str, bool]]:
     """Renew leases, whatever one row or one session keeps them from.
 
@@ -43,7 +45,7 @@ def _renewals(
     try:
         yield _renew(access, leases, clock() + rest / 2)
         return
-    except (errors.RowLocked, errors.Overran) as failed:
+    except (errors.RowLocked, errors.StatementTimeout) as failed:
         if isinstance(failed, errors.RowLocked) and len(leases) == 1:
             return
     until = clock() + rest / 2
@@ -58,7 +60,7 @@ def _renewals(
 
 
 def _unlocked(
-    access: Access, leases: Sequence[Lease], deadline: float | None
+    access: StatementRunner, leases: Sequence[Lease], deadline: float | None
 ) -> Sequence[Lease] | None:
     """Return those leases whose rows nobody keeps locked, None if the engine cannot tell."""
 
@@ -86,9 +88,11 @@ def _duration(lease: Lease) -> float:
     return lease.duration
 
 
-def _renew(access: Access, leases: Sequence[Lease], deadline: float | None) -> dict[str, bool]:
+def _renew(
+    access: StatementRunner, leases: Sequence[Lease], deadline: float | None
+) -> dict[str, bool]:
     def renew(dialect: Dialect, ask: Ask) -> dict[str, bool]:
-        if ask(dialect.renew(leases)).changed == len(leases):
+        if ask(dialect.renew(leases)).affected == len(leases):
             return {lease.nonce: True for lease in leases}
         # What is held now was held a moment ago, so it has been renewed.
         held = {nonce for (nonce,) in ask(dialect.held(leases)).rows}

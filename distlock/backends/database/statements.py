@@ -20,8 +20,13 @@ class Statement(NamedTuple):
         return self.params
 
 
-class Answer(NamedTuple):
-    """The rows that a statement returned, and how many it says it has changed (or found)."""
+class Result(NamedTuple):
+    """What the database answered to one statement."""
 
     rows: list[tuple[Any, ...]]
-    changed: int
+    #: rows that it changed; on MySQL with CLIENT_FOUND_ROWS, as Django connects, those it matched
+    affected: int
+    #: MySQL: what ``LAST_INSERT_ID(expr)`` was given, or the new AUTO_INCREMENT value; else 0
+    insert_id: int = 0
+    #: clock() just before it was sent
+    sent_at: float = 0.0

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from distlock.backends.database.access import Access
 from distlock.backends.database.batches import SIZE, around_locked
 from distlock.backends.database.dialects.base import Dialect
 from distlock.backends.database.errors import StatementFailed
+from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement
 from distlock.types.lease import SweepResult
 
@@ -15,7 +15,7 @@ Find = Callable[[Dialect, int], Statement]
 Clear = Callable[[Dialect, Sequence[int]], Statement]
 
 
-def sweep(access: Access, keep: float) -> SweepResult:
+def sweep(access: StatementRunner, keep: float) -> SweepResult:
     """Free what has ended, then remove what has been free for ``keep`` seconds.
 
     Rows are found first and cleared by their ids, in batches, each under the same condition once
@@ -32,13 +32,13 @@ def sweep(access: Access, keep: float) -> SweepResult:
         raise access.unavailable(failed) from failed.__cause__
 
 
-def _sweep(access: Access, keep: float) -> SweepResult:
+def _sweep(access: StatementRunner, keep: float) -> SweepResult:
     expired = _clear_all(
         access,
         lambda dialect, after: dialect.ended(after, SIZE),
         lambda dialect, ids: dialect.free_ended(ids),
     )
-    now = access.do(lambda dialect, ask: dialect.microseconds(ask), None)
+    now = access.work(lambda dialect, ask: dialect.microseconds(ask), None)
     newest = now - int(keep * 1_000_000)
     removed = _clear_all(
         access,
@@ -48,7 +48,7 @@ def _sweep(access: Access, keep: float) -> SweepResult:
     return SweepResult(expired, removed)
 
 
-def _clear_all(access: Access, find: Find, clear: Clear) -> int:
+def _clear_all(access: StatementRunner, find: Find, clear: Clear) -> int:
     count = after = 0
     while True:
         ids = _find(access, find, after)
@@ -58,10 +58,10 @@ def _clear_all(access: Access, find: Find, clear: Clear) -> int:
         after = ids[-1]
 
 
-def _clear(access: Access, clear: Clear, ids: Sequence[int]) -> int:
-    return access.attempt(lambda dialect, ask: ask(clear(dialect, ids)).changed, None)
+def _clear(access: StatementRunner, clear: Clear, ids: Sequence[int]) -> int:
+    return access.attempt(lambda dialect, ask: ask(clear(dialect, ids)).affected, None)
 
 
-def _find(access: Access, find: Find, after: int) -> list[int]:
-    rows = access.do(lambda dialect, ask: ask(find(dialect, after)).rows, None)
+def _find(access: StatementRunner, find: Find, after: int) -> list[int]:
+    rows = access.work(lambda dialect, ask: ask(find(dialect, after)).rows, None)
     return [row_id for (row_id,) in rows]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from distlock.backends.database.access import Access
 from distlock.backends.database.looking import info, row_of, rows_in_use
 from distlock.backends.database.paging import page
+from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.waiting.room import Room
 from distlock.types.lease import LockInfo, Waiting
 from distlock.types.query import LockQuery, Page
@@ -19,7 +19,7 @@ Lines = dict[str, tuple[Waiting, ...]]
 class View:
     """The locks of a backend. Who waits is asked in one statement for all of them."""
 
-    def __init__(self, access: Access, room: Room | None, using: str) -> None:
+    def __init__(self, access: StatementRunner, room: Room | None, using: str) -> None:
         """``room`` is where its processes wait in the engine's own queue, if they do."""
         self._access = access
         self._room = room

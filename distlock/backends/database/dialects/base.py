@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any, ClassVar, NamedTuple
 
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.statements import Result, Statement
 from distlock.types.lease import LONGEST_LEASE, Claim, Lease
 from distlock.types.owners import is_named
 
@@ -35,7 +35,7 @@ LONGEST = float(LONGEST_LEASE)
 
 _MAX_TEXT = 255
 
-Ask = Callable[[Statement], Answer]
+Ask = Callable[[Statement], Result]
 
 
 class Row(NamedTuple):
@@ -138,7 +138,7 @@ class Dialect(ABC):
         """Ask for the first rows in use after a name, or from it on, if ``beginning``, by name."""
 
     @abstractmethod
-    def rows(self, answer: Answer) -> list[Row]:
+    def rows(self, answer: Result) -> list[Row]:
         """Read the answer to one() or page()."""
 
     @abstractmethod

@@ -21,8 +21,8 @@ from distlock.backends.database.dialects.base import (
     columns,
     holder,
 )
-from distlock.backends.database.errors import Conflict, Duplicate
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.errors import SerializationFailure, UniqueViolation
+from distlock.backends.database.statements import Result, Statement
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import kept
 
@@ -57,9 +57,9 @@ class Generic(Dialect):
             ask(updating)
             if rows := self.rows(ask(self.one(claim.name, for_update=True))):
                 return rows[0].token if rows[0].nonce == claim.nonce else None
-            with suppress(Duplicate):  # someone else was first
+            with suppress(UniqueViolation):  # someone else was first
                 ask(self._insert(**grant, token=now))
-        raise Conflict("the row of the lock comes and goes")
+        raise SerializationFailure("the row of the lock comes and goes")
 
     def free(self, lock: str, **hold: str | int) -> Statement:
         return self._free(self._locks.filter(lock=lock, **hold).exclude(owner=""))
@@ -97,7 +97,7 @@ class Generic(Dialect):
         beyond = {"lock__gte": after} if beginning else {"lock__gt": after}
         return self._select(self._rows.filter(**beyond).exclude(owner="").order_by("lock")[:size])
 
-    def rows(self, answer: Answer) -> list[Row]:
+    def rows(self, answer: Result) -> list[Row]:
         compiler = self._rows.query.get_compiler(connection=self._wrapper)
         compiler.as_sql()  # finds out how the columns are converted
         values = compiler.results_iter(results=[answer.rows])

@@ -18,7 +18,7 @@ from distlock.backends.database.dialects.base import (
     Row,
     columns,
 )
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.statements import Result, Statement
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import kept
 
@@ -68,7 +68,7 @@ class TextDialect(Dialect):
         params = {**columns(claim), "duration": self.duration(claim.reserved)}
         return Statement(_with(condition, self.TAKE), params)
 
-    def granted(self, claim: Claim, answer: Answer) -> int | None:
+    def granted(self, claim: Claim, answer: Result) -> int | None:
         """Read the answer to taking(): the token, or None if someone else has the lock."""
         # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
         # under which a row that was inserted and one that was left as it is both count as one.
@@ -142,7 +142,7 @@ class TextDialect(Dialect):
             {"after": after},
         )
 
-    def rows(self, answer: Answer) -> list[Row]:
+    def rows(self, answer: Result) -> list[Row]:
         return [
             Row._make((*row[:9], bool(row[9]), *map(self.moment, row[10:]))) for row in answer.rows
         ]

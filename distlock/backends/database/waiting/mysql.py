@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.statements import Result, Statement
 from distlock.backends.database.waiting.native import Native, digest
 
 #: Seconds. A wait without end is an error in MariaDB, and this is one for people.
@@ -35,7 +35,7 @@ class MySQL(Native):
     def enter(self, key: str) -> str:
         return f"SELECT GET_LOCK({key}, {_FOR_EVER})"
 
-    def entered(self, answer: Answer) -> bool:
+    def entered(self, answer: Result) -> bool:
         # NULL when it was called out: an answer, and no error.
         return [str(got) for (got,) in answer.rows] == ["1"]
 

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection
 from typing import ClassVar
 
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.statements import Result, Statement
 
 
 @functools.lru_cache(maxsize=1024)
@@ -44,7 +44,7 @@ class Native(ABC):
         """Return the statement that waits for the native lock."""
 
     @abstractmethod
-    def entered(self, answer: Answer) -> bool:
+    def entered(self, answer: Result) -> bool:
         """Read the answer to enter(): whether the native lock was got."""
 
     @abstractmethod

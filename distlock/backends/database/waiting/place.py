@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 
+from distlock.backends.database.connection import Session
 from distlock.backends.database.errors import Cancelled, StatementFailed
-from distlock.backends.database.session import Session
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.statements import Result, Statement
 from distlock.backends.database.waiting.native import Native
 from distlock.clock import clock
 
@@ -52,12 +52,12 @@ class Place:
         """Return the native lock of the lock ``name``."""
         return self.native.key(str(self.session.settings.get("NAME") or ""), name)
 
-    def run(self, statement: Statement) -> Answer:
+    def run(self, statement: Statement) -> Result:
         """Run a statement that answers at once. Nobody calls it out."""
         self._settle()
         return self.session.run(statement, self.limit)
 
-    def take(self, statement: Statement) -> Answer:
+    def take(self, statement: Statement) -> Result:
         """Run what takes the row, in the words of a dialect, unless somebody stands aside.
 
         Nobody calls it out.
@@ -103,7 +103,7 @@ class Place:
 
     def run_later(
         self, statement: Statement, seconds: float, waiter: object, sign: str = ""
-    ) -> Answer:
+    ) -> Result:
         """Run a statement that answers at once, after a pause that the server makes.
 
         ``sign`` is a comment that others can read meanwhile. A ``waiter`` that was called out
@@ -129,7 +129,7 @@ class Place:
         if answer.rows[0][0]:
             self.key = self.last_key
 
-    def leave(self, free: Statement | None = None, limit: float | None = None) -> Answer | None:
+    def leave(self, free: Statement | None = None, limit: float | None = None) -> Result | None:
         """Run ``free``, if any, and give the native lock to the next; the answer to ``free``.
 
         ``limit`` is the seconds that the server gets for each answer.
@@ -142,7 +142,7 @@ class Place:
         if free is not None:
             packet = self.native.free_and_leave(self.key, free)
             answer = self.session.exchange(packet, limit)[0]
-        if answer is None or not answer.changed:
+        if answer is None or not answer.affected:
             self.session.run(Statement(self.native.leave(self.key)), limit)
         self.key = None
         return answer

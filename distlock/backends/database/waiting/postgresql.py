@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from distlock.backends.database.dialects.postgresql import PostgreSQL as Dialect
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.statements import Result, Statement
 from distlock.backends.database.waiting.native import Native, digest
 from distlock.backends.database.waiting.prepared import Prepared
 
@@ -86,7 +86,7 @@ class PostgreSQL(Native):
     def enter(self, key: str) -> str:
         return f"SET LOCAL lock_timeout = 0; SELECT pg_advisory_lock({key})"
 
-    def entered(self, answer: Answer) -> bool:
+    def entered(self, answer: Result) -> bool:
         return True  # or it would have been an error
 
     def has_entered(self, key: str) -> Statement:

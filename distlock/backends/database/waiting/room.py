@@ -15,7 +15,7 @@ from functools import partial
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.database import errors
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.statements import Answer
+from distlock.backends.database.statements import Result
 from distlock.backends.database.waiting.crew import Crew
 from distlock.backends.database.waiting.lookout import Lookout
 from distlock.backends.database.waiting.native import Native
@@ -100,7 +100,7 @@ class Room:
         await self._calls.run(lambda _: self._check(proof), clock() + MOMENT)
         return None
 
-    def release(self, lease: Lease, limit: float | None = None) -> Answer | None:
+    def release(self, lease: Lease, limit: float | None = None) -> Result | None:
         """Free the lock and wake the next one; None if nothing is kept for this lease.
 
         ``limit`` is the seconds that the server gets for it. Raises a StatementFailed, and keeps

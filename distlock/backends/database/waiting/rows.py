@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from distlock.backends.database import errors
+from distlock.backends.database.connection import Connection, Session
 from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import TABLE, holder
 from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.session import Runner, Session
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.waiting.native import Native
 from distlock.backends.database.waiting.place import Place
@@ -87,8 +87,8 @@ class Rows:
             return dialect.granted(claim, answer)
 
         try:
-            return self.pool.do(work, deadline)
-        except errors.Conflict:  # someone is writing the row at the moment
+            return self.pool.work(work, deadline)
+        except errors.SerializationFailure:  # someone is writing the row at the moment
             return None
 
     def take_at(self, place: Place, claim: Claim) -> int | None:
@@ -137,16 +137,16 @@ class Rows:
             except errors.StatementFailed:
                 time.sleep(_UNDO_PAUSE)
 
-    def free_lease(self, session: Runner, lease: Lease) -> Statement:
+    def free_lease(self, session: Connection, lease: Lease) -> Statement:
         """Return what frees a lock if it is held by exactly this lease."""
         return _free(session, lease.name, nonce=lease.nonce)
 
 
-def _free(session: Runner, name: str, **hold: str | int) -> Statement:
+def _free(session: Connection, name: str, **hold: str | int) -> Statement:
     return _dialect(session).free(name, **hold)
 
 
-def _dialect(session: Runner) -> TextDialect:
+def _dialect(session: Connection) -> TextDialect:
     dialect = dialect_for(session.wrapper)
     if not isinstance(dialect, TextDialect):
         raise TypeError(f"{dialect!r} has no native locks")

@@ -38,7 +38,7 @@ _RETRY_PAUSE = 0.1
 _NOTICED = (2.5, 30.0)
 
 #: A server that restarts, a network that breaks, an operator who cancels what takes long.
-_MAY_PASS = (errors.Gone, errors.NoSession, errors.Overran, errors.Cancelled)
+_MAY_PASS = (errors.ConnectionLost, errors.NoSession, errors.StatementTimeout, errors.Cancelled)
 
 
 class Why(Enum):
@@ -263,7 +263,7 @@ class Waiter(Promise):
             place.close()
         if isinstance(failed, errors.Cancelled) and self.why is not None:
             return
-        if isinstance(failed, (errors.Conflict, errors.RowLocked)):
+        if isinstance(failed, (errors.SerializationFailure, errors.RowLocked)):
             self._heard()
             if isinstance(failed, errors.RowLocked):
                 self._proof.refused = failed

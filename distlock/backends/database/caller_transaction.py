@@ -12,12 +12,12 @@ from typing import Any
 
 from django.db import connections
 
-from distlock.backends.database.inprocess import LocalRunner
+from distlock.backends.database.sqlite_session import CallerConnection
 from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
 from distlock.threads import start
 
 
-class Fate:
+class TransactionOutcomeHook:
     """Waits in ``run_on_commit`` of a connection, which drops it uncalled when it rolls back."""
 
     def __init__(self, on_commit: Callable[[], None], on_rollback: Callable[[], None]) -> None:
@@ -35,7 +35,7 @@ class Fate:
                 self._on_rollback()
 
 
-class Direct:
+class CallerTransaction:
     """What was taken and freed in transactions of the callers that are, or were, open."""
 
     def __init__(self, database: str, on_abandoned: Callable[[str], None]) -> None:
@@ -47,7 +47,7 @@ class Direct:
         self._open: dict[str, tuple[Any, frozenset[str]]] = {}
         self._undone: set[str] = set()
 
-    def runner(self, nonce: str | None = None) -> LocalRunner | None:
+    def connection(self, nonce: str | None = None) -> CallerConnection | None:
         """Return a connection whose open transaction locks us out, to be used in place of our own.
 
         That of the caller, or the one in which the hold ``nonce`` was taken, or a test case's.
@@ -56,11 +56,11 @@ class Direct:
         if connection.vendor != "sqlite":
             return None
         if connection.connection is not None and connection.connection.in_transaction:
-            return LocalRunner(connection)
+            return CallerConnection(connection)
         if nonce is not None and nonce in self._open:
-            return LocalRunner(self._open[nonce][0])
+            return CallerConnection(self._open[nonce][0])
         connection = connection_of_test_case(self.database)
-        return None if connection is None else LocalRunner(connection)
+        return None if connection is None else CallerConnection(connection)
 
     def undecided(self, nonce: str) -> bool:
         """Return whether the transaction in which a hold was taken is still open."""
@@ -84,7 +84,7 @@ class Direct:
                 if blocks_of_test_case(connection) < around:  # not a block of the code under test
                     self._on_abandoned(nonce)
 
-        connection.on_commit(Fate(commit, rollback))
+        connection.on_commit(TransactionOutcomeHook(commit, rollback))
 
     def freed(self, connection: Any, nonce: str, free_again: Callable[[], None]) -> None:
         """Note that a lock was freed in the open transaction; a rollback must not bring it back.
@@ -101,7 +101,7 @@ class Direct:
                 start(free_again, "distlock-rollback")
 
         if connection.in_atomic_block:
-            connection.on_commit(Fate(lambda: None, rollback))
+            connection.on_commit(TransactionOutcomeHook(lambda: None, rollback))
         elif connection.connection.in_transaction:
             # It was begun by hand, and nobody will tell us how it ends. After that the lock must
             # be free, which costs nothing where it is.

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from distlock.backends.database.connection import Connection, Session
 from distlock.backends.database.errors import FileLocked, StatementFailed, TableLocked
-from distlock.backends.database.session import Runner, Session
-from distlock.backends.database.statements import Answer, Statement
+from distlock.backends.database.statements import Result, Statement
 from distlock.clock import clock, left
 
 T = TypeVar("T")
@@ -48,24 +48,24 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=gate.close, after_in_parent=gate.open, after_in_child=gate.renew)
 
 
-class LocalRunner(Runner):
+class CallerConnection(Connection):
     """Runs statements on the caller's own connection, which waits as the caller has set it to."""
 
-    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
-        """See Runner.run_all()."""
+    def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See Connection.run_all()."""
         # A shared cache (the in-memory test database) refuses at once instead of waiting.
         run_all = super().run_all
         return _patiently(lambda: run_all(statement, limit), TableLocked, limit)
 
 
-class LocalSession(Session):
+class SQLiteSession(Session):
     """A session of our own. ``limit`` is for the wait while others write."""
 
-    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
-        """See Runner.run_all()."""
+    def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See Connection.run_all()."""
         run_all = super().run_all
 
-        def attempt() -> list[Answer]:
+        def attempt() -> list[Result]:
             with gate.closed:
                 return run_all(statement, limit)
 

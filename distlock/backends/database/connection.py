@@ -12,8 +12,8 @@ What other modules build on (everything else in this package goes through it):
 - ``ident`` is the server's name for the session (``pg_backend_pid()``, ``CONNECTION_ID()``), by
   which another session can call it out of a statement: that raises :class:`~.errors.Cancelled`.
 - ``hang_up()`` ends the statement that another thread is running here, from this side:
-  that raises :class:`~.errors.Gone`. It and ``ident`` may be used by any thread, the rest only by
-  the one that uses the session.
+  that raises :class:`~.errors.ConnectionLost`. It and ``ident`` may be used by any thread, the
+  rest only by the one that uses the session.
 """
 
 from __future__ import annotations
@@ -29,13 +29,12 @@ from typing import Any
 from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
-from distlock.backends.database.notices import listen
-from distlock.backends.database.statements import Answer, Statement
-from distlock.backends.database.wire import wire_for
+from distlock.backends.database.drivers import listen, raw_connection_for
+from distlock.backends.database.statements import Result, Statement
 from distlock.watchdog import watchdog
 
 
-class Runner:
+class Connection:
     """Runs statements on a Django connection, beside Django's own cursors."""
 
     def __init__(self, wrapper: Any) -> None:
@@ -43,13 +42,13 @@ class Runner:
         self.wrapper = wrapper
         self.usable = True
 
-    def run(self, statement: Statement, limit: float | None) -> Answer:
+    def run(self, statement: Statement, limit: float | None) -> Result:
         """Run a statement; of several in one packet, return the last answer with rows, if any."""
         answers = self.run_all(statement, limit)
         with_rows = [answer for answer in answers if answer.rows]
         return (with_rows or answers)[-1]
 
-    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
+    def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
         """Run all statements of one packet; each one's answer. Raises a StatementFailed."""
         # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
         cursor = self.wrapper.create_cursor()
@@ -75,7 +74,7 @@ class Runner:
         return kind(str(error))
 
 
-class Session(Runner):
+class Session(Connection):
     """A connection of our own, apart from the caller's: autocommit, and used by any thread in turn.
 
     ``wrapper`` is one that nobody else uses.
@@ -85,7 +84,7 @@ class Session(Runner):
         super().__init__(wrapper)
         self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
         self.ident = _server_id(wrapper)
-        self._wire = wire_for(wrapper)
+        self._wire = raw_connection_for(wrapper)
         self._notices = listen(wrapper)
         self._closing = threading.Lock()
         # A descriptor of our own: the driver may close its own at any time, and the number would
@@ -100,8 +99,8 @@ class Session(Runner):
         self.pooled = False
         _sessions.add(self)
 
-    def run_all(self, statement: Statement, limit: float | None) -> list[Answer]:
-        """See Runner.run_all(). ``limit`` is the time that the server gets for the answer."""
+    def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See Connection.run_all(). ``limit`` is the time that the server gets for the answer."""
         if self.before:
             statement = statement._replace(sql="; ".join((*self.before, statement.sql)))
         if self._fd < 0 or limit is None:
@@ -113,8 +112,8 @@ class Session(Runner):
             if not watchdog.call_off(watch):
                 self.usable = False
 
-    def exchange(self, statement: Statement, limit: float | None) -> list[Answer]:
-        """See run_all() and Wire.exchange(): quicker, for what is run at every turn."""
+    def exchange(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See run_all() and RawConnection.exchange(): quicker, for what is run at every turn."""
         if self._wire is None or self.before:
             return self.run_all(statement, limit)
         watch = None if limit is None else watchdog.add(limit, self._overrun)
@@ -129,7 +128,7 @@ class Session(Runner):
             if watch is not None and not watchdog.call_off(watch):
                 self.usable = False
 
-    def _proven(self, answers: list[Answer]) -> list[Answer]:
+    def _proven(self, answers: list[Result]) -> list[Result]:
         if self._notices.unreplicated():
             raise errors.NotReplicated("its commit may not have reached the synchronous standby")
         return answers
@@ -137,7 +136,7 @@ class Session(Runner):
     def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
         if self._overran:
             self.usable = False
-            return errors.Overran(f"no answer within {limit:.3g} s")
+            return errors.StatementTimeout(f"no answer within {limit:.3g} s")
         return super()._failed(error, limit)
 
     def _overrun(self) -> None:
@@ -197,7 +196,7 @@ class Session(Runner):
             return False
 
 
-def _execute(cursor: Any, statement: Statement) -> list[Answer]:
+def _execute(cursor: Any, statement: Statement) -> list[Result]:
     cursor.execute(statement.sql, statement.params)
     answers = [_answer(cursor)]
     next_set = getattr(cursor, "nextset", None)
@@ -206,11 +205,11 @@ def _execute(cursor: Any, statement: Statement) -> list[Answer]:
     return answers
 
 
-def _answer(cursor: Any) -> Answer:
+def _answer(cursor: Any) -> Result:
     if cursor.description is None:
-        return Answer([], cursor.rowcount)
+        return Result([], cursor.rowcount)
     rows = [tuple(row) for row in cursor.fetchall()]
-    return Answer(rows, cursor.rowcount)
+    return Result(rows, cursor.rowcount)
 
 
 def _server_id(wrapper: Any) -> int | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import os
 import socket
+import threading
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -12,12 +14,13 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DjangoDatabaseError
 from django.db import connections
 
-from distlock.backends.database.arrival import arrived
+from distlock.backends.database.connection import Session
 from distlock.backends.database.errors import NoSession, StatementFailed
-from distlock.backends.database.inprocess import LocalSession, gate
-from distlock.backends.database.session import Session
+from distlock.backends.database.sqlite_session import SQLiteSession, gate
 from distlock.backends.database.statements import Statement
+from distlock.bell import Bell
 from distlock.clock import clock
+from distlock.threads import start
 
 Options = dict[str, Any]
 
@@ -80,7 +83,7 @@ def open_session(
             )
         try:
             with gate.closed:
-                return _opened(LocalSession, wrapper, "PRAGMA busy_timeout = 0", limit)
+                return _opened(SQLiteSession, wrapper, "PRAGMA busy_timeout = 0", limit)
         except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
             with suppress(Exception):  # there may be none yet
                 wrapper.connection.close()
@@ -92,8 +95,10 @@ def open_session(
     elif wrapper.vendor == "postgresql":
         _postgresql(options, limit)
         set_up = _POSTGRESQL_ONCE
-        return arrived(limit, lambda: _opened(Session, wrapper, set_up, limit, pooled))
-    return arrived(limit, lambda: _opened(Session, wrapper, set_up, limit, blocking=blocking))
+        return connect_with_timeout(limit, lambda: _opened(Session, wrapper, set_up, limit, pooled))
+    return connect_with_timeout(
+        limit, lambda: _opened(Session, wrapper, set_up, limit, blocking=blocking)
+    )
 
 
 def current_settings(connection: Any) -> dict[str, Any]:
@@ -197,3 +202,57 @@ def _note_fork() -> None:
 if hasattr(os, "register_at_fork"):
     # Before it for what was begun by then, after it for what began while other hooks ran.
     os.register_at_fork(before=_note_fork, after_in_parent=_note_fork)
+
+
+def connect_with_timeout(limit: float, opening: Callable[[], Session]) -> Session:
+    """Open on a thread of its own, and do not wait for longer than the limit."""
+    arrival = _PendingSession(opening)
+    try:
+        start(arrival.run, "distlock-connect")
+        return arrival.result(limit)
+    except BaseException:  # also Ctrl-C: the session would be opened for nobody, and stay
+        arrival.abandon()
+        raise
+
+
+class _PendingSession:
+    """A session that another thread opens, and closes if nobody wants it any more."""
+
+    def __init__(self, opening: Callable[[], Session]) -> None:
+        self._opening = opening
+        self._mutex = threading.Lock()
+        self._over = Bell()
+        self._unwanted = False
+        self._session: Session | None = None
+        self._error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            session = self._opening()
+        except BaseException as error:
+            self._error = error
+        else:
+            with self._mutex:
+                self._session = session
+                unwanted = self._unwanted
+            if unwanted:
+                session.close()
+        self._over.ring()
+
+    def result(self, limit: float) -> Session:
+        if self._over.wait(limit) and self._error is not None:
+            raise self._error
+        with self._mutex:
+            session = self._session
+            self._unwanted = session is None
+        if session is None:
+            raise NoSession(f"cannot connect within {limit:.3g} s")
+        return session
+
+    def abandon(self) -> None:
+        """Want it no more. Doing it twice does no harm."""
+        with self._mutex:
+            self._unwanted = True
+            session = self._session
+        if session is not None:
+            session.close()

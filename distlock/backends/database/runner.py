@@ -1,0 +1,110 @@
+"""Runs statements of the backend: the one way from it to the database.
+
+- ``run(statement, deadline)`` runs one statement and returns its Result. It is the fast path.
+- ``work(function, deadline)`` calls ``function(dialect, ask)``, which may run several statements
+  with ``ask(statement)``. It waits for rows that others keep locked.
+- ``attempt(function, deadline)`` is work() without that wait.
+
+``statement`` may be a function of the dialect, because the dialect is known only when a session is
+open. All three may do everything twice: a session may turn out to be dead, and the engine may
+choose a statement to end a deadlock. So twice must be as good as once. run() and attempt() raise a
+StatementFailed, work() raises LockUnavailable; unavailable() translates the one to the other.
+
+``Result.sent_at`` is the time of clock() just before the statement was sent: a lease is counted
+from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
+
+from distlock.backends.database.caller_transaction import CallerTransaction
+from distlock.backends.database.connection import Connection
+from distlock.backends.database.dialects.base import Ask, Dialect
+from distlock.backends.database.errors import (
+    ROW_WAIT,
+    RowLocked,
+    StatementFailed,
+    unavailable,
+)
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.statements import Result, Statement
+from distlock.clock import clock
+from distlock.exceptions import LockUnavailable
+
+T = TypeVar("T")
+
+Function = Callable[[Dialect, Ask], T]
+Request = Statement | Callable[[Dialect], Statement]
+
+
+class StatementRunner:
+    """A database, through shared sessions or, where that must be, the caller's own connection."""
+
+    def __init__(
+        self, pool: Pool, direct: CallerTransaction, dialect_for: Callable[[Any], Dialect]
+    ) -> None:
+        self.pool = pool
+        self.direct = direct
+        self._dialect_for = dialect_for
+
+    def run(
+        self,
+        request: Request,
+        deadline: float | None,
+        nonce: str | None = None,
+        *,
+        at_once: bool = False,
+    ) -> Result:
+        """Run one statement; raises a StatementFailed. See attempt() for the arguments."""
+
+        def function(dialect: Dialect, ask: Ask) -> Result:
+            return ask(request(dialect) if callable(request) else request)
+
+        return self.attempt(function, deadline, nonce, at_once=at_once)
+
+    def work(self, function: Function[T], deadline: float | None, nonce: str | None = None) -> T:
+        """Call a function, again while others keep a row locked; LockUnavailable if it fails.
+
+        ``nonce`` says whose hold it is about; that may be known to one connection only.
+        """
+        until = clock() + self.pool.limit(deadline)
+        while True:
+            try:
+                return self.attempt(function, until, nonce)
+            except RowLocked as failed:
+                if clock() + ROW_WAIT >= until:
+                    raise self.unavailable(failed) from failed.__cause__
+            except StatementFailed as failed:
+                raise self.unavailable(failed) from failed.__cause__
+
+    def attempt(
+        self,
+        function: Function[T],
+        deadline: float | None,
+        nonce: str | None = None,
+        *,
+        at_once: bool = False,
+    ) -> T:
+        """Call a function; raises a StatementFailed.
+
+        See work(). ``at_once``: if all sessions are in use, open one more.
+        """
+
+        def with_connection(connection: Connection, until: float) -> T:
+            dialect = self._dialect_for(connection.wrapper)
+            return function(dialect, partial(self._ask, connection, until))
+
+        if connection := self.direct.connection(nonce):
+            return with_connection(connection, clock() + self.pool.limit(deadline))
+        return self.pool.work(with_connection, deadline, at_once=at_once)
+
+    def _ask(self, connection: Connection, until: float, statement: Statement) -> Result:
+        sent_at = clock()
+        return connection.run(statement, self.pool.limit(until))._replace(sent_at=sent_at)
+
+    def unavailable(self, failed: StatementFailed) -> LockUnavailable:
+        """Return what callers of the backend are told of a failure."""
+        return unavailable(failed, self.pool.database)
