@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from django.core.checks import CheckMessage
 
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.cleanup import leave_with_retry
 from distlock.backends.settings import BackendSettings
-from distlock.clock import left
+from distlock.concurrency.backoff import Backoff
+from distlock.concurrency.steps import Call, Either, Sleep, Step, Steps
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
 from distlock.types.query import LockQuery, Page, page_of
@@ -41,6 +41,11 @@ class Capabilities:
     atomic: bool = False
     #: a request may reach the backend long after it was given up
     late_requests: bool = False
+
+
+#: The steps of a wait for a lock. They end with the lease, or with None: someone else had the lock
+#: until the deadline. Closed, or ended by any error, they leave nothing behind.
+PendingLease: TypeAlias = Steps[Lease | None]
 
 
 class Listener(Protocol):
@@ -102,12 +107,47 @@ class BaseBackend(ABC):
         hold goes on under a new token. It is kept for ``claim.reserved`` seconds from then on.
         """
 
-    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """Wait for the lock; None if someone else had it until ``deadline``.
+    def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
+        """Return the steps of a wait for the lock, until ``deadline`` (None: for ever).
 
-        Leaves nothing behind when it ends in any other way than with a lease, as far as the
-        backend could be asked; :meth:`cancel` does the rest.
+        The lock is taken at once if that is possible. :func:`distlock.concurrency.steps.run` and
+        ``arun`` make the steps, for a thread and for an asyncio task. However they end without a
+        lease, the wait is cancelled and nothing is left behind, as far as the backend could be
+        asked; :meth:`cancel` does the rest.
+
+        The default asks again and again. Backends that know a better way override it.
         """
+        if type(self).acquire is not BaseBackend.acquire:  # until its room has its own enqueue()
+            steps: PendingLease = self._enqueue_by_acquire(claim, deadline)
+            return (yield from steps)
+        for pause in Backoff(self.first_pause, self.longest_pause).pauses(deadline):
+            lease: Lease | None = yield self.attempt(claim, deadline)
+            if lease is not None:
+                return lease
+            yield Sleep(pause)
+        return None
+
+    def attempt(self, claim: Claim, deadline: float | None) -> Step:
+        """Return the step that tries once to take the lock; its result is the lease or None.
+
+        A task that is cancelled in it takes the claim back.
+        """
+        if type(self).atry_acquire is not BaseBackend.atry_acquire:  # until its room has attempt()
+            return Either(
+                partial(self.try_acquire, claim, deadline),
+                partial(self.atry_acquire, claim, deadline),
+            )
+        undo = partial(self.cancel_with_retry, claim)
+        return Call(partial(self.try_acquire, claim), deadline, undo, executor=self.calls)
+
+    def _enqueue_by_acquire(self, claim: Claim, deadline: float | None) -> PendingLease:
+        lease: Lease | None = yield Either(
+            partial(self.acquire, claim, deadline), partial(self.aacquire, claim, deadline)
+        )
+        return lease
+
+    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """Override enqueue() instead."""
         for pause in self._pauses(deadline):
             if lease := self.try_acquire(claim, deadline):
                 return lease
@@ -115,13 +155,13 @@ class BaseBackend(ABC):
         return None
 
     async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
-        """See try_acquire()."""
+        """Override attempt() instead."""
         return await self.calls.run(
             partial(self.try_acquire, claim), deadline, undo=partial(self.cancel_with_retry, claim)
         )
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """See acquire()."""
+        """Override enqueue() instead."""
         for pause in self._pauses(deadline):
             if lease := await self.atry_acquire(claim, deadline):
                 return lease
@@ -129,14 +169,7 @@ class BaseBackend(ABC):
         return None
 
     def _pauses(self, deadline: float | None) -> Iterator[float]:
-        """Yield growing pauses with jitter; the last look is made at the deadline itself."""
-        pause = self.first_pause
-        while True:
-            rest = left(deadline, self.longest_pause)
-            yield min(rest, pause * random.uniform(0.5, 1.0))
-            if rest <= 0:
-                return
-            pause = min(pause * 1.5, self.longest_pause)
+        return Backoff(self.first_pause, self.longest_pause).pauses(deadline)
 
     @abstractmethod
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:

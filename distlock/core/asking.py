@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from functools import partial
 
 from distlock.backends.base import BaseBackend
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import Call, Steps
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease
 
@@ -18,36 +19,22 @@ _FRESH = 2 / 3
 _TRIES = 3
 
 
-def ask(backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None) -> Lease | None:
+def ask(
+    backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None
+) -> Steps[Lease | None]:
     """Return a lease, or None if someone else has the lock (until ``deadline``, if ``wait``)."""
     deadline = deadline if wait else backend.calls.due()
     for _ in range(_TRIES):
-        lease = backend.acquire(claim, deadline) if wait else backend.try_acquire(claim, deadline)
-        if lease is None or _fresh(lease):
-            return lease
-        sent_at = clock()
-        with _granted():
-            answer = backend.renew([_reserved(lease)], deadline)
-        if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
-            return renewed
-        backend.discard_local(lease)
-    raise _too_short(claim)
-
-
-async def aask(
-    backend: BaseBackend, claim: Claim, *, wait: bool, deadline: float | None
-) -> Lease | None:
-    """See ask()."""
-    deadline = deadline if wait else backend.calls.due()
-    asking = backend.aacquire if wait else backend.atry_acquire
-    for _ in range(_TRIES):
-        lease = await asking(claim, deadline)
+        if wait:
+            lease = yield from backend.enqueue(claim, deadline)
+        else:
+            lease = yield backend.attempt(claim, deadline)
         if lease is None or _fresh(lease):
             return lease
         sent_at = clock()
         with _granted():
             renewing = partial(backend.renew, [_reserved(lease)])
-            answer = await backend.calls.run(renewing, deadline)
+            answer = yield Call(renewing, deadline, executor=backend.calls)
         if renewed := _renewed(lease, sent_at, answer.get(lease.nonce)):
             return renewed
         backend.discard_local(lease)

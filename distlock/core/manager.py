@@ -8,7 +8,8 @@ from contextlib import suppress
 from functools import partial
 
 from distlock.backends.cleanup import Cleanup
-from distlock.core.asking import aask, ask
+from distlock.concurrency.steps import arun, run
+from distlock.core.asking import ask
 from distlock.core.attempt import AcquireAttempt, AcquireRequest
 from distlock.core.events import asend_event, send_event
 from distlock.core.following import acome, come
@@ -127,7 +128,9 @@ class LockManager:
                 # Who is ahead may have no answer either, which is not to have the lock.
                 request.backend.is_held(request.claim.name, request.last_answer_due(wait))
             if attempt.asked:
-                attempt.lease = ask(request.backend, request.claim, wait=wait, deadline=deadline)
+                attempt.lease = run(
+                    ask(request.backend, request.claim, wait=wait, deadline=deadline)
+                )
             if attempt.lease is not None:
                 self._admit(request, attempt.lease, attempt.ticket)
                 send_event(lock_acquired, request.backend, attempt.lease)
@@ -147,8 +150,8 @@ class LockManager:
                 asking = partial(request.backend.is_held, request.claim.name)
                 await request.backend.calls.run(asking, request.last_answer_due(wait))
             if attempt.asked:
-                attempt.lease = await aask(
-                    request.backend, request.claim, wait=wait, deadline=deadline
+                attempt.lease = await arun(
+                    ask(request.backend, request.claim, wait=wait, deadline=deadline)
                 )
             if attempt.lease is not None:
                 self._admit(request, attempt.lease, attempt.ticket)

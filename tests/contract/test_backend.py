@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from distlock.clock import clock
+from distlock.concurrency.steps import arun, run
 from distlock.types.lease import Claim, Owner, State
 from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import eventually
@@ -69,7 +70,7 @@ def test_waiting_ends_at_the_deadline(backend, ann, bob, name):
 
     def wait():
         deadline = clock() + 0.2
-        lease = backend.acquire(claim(name, bob), deadline)
+        lease = run(backend.enqueue(claim(name, bob), deadline))
         assert clock() >= deadline
         return lease
 
@@ -242,11 +243,11 @@ def test_a_broken_lease_is_handed_back(backend, ann, name):
 
 def test_the_async_twins_do_the_same(backend, ann, bob, name):
     async def take():
-        lease = await backend.atry_acquire(claim(name, ann))
-        return lease, await backend.atry_acquire(claim(name, bob))
+        lease = await backend.attempt(claim(name, ann), None).arun()
+        return lease, await backend.attempt(claim(name, bob), None).arun()
 
     async def wait(seconds):
-        return await backend.aacquire(claim(name, bob), clock() + seconds)
+        return await arun(backend.enqueue(claim(name, bob), clock() + seconds))
 
     lease, other = asyncio.run(take())
     assert backend.verify(lease)

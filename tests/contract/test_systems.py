@@ -144,19 +144,19 @@ def test_three_clients_of_which_the_first_goes_away(actor, name):
 def test_threads_of_one_process_contend_once_for_all_of_them(using, backend, name, monkeypatch):
     """While one waits at the backend the others stand in line in the process and ask nothing."""
     asking, most = [], []
-    acquire = backend.acquire
+    enqueue = backend.enqueue
 
     def counted(claim, deadline):
         if claim.name != name:
-            return acquire(claim, deadline)
+            return (yield from enqueue(claim, deadline))
         asking.append(claim)
         most.append(len(asking))
         try:
-            return acquire(claim, deadline)
+            return (yield from enqueue(claim, deadline))
         finally:
             asking.pop()
 
-    monkeypatch.setattr(backend, "acquire", counted)
+    monkeypatch.setattr(backend, "enqueue", counted)
 
     def work(number):
         with Lock(name, using=using):

@@ -1,11 +1,11 @@
 """A child of a fork has nothing to do with what its parent holds, or was doing."""
 
-import asyncio
 import gc
 import os
 import threading
 
 from distlock import Lock, locks
+from distlock.concurrency.steps import Sleep
 from distlock.signals import lock_acquired
 
 
@@ -57,10 +57,10 @@ def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child():
 
 
 async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child(backend, monkeypatch):
-    async def never(claim, deadline):
-        await asyncio.Event().wait()
+    def never(claim, deadline):
+        yield Sleep(3600)
 
-    monkeypatch.setattr(backend, "aacquire", never)
+    monkeypatch.setattr(backend, "enqueue", never)
     waiting = Lock("stock").aacquire()
     waiting.send(None)  # until the backend has been asked
 

@@ -124,7 +124,7 @@ def test_while_being_told_that_the_backend_cannot_be_asked(backend, monkeypatch)
 
     def try_to_acquire(lock):
         with suppress(LockUnavailable), monkeypatch.context() as patch:
-            patch.setattr(backend, "acquire", refuse)
+            patch.setattr(backend, "enqueue", refuse)
             lock.acquire()
 
     others_get_it(interrupted_everywhere(try_to_acquire))

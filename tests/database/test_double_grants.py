@@ -12,6 +12,7 @@ import pytest
 from distlock.backends.database.dialects.mysql import MariaDB
 from distlock.backends.database.statements import Result
 from distlock.clock import clock
+from distlock.concurrency.steps import run
 from distlock.exceptions import LockUnavailable
 from tests.children import hear, say
 from tests.database.speaking import claim, speaking
@@ -49,7 +50,7 @@ def fight(database, dialect, name, folder):
     while turns < TURNS:
         wish = claim(name)
         try:
-            lease = backend.acquire(wish, clock() + 60)
+            lease = run(backend.enqueue(wish, clock() + 60))
             inside(folder, lease.token)
             turns += backend.release(lease)
         except LockUnavailable:

@@ -9,6 +9,7 @@ from django.db import connections
 from distlock.backends.database import pool
 from distlock.backends.database.statements import Statement
 from distlock.clock import clock
+from distlock.concurrency.steps import run
 from tests.database.speaking import claim
 from tests.databases import ALIASES
 
@@ -95,10 +96,10 @@ def test_every_sql_mode_will_do(make, database, name, mode, dialect, options, mo
     assert backend.inspect(lease.name).description == "it's \\ 100 %"
     assert backend.release(lease)
     # The row is there, and free.
-    again = backend.acquire(claim(lease.name), None)
+    again = run(backend.enqueue(claim(lease.name), None))
     assert again.token > lease.token
     assert backend.try_acquire(claim(lease.name)) is None
-    assert backend.acquire(claim(lease.name), clock() + 0.3) is None
+    assert run(backend.enqueue(claim(lease.name), clock() + 0.3)) is None
     assert backend.verify(again)
     assert backend.release(again)
     assert backend.sweep()
@@ -181,7 +182,7 @@ def work_with(database, name, default_timeout):
 
     def work():
         for _ in range(5):
-            lease = backend.acquire(claim(name), clock() + 60)
+            lease = run(backend.enqueue(claim(name), clock() + 60))
             inside.append(1)
             assert len(inside) == 1
             if default_timeout:

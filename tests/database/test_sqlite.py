@@ -10,6 +10,7 @@ from django.db import connections, transaction
 
 from distlock import Lock, LockLost, locks
 from distlock.clock import clock
+from distlock.concurrency.steps import arun, run
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
@@ -291,7 +292,7 @@ def test_many_threads_take_turns(backend, database, name):
     def work():
         try:
             for _ in range(15):
-                lease = backend.acquire(claim(name), clock() + 60)
+                lease = run(backend.enqueue(claim(name), clock() + 60))
                 counter["inside"] += 1
                 assert counter["inside"] == 1
                 counter["value"] += 1
@@ -325,8 +326,8 @@ def test_a_database_that_each_connection_has_to_itself_is_refused(backend, datab
 
 def test_async_code_can_use_locks(backend, name):
     async def use():
-        lease = await backend.aacquire(claim(name), clock() + 20)
-        return lease, await backend.atry_acquire(claim(name))
+        lease = await arun(backend.enqueue(claim(name), clock() + 20))
+        return lease, await backend.attempt(claim(name), None).arun()
 
     lease, other = asyncio.run(use())
     assert other is None

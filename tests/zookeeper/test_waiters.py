@@ -7,6 +7,7 @@ import os
 import pytest
 
 from distlock.backends.zookeeper import ZooKeeperBackend
+from distlock.concurrency.steps import arun
 from distlock.types.lease import Claim, Owner
 from tests.contract.actors import PATIENCE
 from tests.zookeeper.tree import packets, session_of, watches
@@ -53,7 +54,7 @@ async def test_each_release_wakes_the_next_and_nobody_else(clients, patient, roo
     served, waiting = [], []
 
     async def wait(backend):
-        mine = await backend.aacquire(Claim(name, owner(), 400.0), None)
+        mine = await arun(backend.enqueue(Claim(name, owner(), 400.0), None))
         served.append(backend)
         return mine
 
