@@ -31,7 +31,7 @@ def test_a_call_returns_or_raises_on_another_thread(limit):
 
 @LIMITS
 def test_no_call_waits_for_another_while_there_are_threads_left(limit):
-    for _ in range(50):
+    for _ in range(20):
         workers, over = WorkerThreads(limit, "test"), threading.Event()
         outcome(workers.submit(lambda: "one thread is there"))
         long = workers.submit(lambda over=over: over.wait(PATIENCE))
@@ -258,6 +258,25 @@ async def test_the_call_of_a_cancelled_task_is_made_unless_it_can_be_undone(undo
     over.set()
     workers.settle(PATIENCE)
     assert bool(done) is not undoes
+
+
+@pytest.mark.parametrize("undoes", [False, True])
+def test_a_call_in_line_is_made_though_its_event_loop_is_closed(undoes):
+    workers, done, undone = WorkerThreads(1, "test"), [], threading.Event()
+    over = busy(workers)
+    loop = asyncio.new_event_loop()
+    coroutine = workers.run(
+        lambda: done.append(True) or "lease", undo=undone.set if undoes else None
+    )
+    task = loop.create_task(coroutine)
+    loop.run_until_complete(asyncio.sleep(0))
+    task._log_destroy_pending = False
+    loop.close()
+    over.set()
+    workers.settle(PATIENCE)
+    assert done
+    assert not undoes or undone.wait(PATIENCE)
+    coroutine.close()
 
 
 async def test_what_a_cancelled_task_has_taken_is_undone():
