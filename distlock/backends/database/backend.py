@@ -23,13 +23,13 @@ from distlock.backends.database.first_deploy import make_table
 from distlock.backends.database.lining import Line
 from distlock.backends.database.looking import row_of
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.queue.engines import native_for, vendor_of
+from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.renewing import renew
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.sweeping import sweep
 from distlock.backends.database.viewing import View
-from distlock.backends.database.waiting.engines import native_for, vendor_of
-from distlock.backends.database.waiting.room import Room
 from distlock.clock import clock, left
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
@@ -95,17 +95,17 @@ class DatabaseBackend(BaseBackend):
         self._transactions = Transactions(self._access, self.dialect_for)
         vendor = vendor_of(self.database)
         native = native_for(vendor) if self.wait != "poll" else None
-        self._room: Room | None = None
+        self._waits: WaitManager | None = None
         if native:
-            self._room = Room(self.pool, native, self.waiters, self._pauses, self.calls)
+            self._waits = WaitManager(self.pool, native, self.waiters, self._pauses, self.calls)
         self._line: Line | None = None
         if vendor == "sqlite":  # whose processes are all on one machine
             self._line = Line(self.database, self.try_acquire, self.atry_acquire)
-        self._view = View(self._access, self._room, alias)
+        self._view = View(self._access, self._waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,
-            waiters=self._room is not None,
-            fair=self._room is not None,
+            waiters=self._waits is not None,
+            fair=self._waits is not None,
             atomic=True,
             late_requests=vendor != "sqlite",
         )
@@ -163,9 +163,9 @@ class DatabaseBackend(BaseBackend):
         return await super().aacquire(claim, deadline)
 
     @property
-    def _queueing(self) -> Room | None:
+    def _queueing(self) -> WaitManager | None:
         # A greenlet that waits in a driver keeps all others from running.
-        return None if gevent_patched() else self._room
+        return None if gevent_patched() else self._waits
 
     def _acquire_inside(
         self, connection: Connection, claim: Claim, deadline: float | None
@@ -198,10 +198,10 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.release()."""
         began, lost = clock(), False
         until = began + self.pool.limit(deadline)
-        if self._room:
+        if self._waits:
             try:
                 # Should its own session be silent, another one needs the rest of the time.
-                if answer := self._room.release(lease, (until - began) / 2):
+                if answer := self._waits.release(lease, (until - began) / 2):
                     return bool(answer.affected)
             except errors.StatementFailed as failed:
                 lost = failed.maybe_applied
@@ -234,15 +234,15 @@ class DatabaseBackend(BaseBackend):
                 lease.nonce,
             )
         finally:
-            if self._room:  # who waits for the native lock has to look at the row from now on
-                self._room.forget(lease.nonce)
+            if self._waits:  # who waits for the native lock has to look at the row from now on
+                self._waits.forget(lease.nonce)
         self._left(lease.claim, lambda until: self.reserve_for(lease, left(end, seconds), until))
         return kept
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel()."""
-        if self._room:
-            self._room.cancel(claim)
+        if self._waits:
+            self._waits.cancel(claim)
         self._access.work(
             lambda dialect, ask: ask(dialect.free(claim.name, nonce=claim.nonce)),
             deadline,
@@ -260,8 +260,8 @@ class DatabaseBackend(BaseBackend):
 
     def discard_local(self, lease: Lease) -> None:
         """See BaseBackend.discard_local()."""
-        if self._room:
-            self._room.forget(lease.nonce)
+        if self._waits:
+            self._waits.forget(lease.nonce)
         self._direct.forget(lease.nonce)
 
     def _abandoned(self, nonce: str) -> None:
@@ -342,8 +342,8 @@ class DatabaseBackend(BaseBackend):
 
     def close(self) -> None:
         """See BaseBackend.close()."""
-        if self._room:
-            self._room.close()
+        if self._waits:
+            self._waits.close()
         self.pool.close()
 
     def checks(self) -> Iterable[CheckMessage]:

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from distlock.backends.database.looking import info, row_of, rows_in_use
 from distlock.backends.database.paging import page
+from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.waiting.room import Room
 from distlock.types.lease import LockInfo, Waiting
 from distlock.types.query import LockQuery, Page
 
@@ -19,10 +19,10 @@ Lines = dict[str, tuple[Waiting, ...]]
 class View:
     """The locks of a backend. Who waits is asked in one statement for all of them."""
 
-    def __init__(self, access: StatementRunner, room: Room | None, using: str) -> None:
+    def __init__(self, access: StatementRunner, room: WaitManager | None, using: str) -> None:
         """``room`` is where its processes wait in the engine's own queue, if they do."""
         self._access = access
-        self._room = room
+        self._waits = room
         self._using = using
 
     def inspect(self, name: str, deadline: float | None) -> LockInfo:
@@ -39,7 +39,7 @@ class View:
     def page(self, query: LockQuery, deadline: float | None) -> Page | None:
         """See paging.page()."""
         found = page(self._access, self._using, query, deadline)
-        waiting = self._room.waiting() if self._room and found else None
+        waiting = self._waits.waiting() if self._waits and found else None
         if found is None or waiting is None:
             return found
         return replace(
@@ -49,10 +49,10 @@ class View:
         )
 
     def _with_waiters(self, infos: Iterable[LockInfo]) -> Iterator[LockInfo]:
-        waiting = self._room.waiting() if self._room else None
+        waiting = self._waits.waiting() if self._waits else None
         for one in infos:
             yield one if waiting is None else self._with(waiting, one)
 
     def _with(self, waiting: Lines, one: LockInfo) -> LockInfo:
-        assert self._room is not None
-        return replace(one, waiters=waiting.get(self._room.key(one.name), ()))
+        assert self._waits is not None
+        return replace(one, waiters=waiting.get(self._waits.key(one.name), ()))

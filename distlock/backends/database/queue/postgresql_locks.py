@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from distlock.backends.database.dialects.postgresql import PostgreSQL as Dialect
+from distlock.backends.database.queue.advisory_locks import AdvisoryLocks, digest
+from distlock.backends.database.queue.prepared import Prepared
 from distlock.backends.database.statements import Result, Statement
-from distlock.backends.database.waiting.native import Native, digest
-from distlock.backends.database.waiting.prepared import Prepared
 
 #: Limits of the server's own would end a wait; without the others it would grant the lock to a
 #: waiter that has died. What a server does not know, or cannot do where it runs, is left alone.
@@ -62,7 +62,7 @@ _SET_UP = (
 _SINCE, _PER_SECOND = 1_672_531_200, 4
 
 
-class PostgreSQL(Native):
+class PostgreSQL(AdvisoryLocks):
     """Session-level advisory locks, numbered by 64 bits.
 
     A statement that waits holds a snapshot, which VACUUM cannot look past and for which
@@ -123,7 +123,7 @@ class PostgreSQL(Native):
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         return _FREE_AND_LEAVE.run({**free.named, "key": int(key)})
 
-    def call_out(self, ident: int) -> Statement:
+    def cancel(self, ident: int) -> Statement:
         return Statement("SELECT pg_cancel_backend(%s)", (ident,))
 
     def look(self, table: str, names: Collection[str]) -> Statement:

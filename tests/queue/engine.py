@@ -8,15 +8,15 @@ import pytest
 from django.db import connections
 
 from distlock.backends.database import pool
-from distlock.backends.database.waiting import rows
-from distlock.backends.database.waiting.engines import native_for
+from distlock.backends.database.queue import lock_rows
+from distlock.backends.database.queue.engines import native_for
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
 #: seconds that the database gets at the least for an answer, in these tests
 SHORTEST_LIMIT = 10.0
 #: seconds that those in front are given to take a lock, unless a test has other ideas
-GRACE = rows.GRACE
+GRACE = lock_rows.GRACE
 
 #: for tests of the order: whoever comes first is not overtaken, however slow the machine
 unhurried = pytest.mark.parametrize("grace", [PATIENCE], ids=["unhurried"])
@@ -28,7 +28,7 @@ def set_pace(grace=GRACE, set_attribute=setattr):
     ``grace`` is what those in front get before they are overtaken.
     """
     set_attribute(pool, "SHORTEST_LIMIT", SHORTEST_LIMIT)
-    set_attribute(rows, "GRACE", grace)
+    set_attribute(lock_rows, "GRACE", grace)
 
 
 class Engine:

@@ -17,7 +17,7 @@ _LINGER = 1.0
 Work = Callable[[], None]
 
 
-class Crew:
+class WaitThreads:
     """Runs each piece of work on a thread of its own; starting one takes longer than a wait may."""
 
     def __init__(self) -> None:

@@ -8,8 +8,8 @@ from contextlib import suppress
 from django.db import connections
 
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.waiting.crew import Crew
-from distlock.backends.database.waiting.place import Place
+from distlock.backends.database.queue.wait_session import WaitSession
+from distlock.backends.database.queue.wait_threads import WaitThreads
 from distlock.clock import clock
 from distlock.watchdog import watchdog
 
@@ -17,15 +17,15 @@ from distlock.watchdog import watchdog
 _READY = 2.0
 
 
-class Places:
+class WaitSessionPool:
     """Who waited for a lock keeps the native one until it is released, which wakes the next."""
 
-    def __init__(self, pool: Pool, crew: Crew) -> None:
+    def __init__(self, pool: Pool, threads: WaitThreads) -> None:
         self._pool = pool
-        self._crew = crew
+        self._crew = threads
         self._mutex = threading.Lock()
-        self._kept: dict[str, Place] = {}  # by nonce of the lease, longest kept first
-        self._ready: list[tuple[Place, float]] = []
+        self._kept: dict[str, WaitSession] = {}  # by nonce of the lease, longest kept first
+        self._ready: list[tuple[WaitSession, float]] = []
         self._reaping = False
 
     @property
@@ -37,12 +37,12 @@ class Places:
     def total(self) -> int:
         return len(self._kept) + len(self._ready)
 
-    def keep(self, nonce: str, place: Place) -> None:
+    def keep(self, nonce: str, place: WaitSession) -> None:
         """Keep a session for as long as a lease is held."""
         with self._mutex:
             self._kept[nonce] = place
 
-    def pop(self, nonce: str) -> Place | None:
+    def pop(self, nonce: str) -> WaitSession | None:
         """Return what was kept for a lease, and keep it no longer."""
         with self._mutex:
             return self._kept.pop(nonce, None)
@@ -59,7 +59,7 @@ class Places:
         """Return whether a session is ready that waited for the lock ``name`` a moment ago."""
         return any(place.last_name == name for place, _ in self._ready)
 
-    def ready(self) -> Place | None:
+    def ready(self) -> WaitSession | None:
         """Return a session that is ready, if any."""
         settings = connections[self._pool.database].settings_dict
         while True:
@@ -71,7 +71,7 @@ class Places:
                 return place
             self.drop(place)
 
-    def put_away(self, place: Place, *, room: bool) -> None:
+    def put_away(self, place: WaitSession, *, room: bool) -> None:
         """Have a session ready for the next one who waits, if there is ``room`` for it."""
         seconds = min(self._pool.idle, _READY)
         with self._mutex:
@@ -92,7 +92,7 @@ class Places:
         for place in places:
             self.drop(place)
 
-    def drop(self, place: Place) -> None:
+    def drop(self, place: WaitSession) -> None:
         """End a session without a word that could block; the server frees its native lock."""
         place.hang_up()
         # Django would refuse to close it where an event loop runs.

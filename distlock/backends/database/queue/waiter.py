@@ -11,17 +11,17 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from distlock.backends.database import errors
-from distlock.backends.database.waiting.place import Place
-from distlock.backends.database.waiting.promise import Promise
-from distlock.backends.database.waiting.proof import Proof
-from distlock.backends.database.waiting.sign import sign
+from distlock.backends.database.queue.holder_evidence import HolderEvidence
+from distlock.backends.database.queue.pending_lease import PendingLease
+from distlock.backends.database.queue.sql_comment import sign
+from distlock.backends.database.queue.wait_session import WaitSession
 from distlock.clock import clock
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease
 from distlock.watchdog import watchdog
 
 if TYPE_CHECKING:
-    from distlock.backends.database.waiting.room import Room
+    from distlock.backends.database.queue.wait_manager import WaitManager
 
 logger = logging.getLogger("distlock")
 
@@ -41,7 +41,7 @@ _NOTICED = (2.5, 30.0)
 _MAY_PASS = (errors.ConnectionLost, errors.NoSession, errors.StatementTimeout, errors.Cancelled)
 
 
-class Why(Enum):
+class WakeReason(Enum):
     """Why a waiter is called out of its queue."""
 
     TAKE = "the lock can be taken, and the one whose turn it is does not"
@@ -50,10 +50,12 @@ class Why(Enum):
     LEAVE = "nobody waits for the answer any more"
 
 
-class Waiter(Promise):
+class Waiter(PendingLease):
     """A wait, from the first look to a lease, or until nobody cares for it any more."""
 
-    def __init__(self, room: Room, claim: Claim, place: Place | None, proof: Proof) -> None:
+    def __init__(
+        self, room: WaitManager, claim: Claim, place: WaitSession | None, proof: HolderEvidence
+    ) -> None:
         super().__init__()
         self.room = room
         self.claim = claim
@@ -62,11 +64,11 @@ class Waiter(Promise):
         self._began = clock()
         self.heard_at = self._began  # when the server last answered a question about this wait
         self.since = self._began  # it stands in the queue
-        self.why: Why | None = None  # it was called out
+        self.why: WakeReason | None = None  # it was called out
         self.missed = 0  # how often the server did not know of its question
         self._trouble_since: float | None = None
         self._begun = False
-        self._adrift = False  # a grant whose answer was lost may still come
+        self._maybe_still_queued = False  # a grant whose answer was lost may still come
         self._bell = threading.Lock()
         self._bell.acquire()
 
@@ -77,13 +79,13 @@ class Waiter(Promise):
             return not begun
 
     def leave(self) -> None:
-        """See Promise.leave()."""
-        self.why = Why.LEAVE
+        """See PendingLease.leave()."""
+        self.why = WakeReason.LEAVE
         self._ring()
-        self.room.lookout.call_out(self)
+        self.room.monitor.cancel(self)
 
     def give_back(self, lease: Lease) -> None:
-        """See Promise.give_back()."""
+        """See PendingLease.give_back()."""
         self.room.give_back(lease)
 
     def fail(self, error: LockError) -> None:
@@ -93,7 +95,7 @@ class Waiter(Promise):
             if place := self.place:
                 place.hang_up()
 
-    # The lookout's side
+    # The monitor's side
 
     def blocked_since(self, moment: float) -> bool:
         """Return whether the server keeps it waiting by the same question as at that moment."""
@@ -124,7 +126,7 @@ class Waiter(Promise):
                 try:
                     self._go()
                 except errors.StatementFailed as failed:
-                    self._bear(failed)
+                    self._handle_failure(failed)
         except LockError as error:
             self.fail(error)
         except Exception as error:
@@ -144,11 +146,11 @@ class Waiter(Promise):
             if self.over:  # see fail(), which has found no place to hang up on
                 return
         why, self.why = self.why, None
-        if why is Why.TAKE and self._take(self.room.rows.take_now):
+        if why is WakeReason.TAKE and self._take(self.room.rows.take_now):
             return
-        if why is Why.ENTER and self._take(self.room.rows.enter_at):
+        if why is WakeReason.ENTER and self._take(self.room.rows.enter_at):
             return
-        if place.free and (why is Why.STAND_ASIDE or self._is_long):
+        if place.free and (why is WakeReason.STAND_ASIDE or self._is_long):
             place.stand_aside(self.claim.name, clock() - self._began)
         if place.free:
             self.since = clock()
@@ -158,14 +160,14 @@ class Waiter(Promise):
         elif self.why is None:
             raise errors.Cancelled("the server gave up a wait by itself")
 
-    def _take(self, take: Callable[[Place, Claim], int | None]) -> bool:
+    def _take(self, take: Callable[[WaitSession, Claim], int | None]) -> bool:
         """Take the lock if the row says that it can be taken, whoever has the native one."""
         assert self.place is not None
         sent_at = clock()
         try:
             token = take(self.place, self.claim)
         except errors.StatementFailed as failed:
-            self._adrift = self._adrift or failed.maybe_applied
+            self._maybe_still_queued = self._maybe_still_queued or failed.maybe_applied
             raise
         self._heard()
         if token is None:
@@ -180,7 +182,7 @@ class Waiter(Promise):
         longest = self.room.native.longest_wait
         return longest is not None and clock() - self._began > longest
 
-    def _look_and_take(self, place: Place) -> None:
+    def _look_and_take(self, place: WaitSession) -> None:
         """Take the lock; if its holder has no native lock to wake us with, look at the row."""
         if self.over or self._take(self.room.rows.take_at):
             return
@@ -197,7 +199,7 @@ class Waiter(Promise):
             self._heard()
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.open_to(self.claim):
-                stalled = row is not None and self.room.lookout.stalled(row)
+                stalled = row is not None and self.room.monitor.stalled(row)
                 rows = self.room.rows
                 if self._take(rows.take_now if stalled else rows.take_at):
                     return
@@ -215,7 +217,7 @@ class Waiter(Promise):
         """Without a session to wait in: look now and then, through those there are."""
         sent_at = clock()
         try:
-            token = self.room.rows.take_politely(self.claim)
+            token = self.room.rows.take_if_no_waiters(self.claim)
         except errors.NoSession:
             raise failed from failed.__cause__
         self._heard()
@@ -224,7 +226,7 @@ class Waiter(Promise):
         self._pause(_LONGEST_PAUSE)
 
     def _deliver(self, token: int, sent_at: float) -> None:
-        self._adrift = False
+        self._maybe_still_queued = False
         lease = self.claim.granted(token, sent_at)
         place, self.place = self.place, None
         self.room.keep(lease, place)
@@ -233,7 +235,7 @@ class Waiter(Promise):
         elif self.for_loop:
             watchdog.add(lease.duration, self.abandon)
 
-    def _sign(self, place: Place) -> str:
+    def _sign(self, place: WaitSession) -> str:
         key, first = place.key_of(self.claim.name), not place.free
         return sign(key, self.claim, clock() - self._began, first=first)
 
@@ -251,11 +253,11 @@ class Waiter(Promise):
             with suppress(errors.StatementFailed):
                 place.leave()
         self.room.left(self, place)
-        if self._adrift:
+        if self._maybe_still_queued:
             for seconds in _NOTICED:
                 watchdog.add(seconds, partial(self.room.withdraw_soon, self.claim))
 
-    def _bear(self, failed: errors.StatementFailed) -> None:
+    def _handle_failure(self, failed: errors.StatementFailed) -> None:
         """Go on after a failure, unless it has lasted for too long or would last for ever."""
         place = self.place
         if place is not None and not place.usable:

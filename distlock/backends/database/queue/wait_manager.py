@@ -15,16 +15,16 @@ from functools import partial
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.database import errors
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
+from distlock.backends.database.queue.holder_evidence import MOMENT, HolderEvidence
+from distlock.backends.database.queue.lock_rows import LockRows
+from distlock.backends.database.queue.sql_comment import FIRST, MARK, read
+from distlock.backends.database.queue.stall_monitor import StallMonitor
+from distlock.backends.database.queue.wait_session import WaitSession
+from distlock.backends.database.queue.wait_session_pool import WaitSessionPool
+from distlock.backends.database.queue.wait_threads import WaitThreads
+from distlock.backends.database.queue.waiter import Waiter
 from distlock.backends.database.statements import Result
-from distlock.backends.database.waiting.crew import Crew
-from distlock.backends.database.waiting.lookout import Lookout
-from distlock.backends.database.waiting.native import Native
-from distlock.backends.database.waiting.place import Place
-from distlock.backends.database.waiting.places import Places
-from distlock.backends.database.waiting.proof import MOMENT, Proof
-from distlock.backends.database.waiting.rows import Rows
-from distlock.backends.database.waiting.sign import FIRST, MARK, read
-from distlock.backends.database.waiting.waiter import Waiter
 from distlock.clock import clock, left
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease, Waiting
@@ -36,11 +36,11 @@ _PATIENT = 5.0
 Pauses = Callable[[float | None], Iterator[float]]
 
 
-class Room:
+class WaitManager:
     """Where a process waits, with ``size`` sessions at the most; more waits look now and then."""
 
     def __init__(
-        self, pool: Pool, native: Native, size: int, pauses: Pauses, calls: BlockingCalls
+        self, pool: Pool, native: AdvisoryLocks, size: int, pauses: Pauses, calls: BlockingCalls
     ) -> None:
         """``pauses`` yields the seconds between two looks, until a deadline; the last one is 0.
 
@@ -49,7 +49,7 @@ class Room:
         self.pool = pool
         self.native = native
         self.size = size
-        self.rows = Rows(pool, native)
+        self.rows = LockRows(pool, native)
         self._pauses = pauses
         self._calls = calls
         self.reset()
@@ -59,15 +59,15 @@ class Room:
         """Have no waits; those of before a fork are the parent's."""
         self._mutex = threading.Lock()
         self._waiters: set[Waiter] = set()
-        self.crew = Crew()
-        self._places = Places(self.pool, self.crew)
-        self.lookout = Lookout(self)
+        self.threads = WaitThreads()
+        self._sessions = WaitSessionPool(self.pool, self.threads)
+        self.monitor = StallMonitor(self)
 
     # The backend's side
 
     def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See BaseBackend.acquire()."""
-        proof = Proof(self.rows, claim)
+        proof = HolderEvidence(self.rows, claim)
         for pause in self._pauses(deadline):
             if lease := self._try(claim, deadline, proof):
                 return lease
@@ -82,7 +82,7 @@ class Room:
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See acquire()."""
-        proof = Proof(self.rows, claim)
+        proof = HolderEvidence(self.rows, claim)
         for pause in self._pauses(deadline):
             lease = await self._calls.run(
                 lambda _: self._try(claim, deadline, proof),
@@ -106,7 +106,7 @@ class Room:
         ``limit`` is the seconds that the server gets for it. Raises a StatementFailed, and keeps
         nothing any more.
         """
-        place = self._places.pop(lease.nonce)
+        place = self._sessions.pop(lease.nonce)
         if place is None:
             return None
         try:
@@ -123,12 +123,12 @@ class Room:
 
     def forget(self, nonce: str) -> None:
         """Drop the native lock of a lease that is gone. Nothing that could block, no errors."""
-        if place := self._places.pop(nonce):
-            self._places.drop(place)
+        if place := self._sessions.pop(nonce):
+            self._sessions.drop(place)
 
     def close(self) -> None:
         """Close the sessions in which nobody waits."""
-        self._places.close()
+        self._sessions.close()
 
     def key(self, name: str) -> str:
         """Return the native lock of the lock ``name``, as waiting() calls it."""
@@ -155,17 +155,17 @@ class Room:
 
     # The way in
 
-    def _try(self, claim: Claim, deadline: float | None, proof: Proof) -> Lease | None:
+    def _try(self, claim: Claim, deadline: float | None, proof: HolderEvidence) -> Lease | None:
         """Take the lock if it is free and nobody waits for it."""
         rest = left(deadline, math.inf)
-        if rest > _PATIENT and not is_named(claim.owner) and self._places.had(claim.name):
+        if rest > _PATIENT and not is_named(claim.owner) and self._sessions.had(claim.name):
             return None  # the queue itself will tell, in one round trip less
         brief = rest < errors.BRIEF
         try:
             if brief and proof.is_held(deadline):
                 return None
             sent_at = clock()
-            token = self.rows.take_politely(claim, deadline)
+            token = self.rows.take_if_no_waiters(claim, deadline)
         except errors.RowLocked as failed:
             proof.refused = failed
             return None
@@ -174,28 +174,28 @@ class Room:
             raise self.unavailable(failed) from failed.__cause__
         return None if token is None else claim.granted(token, sent_at)
 
-    def _check(self, proof: Proof) -> None:
+    def _check(self, proof: HolderEvidence) -> None:
         """Raise LockUnavailable unless it is proven that someone else had the lock."""
         try:
             proof.check()
         except errors.StatementFailed as failed:
             raise self.unavailable(failed) from failed.__cause__
 
-    def _enter(self, claim: Claim, proof: Proof) -> Waiter | None:
+    def _enter(self, claim: Claim, proof: HolderEvidence) -> Waiter | None:
         """Begin to wait; None if there is no session left to wait in, or none that could."""
         if self.pool.pooled:
             return None
-        place = self._places.ready()
+        place = self._sessions.ready()
         with self._mutex:
-            full = place is None and len(self._waiters) + self._places.kept >= self.size
+            full = place is None and len(self._waiters) + self._sessions.kept >= self.size
             # Who holds a lock may do without its native one: it is the row that holds it.
-            if full and not self._places.give_up_one():
+            if full and not self._sessions.give_up_one():
                 return None
             waiter = Waiter(self, claim, place, proof)
             self._waiters.add(waiter)
         try:
-            self.crew.run(waiter.run)
-            self.lookout.watch()
+            self.threads.run(waiter.run)
+            self.monitor.watch()
         except BaseException as error:
             if waiter.begin():
                 self.left(waiter, place)  # it will never run
@@ -213,36 +213,36 @@ class Room:
         with self._mutex:
             return list(self._waiters)
 
-    def open_place(self) -> Place:
+    def open_place(self) -> WaitSession:
         """Open a session to wait in; raises NoSession, also if a pooler would lend it to others."""
         session = self.pool.open(blocking=True)
         if session.pooled:
             session.close()
             raise errors.NoSession("a connection pooler lends its sessions to others")
         try:
-            return Place(session, self.native, self.pool.timeout)
+            return WaitSession(session, self.native, self.pool.timeout)
         except errors.StatementFailed as failed:
             session.close()
             raise errors.NoSession(str(failed)) from failed.__cause__
 
-    def keep(self, lease: Lease, place: Place | None) -> None:
+    def keep(self, lease: Lease, place: WaitSession | None) -> None:
         """Keep the native lock of a lease for as long as that is held."""
         if place is not None and place.key is not None:
             if is_named(lease.owner):
                 # Another process may take and leave it, where nobody could wake the next one.
-                self._places.drop(place)
+                self._sessions.drop(place)
             else:
-                self._places.keep(lease.nonce, place)
+                self._sessions.keep(lease.nonce, place)
         elif place is not None:
             self._put_away(place)
 
     def give_back(self, lease: Lease) -> None:
         """Free a lock that nobody asks for any more, without making the caller wait for it."""
-        self.crew.run(lambda: self.undo(lease))
+        self.threads.run(lambda: self.undo(lease))
 
     def withdraw_soon(self, claim: Claim) -> None:
         """Free a lock if this claim, which nobody waits for any more, has got it after all."""
-        self.crew.run(lambda: self.rows.undo(claim))
+        self.threads.run(lambda: self.rows.undo(claim))
 
     def undo(self, lease: Lease) -> None:
         """Free a lock, and its native one; try for as long as the lease could last."""
@@ -251,7 +251,7 @@ class Room:
                 return
         self.rows.undo(lease.claim)
 
-    def left(self, waiter: Waiter, place: Place | None) -> None:
+    def left(self, waiter: Waiter, place: WaitSession | None) -> None:
         """Note that a wait has ended, in a place that nobody needs any more."""
         with self._mutex:
             self._waiters.discard(waiter)
@@ -262,13 +262,13 @@ class Room:
         """Return what callers are told of a failure."""
         return errors.unavailable(failed, self.pool.database)
 
-    def _put_away(self, place: Place) -> None:
+    def _put_away(self, place: WaitSession) -> None:
         with self._mutex:
-            room = len(self._waiters) + self._places.total < self.size
-        self._places.put_away(place, room=room)
+            room = len(self._waiters) + self._sessions.total < self.size
+        self._sessions.put_away(place, room=room)
 
 
-_rooms: weakref.WeakSet[Room] = weakref.WeakSet()
+_rooms: weakref.WeakSet[WaitManager] = weakref.WeakSet()
 
 
 def _after_fork() -> None:

@@ -6,12 +6,12 @@ import threading
 import pytest
 
 from distlock import Lock, locks
-from distlock.backends.database.waiting import sign
+from distlock.backends.database.queue import sql_comment
 from distlock.types.lease import Claim, Owner, State, Waiting
 from distlock.types.query import LockQuery
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.waiting.engine import unhurried
+from tests.queue.engine import unhurried
 
 HERE = socket.gethostname()
 
@@ -114,7 +114,7 @@ def test_who_looks_now_and_then_is_not_claimed_to_be_known(actor, using, name, o
 
 def test_where_the_server_does_not_show_them_they_are_unknown(using, name, monkeypatch):
     """No error: what is shown to whom is the administrator's business."""
-    native = type(locks[using]._room.native)
+    native = type(locks[using]._waits.native)
     with Lock(name, using=using) as lock:
         monkeypatch.setattr(native, "signed", hidden)
         assert lock.info().waiters is None
@@ -138,18 +138,18 @@ def forbidden(native, mark, first):
 @pytest.mark.parametrize("thread", ["", "MainThread", "a b*/c=d%", "🔒" * 60])
 def test_a_sign_can_be_read_and_contains_nothing_special(thread):
     claim = Claim("x", Owner("key", "höst", 42, thread), 30.0)
-    text = sign.sign("'dl:0'", claim, 1.5, first=True)
+    text = sql_comment.sign("'dl:0'", claim, 1.5, first=True)
     assert text.isascii()
     assert "%" not in text
     assert text.count("*/") == 1
     assert len(text) < 900  # PostgreSQL shows 1,024 bytes of a statement
-    seen = sign.read(f"{text}SELECT 1", 2.0)
+    seen = sql_comment.read(f"{text}SELECT 1", 2.0)
     assert (seen.key, seen.first) == ("'dl:0'", True)
     assert isinstance(seen.who, Waiting)
     assert (seen.who.host, seen.who.pid, seen.who.waited) == ("höst", 42, 3.5)
     assert seen.who.thread[:20] == thread[:20]
 
 
-@pytest.mark.parametrize("text", ["", "SELECT 1", sign.MARK, f"{sign.FIRST}x y z*/"])
+@pytest.mark.parametrize("text", ["", "SELECT 1", sql_comment.MARK, f"{sql_comment.FIRST}x y z*/"])
 def test_what_is_no_sign_is_not_read_as_one(text):
-    assert sign.read(text, 0.0) is None
+    assert sql_comment.read(text, 0.0) is None

@@ -8,13 +8,13 @@ from distlock.backends.database.statements import Statement
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.databases import ALIASES, migrate, publish
-from tests.servers.mariadb import SecureMariaDB
 
 # The same here as there.
-from tests.waiting.test_faults import (  # noqa: F401
+from tests.queue.test_faults import (  # noqa: F401
     test_a_server_that_is_started_again,
     test_a_session_that_an_administrator_ends,
 )
+from tests.servers.mariadb import SecureMariaDB
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +51,7 @@ def test_sessions_are_encrypted_and_shared(using):
 
 
 def test_a_session_that_an_administrator_ends_at_the_head(waiting, holder, engine):
-    (head,) = [waiter.place.ident for waiter in locks["default"]._room.waiters]
+    (head,) = [waiter.place.ident for waiter in locks["default"]._waits.waiters]
     engine.disconnect(head)
     eventually(lambda: is_gone(engine, head) or waiting.done())
     holder.lock_held.release()

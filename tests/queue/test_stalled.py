@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from distlock import Lock, locks
-from distlock.backends.database.waiting.proof import Proof
-from distlock.backends.database.waiting.waiter import Waiter
+from distlock.backends.database.queue.holder_evidence import HolderEvidence
+from distlock.backends.database.queue.waiter import Waiter
 from distlock.clock import clock
 from distlock.types.lease import Claim, Owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
-from tests.waiting.engine import GRACE, unhurried
+from tests.queue.engine import GRACE, unhurried
 
 
 def test_a_stranger_has_the_native_lock(engine, using, name):
@@ -191,8 +191,8 @@ def test_one_at_rest_between_two_questions_is_not_taken_for_lost(using, name, sa
         waits=lambda waiter, since=math.inf: same_question or since == math.inf,
         hang_up=lambda: hung_up.append(True),
     )
-    room, claim = locks[using]._room, Claim(name, Owner("key", "host", 1, "thread"), 6.0)
-    waiter = Waiter(room, claim, place, Proof(room.rows, claim))
+    room, claim = locks[using]._waits, Claim(name, Owner("key", "host", 1, "thread"), 6.0)
+    waiter = Waiter(room, claim, place, HolderEvidence(room.rows, claim))
     for _ in range(3):
-        room.lookout._consider(waiter, None, None, clock())
+        room.monitor._consider(waiter, None, None, clock())
     assert bool(hung_up) is same_question

@@ -17,7 +17,7 @@ from distlock.types.lease import Lease
 _FOR_EVER = 1e9
 
 
-class Promise(ABC):
+class PendingLease(ABC):
     """A lease that may come; use it as a context manager, so that none is left behind.
 
     Whatever comes first decides: an answer, or the end of the caller's patience. Only plain locks

@@ -5,7 +5,7 @@ import pytest
 from distlock import locks
 from tests.contract.actor_process import Processes
 from tests.contract.actors import TaskActor, ThreadActor, part
-from tests.waiting.engine import ENGINES, GRACE, set_pace
+from tests.queue.engine import ENGINES, GRACE, set_pace
 
 KINDS = ["mariadb", "postgresql"]
 

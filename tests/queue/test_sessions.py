@@ -10,7 +10,7 @@ from distlock import Lock, locks
 from tests.children import hear, say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.waiting.engine import set_pace
+from tests.queue.engine import set_pace
 
 NAMES = [f"one of many:{number}" for number in range(100)]
 
@@ -69,7 +69,7 @@ def test_a_holder_gives_up_its_native_lock_for_one_who_waits(actor, engine, usin
         assert waiting[number].result(PATIENCE)
     assert engine.holding() == 2
     third = holders[2].start("acquire")
-    eventually(lambda: locks[using]._room._places.kept == 1)
+    eventually(lambda: locks[using]._waits._sessions.kept == 1)
     engine.reaches_line(2)
     assert not third.done()
     first[2].release()

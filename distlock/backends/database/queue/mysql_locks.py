@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from distlock.backends.database.queue.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.statements import Result, Statement
-from distlock.backends.database.waiting.native import Native, digest
 
 #: Seconds. A wait without end is an error in MariaDB, and this is one for people.
 _FOR_EVER = 365 * 24 * 3600
@@ -17,7 +17,7 @@ _BETWEEN = 0.004
 _DIGITS = 60
 
 
-class MySQL(Native):
+class MySQL(AdvisoryLocks):
     """``GET_LOCK``. Its names are shared by all databases of a server, hence the digest of both."""
 
     def key(self, database: str, name: str) -> str:
@@ -45,7 +45,7 @@ class MySQL(Native):
     def leave(self, key: str) -> str:
         return f"DO RELEASE_LOCK({key})"
 
-    def call_out(self, ident: int) -> Statement:
+    def cancel(self, ident: int) -> Statement:
         return Statement(f"KILL QUERY {ident:d}")
 
     def look(self, table: str, names: Collection[str]) -> Statement:

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.backends.database.waiting.lookout import Lookout
-from distlock.backends.database.waiting.room import Room
-from distlock.backends.database.waiting.waiter import Waiter
+from distlock.backends.database.queue.stall_monitor import StallMonitor
+from distlock.backends.database.queue.wait_manager import WaitManager
+from distlock.backends.database.queue.waiter import Waiter
 from distlock.core.manager import manager
 from distlock.types.lease import State
 from distlock.watchdog import watchdog
@@ -18,7 +18,7 @@ from tests.children import say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, waits
 from tests.databases import ALIASES
-from tests.waiting.engine import unhurried
+from tests.queue.engine import unhurried
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def no_thread_waits():
     eventually(
         lambda: (
             not any(
-                thread.name in ("distlock-waiter", "distlock-lookout")
+                thread.name in ("distlock-waiter", "distlock-monitor")
                 for thread in threading.enumerate()
             )
         )
@@ -164,8 +164,8 @@ def test_an_event_loop_that_is_stopped_for_good(held, engine, using, name):
 def test_an_answer_that_nobody_took_calls_nobody_out_later(held, engine, using, name, monkeypatch):
     """A stopped event loop has a lease's time to take the answer; if it had, no more is to do."""
     told = []
-    call_out = Lookout.call_out
-    monkeypatch.setattr(Lookout, "call_out", lambda *args: told.append(args) or call_out(*args))
+    cancel = StallMonitor.cancel
+    monkeypatch.setattr(StallMonitor, "cancel", lambda *args: told.append(args) or cancel(*args))
     loop, task = task_in_line(engine, Lock(name).aacquire())
     loop.close()
     held.release()
@@ -185,7 +185,7 @@ def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
     """Nobody could hang up on it: it must not begin to wait behind others."""
     first = actor().lock(name).start("acquire")
     engine.reaches_line(1)
-    open_place = Room.open_place
+    open_place = WaitManager.open_place
 
     def open_and_fail(room):
         place = open_place(room)
@@ -193,7 +193,7 @@ def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
             waiter.fail(LockUnavailable("the database does not answer"))
         return place
 
-    monkeypatch.setattr(Room, "open_place", open_and_fail)
+    monkeypatch.setattr(WaitManager, "open_place", open_and_fail)
     with pytest.raises(LockUnavailable):
         Lock(name).acquire(timeout=PATIENCE)
     assert no_thread_waits()
@@ -205,8 +205,8 @@ def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
 def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, name, monkeypatch):
     """Nobody waits any more, but the server has not been told when the lock becomes free."""
     told = []
-    call_out = Lookout.call_out
-    monkeypatch.setattr(Lookout, "call_out", lambda self, waiter: told.append((self, waiter)))
+    cancel = StallMonitor.cancel
+    monkeypatch.setattr(StallMonitor, "cancel", lambda self, waiter: told.append((self, waiter)))
     first, late = actor().lock(name), actor("task")
     got = first.start("acquire")
     engine.reaches_line(1)
@@ -216,7 +216,7 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
     with pytest.raises(asyncio.CancelledError):
         waiting.result(PATIENCE)
     eventually(lambda: not manager._cleanup._pending)
-    lookout, waiter = next(call for call in told if call[1].claim.name == name)
+    monitor, waiter = next(call for call in told if call[1].claim.name == name)
     engine.reaches_waiting(1)
     held.release()
     assert got.result(PATIENCE)
@@ -225,8 +225,8 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
     eventually(lambda: locks[using].inspect(name).state is State.FREE)
     assert Lock(name).acquire(blocking=False)
     Lock(name).release()
-    monkeypatch.setattr(Lookout, "call_out", call_out)
-    lookout.call_out(waiter)  # the call comes late, too
+    monkeypatch.setattr(StallMonitor, "cancel", cancel)
+    monitor.cancel(waiter)  # the call comes late, too
     assert nobody_waits(engine)
 
 
@@ -278,7 +278,7 @@ def test_a_session_that_was_given_up_takes_no_lock_for_nobody(actor, engine, kin
     with engine.taken_by_hand(ALIASES[kind], name):
         waiting = waiter.lock(name, lease=3600).start("acquire")
         engine.reaches_waiting(1)
-        (wait,) = locks[using]._room.waiters
+        (wait,) = locks[using]._waits.waiters
         wait.place.hang_up()
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -14,9 +14,9 @@ from distlock.backends.database.dialects import dialect_for
 from distlock.backends.database.dialects.base import TABLE, holder
 from distlock.backends.database.dialects.text import TextDialect
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
+from distlock.backends.database.queue.wait_session import WaitSession
 from distlock.backends.database.statements import Statement
-from distlock.backends.database.waiting.native import Native
-from distlock.backends.database.waiting.place import Place
 from distlock.clock import clock
 from distlock.types.lease import Claim, Lease
 
@@ -27,7 +27,7 @@ GRACE = 0.5
 _UNDO_PAUSE = 0.5
 
 
-class Glance(NamedTuple):
+class RowSnapshot(NamedTuple):
     """A row, seen in passing.
 
     ``remaining`` is the seconds until the lease ends; below zero, since it ended or was freed.
@@ -39,8 +39,8 @@ class Glance(NamedTuple):
     remaining: float
 
     @classmethod
-    def of(cls, row: tuple[Any, ...]) -> Glance:
-        """Read a row of the answer to ``Native.look()``."""
+    def of(cls, row: tuple[Any, ...]) -> RowSnapshot:
+        """Read a row of the answer to ``AdvisoryLocks.look()``."""
         name, owner, token, remaining = row
         return cls(str(name), str(owner), int(token), float(remaining))
 
@@ -57,10 +57,10 @@ class Glance(NamedTuple):
         return self.owner == holder(claim)
 
 
-class Rows:
+class LockRows:
     """The table of a database with native locks. Everything raises a StatementFailed."""
 
-    def __init__(self, pool: Pool, native: Native) -> None:
+    def __init__(self, pool: Pool, native: AdvisoryLocks) -> None:
         self.pool = pool
         self.native = native
 
@@ -69,7 +69,7 @@ class Rows:
         database = connections[self.pool.database].settings_dict.get("NAME")
         return self.native.key(str(database or ""), name)
 
-    def take_politely(self, claim: Claim, deadline: float | None = None) -> int | None:
+    def take_if_no_waiters(self, claim: Claim, deadline: float | None = None) -> int | None:
         """Take the row if nobody waits for the lock, or if it is the owner's; the token, or None.
 
         Also if those who wait have not taken it in time: whoever has the native lock may have left
@@ -91,7 +91,7 @@ class Rows:
         except errors.SerializationFailure:  # someone is writing the row at the moment
             return None
 
-    def take_at(self, place: Place, claim: Claim) -> int | None:
+    def take_at(self, place: WaitSession, claim: Claim) -> int | None:
         """Take the row, from the session of one who waits, in its turn; the token, or None."""
         dialect = _dialect(place.session)
         if place.ticket is None:
@@ -100,31 +100,31 @@ class Rows:
         taking = dialect.taking(claim, f"({dialect.OWN} OR {oldest})")
         return dialect.granted(claim, place.run(taking))
 
-    def take_now(self, place: Place, claim: Claim) -> int | None:
+    def take_now(self, place: WaitSession, claim: Claim) -> int | None:
         """Take the row whosever turn it is; see take_at()."""
         dialect = _dialect(place.session)
         return dialect.granted(claim, place.run(dialect.taking(claim)))
 
-    def enter_at(self, place: Place, claim: Claim) -> int | None:
+    def enter_at(self, place: WaitSession, claim: Claim) -> int | None:
         """Take the row if its owner has it already, by its name; see take_at()."""
         dialect = _dialect(place.session)
         return dialect.granted(claim, place.run(dialect.taking(claim, dialect.OWN)))
 
-    def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, Glance]:
+    def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
         """Look at the rows of some locks, by name."""
         answer = self.pool.run(self.native.look(TABLE, list(names)), deadline)
-        return {glance.name: glance for glance in map(Glance.of, answer.rows)}
+        return {glance.name: glance for glance in map(RowSnapshot.of, answer.rows)}
 
     def look_from(
-        self, place: Place, name: str, pause: float, waiter: object, sign: str = ""
-    ) -> Glance | None:
+        self, place: WaitSession, name: str, pause: float, waiter: object, sign: str = ""
+    ) -> RowSnapshot | None:
         """Look at the row of a lock, from the session of one who waits; None if there is none.
 
-        See Place.run_later() for the rest.
+        See WaitSession.run_later() for the rest.
         """
         look = self.native.look(TABLE, [name])
         for row in place.run_later(look, pause, waiter, sign).rows:
-            return Glance.of(row)
+            return RowSnapshot.of(row)
         return None
 
     def undo(self, claim: Claim) -> None:

@@ -23,7 +23,7 @@ _SIGN = re.compile(
 )
 
 
-class Seen(NamedTuple):
+class ParsedComment(NamedTuple):
     """A sign that was read: a native lock, who waits for it, and whether that one is the next."""
 
     key: str
@@ -42,14 +42,14 @@ def sign(key: str, claim: Claim, waited: float, *, first: bool = False) -> str:
     return f"{MARK}{' '.join(map(str, words))}*/ "
 
 
-def read(statement: str, age: float) -> Seen | None:
+def read(statement: str, age: float) -> ParsedComment | None:
     """Read the sign of a statement that was sent ``age`` seconds ago; None if it has none."""
     match = _SIGN.match(statement)
     if match is None:
         return None
     key, host, thread = (_text(match[group]) for group in ("key", "host", "thread"))
     who = Waiting("", host, int(match["pid"]), thread, float(match["waited"]) + age)
-    return Seen(key, who, match["place"] == "first")
+    return ParsedComment(key, who, match["place"] == "first")
 
 
 @functools.lru_cache(maxsize=256)

@@ -20,7 +20,7 @@ def digest(database: str, name: str) -> bytes:
     return hashlib.sha256(f"{database}\0{name}".encode()).digest()
 
 
-class Native(ABC):
+class AdvisoryLocks(ABC):
     """The native locks of an engine, as text. Keys are SQL literals, so no text has parameters."""
 
     #: seconds after which who waits stands aside, because the engine pays for long waits; None:
@@ -33,7 +33,7 @@ class Native(ABC):
 
     @abstractmethod
     def set_up(self) -> Statement:
-        """Prepare a session for waiting; returns its name on the server, for call_out()."""
+        """Prepare a session for waiting; returns its name on the server, for cancel()."""
 
     @abstractmethod
     def is_free(self, key: str) -> str:
@@ -86,7 +86,7 @@ class Native(ABC):
         return self.then(free, self.leave(key))
 
     @abstractmethod
-    def call_out(self, ident: int) -> Statement:
+    def cancel(self, ident: int) -> Statement:
         """End the statement that another session waits in, and leave that session usable."""
 
     @abstractmethod

@@ -9,8 +9,8 @@ from contextlib import suppress
 
 from distlock.backends.database.connection import Session
 from distlock.backends.database.errors import Cancelled, StatementFailed
+from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
 from distlock.backends.database.statements import Result, Statement
-from distlock.backends.database.waiting.native import Native
 from distlock.clock import clock
 
 _NOTHING = Statement("SELECT 1")
@@ -19,10 +19,10 @@ _NOTHING = Statement("SELECT 1")
 _DEAF = 1.0
 
 
-class Place:
-    """Where one waits. One thread at a time uses it; call_out() and hang_up() are for others."""
+class WaitSession:
+    """Where one waits. One thread at a time uses it; cancel() and hang_up() are for others."""
 
-    def __init__(self, session: Session, native: Native, limit: float) -> None:
+    def __init__(self, session: Session, native: AdvisoryLocks, limit: float) -> None:
         """Prepare the session; ``limit`` is the seconds that the server gets for a short answer."""
         self.session = session
         self.native = native
@@ -54,7 +54,7 @@ class Place:
 
     def run(self, statement: Statement) -> Result:
         """Run a statement that answers at once. Nobody calls it out."""
-        self._settle()
+        self._drain_cancel()
         return self.session.run(statement, self.limit)
 
     def take(self, statement: Statement) -> Result:
@@ -63,7 +63,7 @@ class Place:
         Nobody calls it out.
         """
         assert self.key is not None
-        self._settle()
+        self._drain_cancel()
         return self.session.exchange(self.native.take(self.key, statement), self.limit)[-1]
 
     def is_somebody_aside(self) -> bool:
@@ -85,7 +85,7 @@ class Place:
         a comment that others can read. A ``waiter`` that was called out comes back without the
         native lock, or raises Cancelled, with or without it.
         """
-        self._settle()
+        self._drain_cancel()
         self.last_name, self.last_key = name, self.key_of(name)
         enter = Statement(f"{sign}{self.native.enter(self.last_key)}")
         self._asked_at, self._waiting = clock(), waiter
@@ -111,7 +111,7 @@ class Place:
         """
         steps = [self.native.sleep(seconds), statement.sql] if seconds else [statement.sql]
         packet = statement._replace(sql="; ".join(f"{sign}{step}" for step in steps))
-        self._settle()
+        self._drain_cancel()
         self._asked_at, self._waiting = clock(), waiter
         try:
             return self.session.run(packet, seconds + self.limit)
@@ -138,7 +138,7 @@ class Place:
         if self.key is None:
             return None if free is None else self.run(free)
         answer = None
-        self._settle()
+        self._drain_cancel()
         if free is not None:
             packet = self.native.free_and_leave(self.key, free)
             answer = self.session.exchange(packet, limit)[0]
@@ -147,7 +147,7 @@ class Place:
         self.key = None
         return answer
 
-    def call_out(self, waiter: object, run: Callable[[Statement], object]) -> bool:
+    def cancel(self, waiter: object, run: Callable[[Statement], object]) -> bool:
         """End the wait of ``waiter`` through ``run``, on another session; False if it has ended.
 
         Only statements that write nothing are ended: a commit that is kept from waiting for its
@@ -163,7 +163,7 @@ class Place:
                 self.hang_up()
                 return True
             try:
-                run(self.native.call_out(self.ident))
+                run(self.native.cancel(self.ident))
             except StatementFailed:
                 self.hang_up()  # the call may come at any time, and end what it was not meant for
             return True
@@ -180,7 +180,7 @@ class Place:
         """Return whether the server keeps ``waiter`` waiting here, by one question since then."""
         return self._waiting is waiter and self._asked_at <= since
 
-    def _settle(self) -> None:
+    def _drain_cancel(self) -> None:
         """Make sure that no call is under way that would end a statement it was not meant for."""
         with self._calling:
             if self._called_at is None:

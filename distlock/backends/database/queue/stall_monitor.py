@@ -13,13 +13,13 @@ import threading
 from typing import TYPE_CHECKING
 
 from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.waiting import rows
-from distlock.backends.database.waiting.waiter import Waiter, Why, patient_until
+from distlock.backends.database.queue import lock_rows
+from distlock.backends.database.queue.waiter import Waiter, WakeReason, patient_until
 from distlock.clock import clock
 from distlock.threads import start
 
 if TYPE_CHECKING:
-    from distlock.backends.database.waiting.room import Room
+    from distlock.backends.database.queue.wait_manager import WaitManager
 
 logger = logging.getLogger("distlock")
 
@@ -36,11 +36,11 @@ _LINGER = 1.0
 _MISSES = 2
 
 
-class Lookout:
+class StallMonitor:
     """One thread for all waits of a room; it lives while there are any."""
 
-    def __init__(self, room: Room) -> None:
-        self._room = room
+    def __init__(self, room: WaitManager) -> None:
+        self._waits = room
         # Entered itself and not through the condition, where Ctrl-C could leave it locked.
         self._mutex = threading.Lock()
         self._changed = threading.Condition(self._mutex)
@@ -56,7 +56,7 @@ class Lookout:
                 self._next_look = clock() + self._period()
                 self._start()
 
-    def call_out(self, waiter: Waiter) -> None:
+    def cancel(self, waiter: Waiter) -> None:
         """Call a waiter out of its queue soon, without making the caller wait for that."""
         with self._mutex:
             self._calls[waiter] = (clock(), _FIRST_CALL_PAUSE)
@@ -66,7 +66,7 @@ class Lookout:
                 self._start()
 
     def _start(self) -> None:
-        self._thread = start(self._run, "distlock-lookout")
+        self._thread = start(self._run, "distlock-monitor")
 
     def _run(self) -> None:
         while True:
@@ -75,11 +75,11 @@ class Lookout:
                 return
             try:
                 for waiter in calls:
-                    self._call(waiter, Why.LEAVE)
+                    self._call(waiter, WakeReason.LEAVE)
                 if not calls:
                     self._look()
             except Exception:  # those who wait for ever rely on this thread
-                logger.exception("the lookout goes on after an error")
+                logger.exception("the monitor goes on after an error")
                 self._look_again_at(clock() + _RETRY_PAUSE)
 
     def _wait_for_work(self) -> list[Waiter] | None:
@@ -88,7 +88,7 @@ class Lookout:
             bored_at = clock() + _LINGER
             while True:
                 now = clock()
-                waiters = self._room.waiters
+                waiters = self._waits.waiters
                 if calls := self._due_calls(now, waiters):
                     return calls
                 if not waiters and now >= bored_at:
@@ -115,30 +115,32 @@ class Lookout:
         with self._mutex:
             self._next_look = min(self._next_look, when)
 
-    def _call(self, waiter: Waiter, why: Why) -> None:
+    def _call(self, waiter: Waiter, why: WakeReason) -> None:
         place = waiter.place
         if place is None or not place.waits(waiter):
             return
         waiter.why = why
-        place.call_out(waiter, self._room.pool.run)
+        place.cancel(waiter, self._waits.pool.run)
 
     # Looking
 
-    def stalled(self, row: rows.Glance) -> bool:
+    def stalled(self, row: lock_rows.RowSnapshot) -> bool:
         """Return whether those whose turn it is have had the time to take a lock, and did not."""
-        return row.untaken_for(rows.GRACE)
+        return row.untaken_for(lock_rows.GRACE)
 
     def _look(self) -> None:
         sent_at = clock()
         # Under steady contention nobody stands long enough to be worth a look.
-        waiters = [waiter for waiter in self._room.waiters if sent_at - waiter.since >= rows.GRACE]
+        waiters = [
+            waiter for waiter in self._waits.waiters if sent_at - waiter.since >= lock_rows.GRACE
+        ]
         if not waiters:
             return
         since = self._trouble_since or sent_at
         heard_at = min(waiter.heard_at for waiter in waiters)
-        until = patient_until(since, heard_at, self._room.pool.timeout)
+        until = patient_until(since, heard_at, self._waits.pool.timeout)
         try:
-            found = self._room.rows.look({waiter.claim.name for waiter in waiters}, until)
+            found = self._waits.rows.look({waiter.claim.name for waiter in waiters}, until)
             sessions = self._sessions(waiters, until)
         except StatementFailed as failed:
             self._trouble_since = since
@@ -153,13 +155,13 @@ class Lookout:
         idents = [waiter.place.ident for waiter in waiters if waiter.place]
         if not idents:
             return {}
-        answer = self._room.pool.run(self._room.native.sessions(idents), until)
+        answer = self._waits.pool.run(self._waits.native.sessions(idents), until)
         return {int(ident): (bool(way), bool(front)) for ident, way, front in answer.rows}
 
     def _consider(
         self,
         waiter: Waiter,
-        row: rows.Glance | None,
+        row: lock_rows.RowSnapshot | None,
         session: tuple[bool, bool] | None,
         sent_at: float,
     ) -> None:
@@ -173,27 +175,27 @@ class Lookout:
             return
         waiter.seen_well(sent_at, held=row is not None and not row.open_to(waiter.claim))
         in_the_way, front_writes = session
-        longest = self._room.native.longest_wait
-        untaken = row is None or row.untaken_for(rows.GRACE)
+        longest = self._waits.native.longest_wait
+        untaken = row is None or row.untaken_for(lock_rows.GRACE)
         # Who takes the lock just now is not seen in the row before its commit is done, which may
         # take long where that waits for a standby.
         if untaken and not front_writes:
-            self._call(waiter, Why.TAKE)
+            self._call(waiter, WakeReason.TAKE)
         elif row is not None and row.is_held_by(waiter.claim):
-            self._call(waiter, Why.ENTER)
+            self._call(waiter, WakeReason.ENTER)
         elif in_the_way or (longest is not None and sent_at - waiter.since > longest):
-            self._call(waiter, Why.STAND_ASIDE)
+            self._call(waiter, WakeReason.STAND_ASIDE)
         elif row is not None and row.remaining < _LONGEST_PERIOD:
-            self._look_again_at(sent_at + max(row.remaining, -rows.GRACE) + rows.GRACE)
+            self._look_again_at(sent_at + max(row.remaining, -lock_rows.GRACE) + lock_rows.GRACE)
 
     def _trouble(self, failed: StatementFailed, until: float) -> None:
         if clock() < until:
             return self._look_again_at(clock() + _RETRY_PAUSE)
         self._trouble_since = None
-        for waiter in self._room.waiters:
-            waiter.fail(self._room.unavailable(failed))
+        for waiter in self._waits.waiters:
+            waiter.fail(self._waits.unavailable(failed))
 
     def _period(self) -> float:
         # Not all processes at once.
-        most = min(_LONGEST_PERIOD, _PERIOD * self._room.pool.timeout)
+        most = min(_LONGEST_PERIOD, _PERIOD * self._waits.pool.timeout)
         return most * random.uniform(0.5, 1.0)

@@ -7,7 +7,7 @@ import time
 
 from distlock.backends.database.dialects.base import TABLE
 from distlock.backends.database.errors import RowLocked, StatementFailed
-from distlock.backends.database.waiting.rows import Glance, Rows
+from distlock.backends.database.queue.lock_rows import LockRows, RowSnapshot
 from distlock.clock import clock
 from distlock.types.lease import Claim
 
@@ -19,10 +19,10 @@ MOMENT = 1.0
 _PAUSE = 0.05
 
 
-class Proof:
+class HolderEvidence:
     """What the database has said about one claim's lock since it was asked for."""
 
-    def __init__(self, rows: Rows, claim: Claim) -> None:
+    def __init__(self, rows: LockRows, claim: Claim) -> None:
         self._rows = rows
         self._claim = claim
         self._began = clock()
@@ -64,7 +64,7 @@ class Proof:
             " does not come"
         )
 
-    def _was_held(self, row: Glance, now: float) -> bool:
+    def _was_held(self, row: RowSnapshot, now: float) -> bool:
         if row.is_held_by(self._claim):
             return False
         if row.remaining > 0:

@@ -6,10 +6,10 @@ from concurrent.futures import FIRST_COMPLETED, wait
 import pytest
 
 from distlock import Lock
-from distlock.backends.database.waiting.postgresql import PostgreSQL
+from distlock.backends.database.queue.postgresql_locks import PostgreSQL
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
-from tests.waiting.engine import set_pace, unhurried
+from tests.queue.engine import set_pace, unhurried
 
 #: seconds between two who come, after which their order is sure; it is promised for two
 APART = 5.0

@@ -5,7 +5,7 @@ import pytest
 from distlock import Lock, locks
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import waits
-from tests.waiting.engine import unhurried
+from tests.queue.engine import unhurried
 
 
 @unhurried
@@ -75,7 +75,7 @@ def test_a_free_lock_is_had_in_no_time_also_where_it_was_waited_for(
     before.release()
     assert got.result(PATIENCE)
     waited.release()
-    assert locks[using]._room._places.had(name)
+    assert locks[using]._waits._sessions.had(name)
     for _ in range(5):
         assert Lock(name, owner=owner).acquire(timeout=timeout)
         Lock(name, owner=owner).release()

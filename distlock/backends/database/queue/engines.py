@@ -9,15 +9,15 @@ from importlib import import_module
 from django.db import connections
 from django.db.utils import load_backend
 
-from distlock.backends.database.waiting.mysql import MySQL
-from distlock.backends.database.waiting.native import Native
-from distlock.backends.database.waiting.postgresql import PostgreSQL
+from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
+from distlock.backends.database.queue.mysql_locks import MySQL
+from distlock.backends.database.queue.postgresql_locks import PostgreSQL
 from distlock.threads import start
 
-_ENGINES: dict[str, Native] = {"mysql": MySQL(), "postgresql": PostgreSQL()}
+_ENGINES: dict[str, AdvisoryLocks] = {"mysql": MySQL(), "postgresql": PostgreSQL()}
 
 
-def native_for(vendor: str) -> Native | None:
+def native_for(vendor: str) -> AdvisoryLocks | None:
     """Return the native locks of an engine by its vendor's name in Django, None if it has none."""
     return _ENGINES.get(vendor)
 

@@ -8,7 +8,7 @@ from distlock import Lock, LockUnavailable, locks
 from distlock.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
-from tests.waiting.engine import unhurried
+from tests.queue.engine import unhurried
 
 #: seconds that the database gets for any one answer
 TIMEOUT = 2
@@ -108,7 +108,7 @@ def test_whoever_gives_up_on_a_connection_that_the_network_forgets(
     network = proxied(kind)
     network.forget(b"distlock waits")
     assert actor("thread").lock(name).acquire(timeout=0.3) is False
-    eventually(lambda: not locks[using]._room.waiters)
+    eventually(lambda: not locks[using]._waits.waiters)
     engine.reaches_line(0)
     outside.verify()
 
