@@ -27,7 +27,7 @@ EAGER = 0.2
 
 SINGLE = [("thread",), ("task",)]
 PAIRS = [("thread", "thread"), ("task", "task"), ("thread", "task")]
-PAIRS_OF_PROCESSES = [("thread", "process")]
+PAIRS_OF_PROCESSES = [("thread", "process"), ("task", "process")]
 
 
 def pytest_configure(config):
@@ -36,10 +36,12 @@ def pytest_configure(config):
 
 
 def pytest_generate_tests(metafunc):
-    """Run a test on every kind of backend; with ``anna`` also as a thread and as a task.
+    """Run a test on every kind of backend; with ``first`` also as a thread and as a task.
 
-    With ``ben`` too they are two threads, two tasks, one of each, and two processes. A test that is
-    marked ``shared`` tells of several processes and leaves out the kinds that live within one.
+    With ``second`` they are two actors: in one process, for the kinds that live within one, else in
+    two. What two actors of one process do to each other is the same on every backend; with a server
+    in between it is left to the tests that take long. A test that is marked ``shared`` leaves out
+    the kinds that live within one process.
     """
     names = metafunc.fixturenames
     if "kind" not in names:
@@ -48,13 +50,24 @@ def pytest_generate_tests(metafunc):
     if "roles" not in names:
         metafunc.parametrize("kind", kinds)
         return
-    if "ben" in names:
-        cases = [(kind, roles) for kind in kinds for roles in PAIRS]
-        cases += [(kind, roles) for kind in SHARED for roles in PAIRS_OF_PROCESSES]
+    if "second" in names:
+        metafunc.parametrize(("kind", "roles"), [*_pairs(kinds)])
     else:
-        cases = [(kind, roles) for kind in kinds for roles in SINGLE]
-    ids = [f"{kind}-{'+'.join(roles)}" for kind, roles in cases]
-    metafunc.parametrize(("kind", "roles"), cases, ids=ids)
+        metafunc.parametrize(
+            ("kind", "roles"), [_case(kind, roles) for kind in kinds for roles in SINGLE]
+        )
+
+
+def _pairs(kinds):
+    for kind in kinds:
+        marks = [] if kind in ONE_PROCESS else [pytest.mark.slow]
+        yield from (_case(kind, roles, *marks) for roles in PAIRS)
+    for kind in SHARED:
+        yield from (_case(kind, roles) for roles in PAIRS_OF_PROCESSES)
+
+
+def _case(kind, roles, *marks):
+    return pytest.param(kind, roles, id=f"{kind}-{'+'.join(roles)}", marks=marks)
 
 
 def pytest_collection_modifyitems(items):
@@ -164,13 +177,13 @@ def actor(using, loop, processes):
 
 
 @pytest.fixture
-def anna(actor, roles):
+def first(actor, roles):
     """Who takes the lock first."""
     return actor(roles[0])
 
 
 @pytest.fixture
-def ben(actor, roles):
+def second(actor, roles):
     """Who wants it too."""
     return actor(roles[1])
 
@@ -187,13 +200,13 @@ def at_once(kind, roles):
 
 
 @pytest.fixture
-def carl(actor):
+def third(actor):
     """A third one."""
     return actor("thread")
 
 
 @pytest.fixture
-def dora(actor):
+def fourth(actor):
     """A fourth."""
     return actor("thread")
 

@@ -75,9 +75,9 @@ def test_what_asks_nobody_may_be_used_anywhere(task, using, name):
     assert task.call(work).result(PATIENCE) == (True, True, True, True)
 
 
-def test_the_loop_runs_on_while_a_task_waits(task, carl, using, name):
+def test_the_loop_runs_on_while_a_task_waits(task, third, using, name):
     """The holder leaves only after the loop has ticked a hundred times meanwhile."""
-    held = carl.take(name)
+    held = third.take(name)
     ticked = Future()
 
     async def work():
@@ -94,9 +94,9 @@ def test_the_loop_runs_on_while_a_task_waits(task, carl, using, name):
     assert got.result(PATIENCE) is True
 
 
-def test_many_waiting_tasks_do_not_keep_a_free_lock_from_others(task, carl, using, name):
+def test_many_waiting_tasks_do_not_keep_a_free_lock_from_others(task, third, using, name):
     """More of them than there are threads for asyncio."""
-    held = [carl.take(f"{name}:{number}") for number in range(40)]
+    held = [third.take(f"{name}:{number}") for number in range(40)]
 
     async def work():
         waiting = [
@@ -120,9 +120,9 @@ def test_many_waiting_tasks_do_not_keep_a_free_lock_from_others(task, carl, usin
     assert task.call(all_of).result(PATIENCE) == [True] * 40
 
 
-def test_tasks_that_wait_do_not_occupy_the_thread_of_sync_to_async(task, carl, using, name):
+def test_tasks_that_wait_do_not_occupy_the_thread_of_sync_to_async(task, third, using, name):
     """The holder leaves when synchronous code of the same request says so."""
-    held = carl.take(name)
+    held = third.take(name)
     asked = threading.Event()
 
     async def work():
@@ -165,13 +165,13 @@ def test_synchronous_code_called_from_a_loop_can_use_locks(task, using, name):
     assert task.call(call).result(PATIENCE) is True
 
 
-def test_asynchronous_code_called_from_a_thread_can_use_locks(carl, using, name):
+def test_asynchronous_code_called_from_a_thread_can_use_locks(third, using, name):
     async def work():
         async with Lock(name, using=using) as lock:
             return lock.held
 
-    assert carl.call(async_to_sync(work)).result(PATIENCE) is True
-    assert carl.tries(name)
+    assert third.call(async_to_sync(work)).result(PATIENCE) is True
+    assert third.tries(name)
 
 
 def test_each_loop_has_its_own_tasks_and_all_share_the_lock(using, name):
@@ -192,7 +192,7 @@ def test_each_loop_has_its_own_tasks_and_all_share_the_lock(using, name):
     assert seen == [1] * 20
 
 
-def test_a_loop_that_died_while_waiting_does_not_stop_the_others(using, carl, dora, name):
+def test_a_loop_that_died_while_waiting_does_not_stop_the_others(using, third, fourth, name):
     """Its task is in line, but there is no loop any more that could be woken."""
     loop = asyncio.new_event_loop()
 
@@ -201,9 +201,9 @@ def test_a_loop_that_died_while_waiting_does_not_stop_the_others(using, carl, do
         await asyncio.sleep(0.02)
         return waiting
 
-    held = carl.take(name)
+    held = third.take(name)
     waiting = loop.run_until_complete(start())
-    behind = dora.lock(name).start("acquire")
+    behind = fourth.lock(name).start("acquire")
     loop.close()
     held.release()
     assert behind.result(PATIENCE) is True

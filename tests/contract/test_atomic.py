@@ -47,20 +47,20 @@ def written(database):
     return Group.objects.using(database).filter(name__startswith=GROUP).count()
 
 
-def test_what_was_written_is_committed_and_the_lock_is_free(refused, lock, carl, name, database):
+def test_what_was_written_is_committed_and_the_lock_is_free(refused, lock, third, name, database):
     if refused:
         return
     with lock.atomic() as entered:
         assert entered is lock
         assert lock.held
-        assert not carl.tries(name)
+        assert not third.tries(name)
         write(database)
     assert written(database) == 1
     assert not lock.held
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
-def test_the_next_holder_sees_what_was_written(refused, lock, carl, name, database):
+def test_the_next_holder_sees_what_was_written(refused, lock, third, name, database):
     """The lock is freed after the commit, not before."""
     if refused:
         return
@@ -74,12 +74,12 @@ def test_the_next_holder_sees_what_was_written(refused, lock, carl, name, databa
 
     with lock.atomic():
         write(database)
-        looking = carl.call(look)
+        looking = third.call(look)
     assert looking.result(PATIENCE) == 1
 
 
 def test_an_exception_of_the_body_rolls_back_and_frees_the_lock(
-    refused, lock, carl, name, database
+    refused, lock, third, name, database
 ):
     if refused:
         return
@@ -87,10 +87,10 @@ def test_an_exception_of_the_body_rolls_back_and_frees_the_lock(
         write(database)
         raise ZeroDivisionError
     assert written(database) == 0
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
-def test_a_broken_lock_rolls_everything_back(refused, lock, carl, name, database, kind):
+def test_a_broken_lock_rolls_everything_back(refused, lock, third, name, database, kind):
     if refused:
         return
     with pytest.raises(LockLost), lock.atomic():
@@ -140,9 +140,9 @@ def test_inside_a_transaction_it_is_refused_before_anything_runs(refused, lock, 
 
 
 def test_what_must_be_refused_is_refused_before_the_lock_is_waited_for(
-    backend, using, carl, told, name, database
+    backend, using, third, told, name, database
 ):
-    carl.take(name)
+    third.take(name)
     lock = Lock(name, using=using, timeout=BRIEF)
     error = LockError if backend.capabilities.atomic else NotSupported
     with (
@@ -151,7 +151,7 @@ def test_what_must_be_refused_is_refused_before_the_lock_is_waited_for(
         lock.atomic(),
     ):
         raise AssertionError("the body ran")
-    assert told.words(name) == ["acquired"]  # that of carl
+    assert told.words(name) == ["acquired"]  # that of third
 
 
 def test_what_must_be_refused_is_refused_before_the_lock_is_taken(
@@ -217,19 +217,19 @@ def test_djangos_atomic_may_be_used_inside(refused, lock, database):
     assert written(database) == 1
 
 
-def test_a_lock_that_is_held_already_is_entered_once_more(refused, lock, carl, name, database):
+def test_a_lock_that_is_held_already_is_entered_once_more(refused, lock, third, name, database):
     if refused:
         return
     with lock:
         with lock.atomic():
             write(database)
         assert lock.held
-        assert not carl.tries(name)
+        assert not third.tries(name)
     assert written(database) == 1
 
 
 def test_inside_it_the_lock_is_entered_again_as_ever(
-    refused, backend, using, lock, carl, name, database
+    refused, backend, using, lock, third, name, database
 ):
     if refused:
         return
@@ -241,7 +241,7 @@ def test_inside_it_the_lock_is_entered_again_as_ever(
     with lock.atomic(), Lock(name, using=using, at_least=2 * PATIENCE):
         write(database, 2)
     assert written(database) == 2
-    assert not carl.tries(name)
+    assert not third.tries(name)
 
 
 def test_the_locks_database_may_be_named(refused, lock, database, backend):
@@ -252,12 +252,12 @@ def test_the_locks_database_may_be_named(refused, lock, database, backend):
     assert written(database) == 1
 
 
-def test_a_lock_that_cannot_be_had_begins_no_transaction(refused, using, carl, name, database):
+def test_a_lock_that_cannot_be_had_begins_no_transaction(refused, using, third, name, database):
     from distlock import LockTimeout
 
     if refused:
         return
-    carl.take(name)
+    third.take(name)
     with (
         pytest.raises(LockTimeout),
         Lock(name, using=using, blocking=False).atomic(),

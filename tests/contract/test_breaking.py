@@ -7,74 +7,74 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
 
 
-def test_a_broken_lock_is_free_at_once(anna, ben, name):
-    held = anna.take(name)
-    lock = ben.lock(name)
+def test_a_broken_lock_is_free_at_once(first, second, name):
+    held = first.take(name)
+    lock = second.lock(name)
     assert lock.force_release(held.token) is True
     assert lock.locked() is False
-    assert ben.tries(name)
+    assert second.tries(name)
 
 
-def test_a_waiter_gets_a_broken_lock(anna, ben, carl, name):
-    held = anna.take(name)
-    waiting = ben.lock(name).start("acquire")
-    carl.lock(name).force_release(held.token)
+def test_a_waiter_gets_a_broken_lock(first, second, third, name):
+    held = first.take(name)
+    waiting = second.lock(name).start("acquire")
+    third.lock(name).force_release(held.token)
     assert waiting.result(PATIENCE) is True
 
 
 @pytest.mark.parametrize("off", [-1, 1, 10**6])
-def test_another_token_breaks_nothing(anna, ben, name, off):
-    held = anna.take(name)
-    assert ben.lock(name).force_release(held.token + off) is False
+def test_another_token_breaks_nothing(first, second, name, off):
+    held = first.take(name)
+    assert second.lock(name).force_release(held.token + off) is False
     held.verify()
-    assert not ben.tries(name)
+    assert not second.tries(name)
 
 
-def test_the_token_of_an_earlier_hold_breaks_nothing(anna, ben, name):
-    earlier = anna.take(name)
+def test_the_token_of_an_earlier_hold_breaks_nothing(first, second, name):
+    earlier = first.take(name)
     token = earlier.token
     earlier.release()
-    held = anna.take(name)
-    assert ben.lock(name).force_release(token) is False
+    held = first.take(name)
+    assert second.lock(name).force_release(token) is False
     held.verify()
 
 
-def test_a_free_lock_cannot_be_broken(anna, name):
-    lock = anna.take(name)
+def test_a_free_lock_cannot_be_broken(first, name):
+    lock = first.take(name)
     token = lock.token
     lock.release()
     assert lock.force_release(token) is False
-    assert anna.lock(name + ":never").force_release(1) is False
+    assert first.lock(name + ":never").force_release(1) is False
 
 
-def test_breaking_twice_breaks_once(anna, ben, name):
-    held = anna.take(name)
+def test_breaking_twice_breaks_once(first, second, name):
+    held = first.take(name)
     token = held.token
-    assert ben.lock(name).force_release(token) is True
-    assert ben.lock(name).force_release(token) is False
+    assert second.lock(name).force_release(token) is True
+    assert second.lock(name).force_release(token) is False
 
 
-def test_an_ended_lease_can_be_broken_and_then_is_gone(anna, carl, backend, name):
-    held = anna.take(name, lease=0.2, renew=False)
+def test_an_ended_lease_can_be_broken_and_then_is_gone(first, third, backend, name):
+    held = first.take(name, lease=0.2, renew=False)
     token = held.info().token
-    eventually(lambda: not carl.lock(name).locked())
-    assert carl.lock(name).force_release(token) is True
+    eventually(lambda: not third.lock(name).locked())
+    assert third.lock(name).force_release(token) is True
     assert list(backend.list(name)) == []
 
 
 @pytest.mark.parametrize("token", [0, -1, 2**63 - 1, 2**63, 2**70, -(2**63) - 1])
-def test_a_token_that_never_was_breaks_nothing(anna, ben, name, token):
-    held = anna.take(name)
-    assert ben.lock(name).force_release(token) is False
+def test_a_token_that_never_was_breaks_nothing(first, second, name, token):
+    held = first.take(name)
+    assert second.lock(name).force_release(token) is False
     held.verify()
 
 
 @pytest.mark.eager
-def test_the_holder_notices_by_itself(anna, ben, name):
+def test_the_holder_notices_by_itself(first, second, name):
     on_lost = Once()
-    held = anna.take(name, on_lost=on_lost)
+    held = first.take(name, on_lost=on_lost)
     token = held.token
-    assert ben.lock(name).force_release(token)
+    assert second.lock(name).force_release(token)
     (lease,) = on_lost.wait()
     assert lease.token == token
     assert not held.held
@@ -82,28 +82,28 @@ def test_the_holder_notices_by_itself(anna, ben, name):
         held.release()
 
 
-def test_a_holder_of_the_same_name_elsewhere_notices_nothing(anna, ben, carl, name):
-    held = anna.take(name)
-    other = ben.take(name + ":other")
-    carl.lock(name).force_release(held.token)
+def test_a_holder_of_the_same_name_elsewhere_notices_nothing(first, second, third, name):
+    held = first.take(name)
+    other = second.take(name + ":other")
+    third.lock(name).force_release(held.token)
     other.verify()
 
 
-def test_a_signal_tells_who_was_broken(anna, carl, name, told, using, backend):
-    held = anna.take(name)
+def test_a_signal_tells_who_was_broken(first, third, name, told, using, backend):
+    held = first.take(name)
     token = held.token
-    carl.lock(name).force_release(token)
+    third.lock(name).force_release(token)
     assert told.wait_for("broken", name) == ("broken", name, token, using, type(backend))
 
 
-def test_no_signal_is_sent_when_nothing_was_broken(anna, carl, name, told):
-    held = anna.take(name)
-    carl.lock(name).force_release(held.token + 1)
+def test_no_signal_is_sent_when_nothing_was_broken(first, third, name, told):
+    held = first.take(name)
+    third.lock(name).force_release(held.token + 1)
     assert told.words(name) == ["acquired"]
 
 
-def test_the_holder_may_break_its_own_lock(anna, name):
-    lock = anna.take(name)
+def test_the_holder_may_break_its_own_lock(first, name):
+    lock = first.take(name)
     assert lock.force_release(lock.token) is True
     with pytest.raises(LockLost):
         lock.release()

@@ -31,8 +31,8 @@ def cancelled(future):
     return True
 
 
-def test_a_waiting_task_can_be_cancelled(task, carl, name):
-    carl.take(name)
+def test_a_waiting_task_can_be_cancelled(task, third, name):
+    third.take(name)
     lock = task.lock(name)
     waiting = lock.start("acquire")
     assert waits(waiting)
@@ -41,23 +41,23 @@ def test_a_waiting_task_can_be_cancelled(task, carl, name):
     assert lock.held is False
 
 
-def test_a_cancelled_task_does_not_get_the_lock_later(task, carl, dora, name):
-    held = carl.take(name)
+def test_a_cancelled_task_does_not_get_the_lock_later(task, third, fourth, name):
+    held = third.take(name)
     lock = task.lock(name)
     waiting = lock.start("acquire")
     assert waits(waiting)
     task.cancel()
     cancelled(waiting)
     held.release()
-    assert dora.lock(name).acquire(timeout=PATIENCE)
+    assert fourth.lock(name).acquire(timeout=PATIENCE)
     assert lock.held is False
 
 
-def test_a_cancelled_task_leaves_its_place_in_line(task, carl, dora, name):
-    held = carl.take(name)
+def test_a_cancelled_task_leaves_its_place_in_line(task, third, fourth, name):
+    held = third.take(name)
     waiting = task.lock(name).start("acquire")
     assert waits(waiting)
-    behind = dora.lock(name).start("acquire")
+    behind = fourth.lock(name).start("acquire")
     assert waits(behind, 0.02)
     task.cancel()
     cancelled(waiting)
@@ -65,8 +65,8 @@ def test_a_cancelled_task_leaves_its_place_in_line(task, carl, dora, name):
     assert behind.result(PATIENCE) is True
 
 
-def test_a_cancelled_task_can_ask_again(task, carl, name):
-    held = carl.take(name)
+def test_a_cancelled_task_can_ask_again(task, third, name):
+    held = third.take(name)
     lock = task.lock(name)
     waiting = lock.start("acquire")
     assert waits(waiting)
@@ -79,19 +79,19 @@ def test_a_cancelled_task_can_ask_again(task, carl, name):
     lock.verify()
 
 
-def test_a_cancelled_task_can_leave_a_lock_it_held_before(task, carl, name):
+def test_a_cancelled_task_can_leave_a_lock_it_held_before(task, third, name):
     mine = task.take(f"{name}:mine")
-    carl.take(name)
+    third.take(name)
     waiting = task.lock(name).start("acquire")
     assert waits(waiting, 0.05)
     task.cancel()
     cancelled(waiting)
     mine.verify()
     mine.release()
-    assert carl.tries(f"{name}:mine")
+    assert third.tries(f"{name}:mine")
 
 
-def test_the_body_of_a_cancelled_task_ends_and_the_lock_is_free(task, carl, using, name):
+def test_the_body_of_a_cancelled_task_ends_and_the_lock_is_free(task, third, using, name):
     async def work(inside):
         async with Lock(name, using=using):
             inside.set_result(True)
@@ -104,24 +104,24 @@ def test_the_body_of_a_cancelled_task_ends_and_the_lock_is_free(task, carl, usin
     inside.result(PATIENCE)
     task.cancel()
     cancelled(working)
-    assert carl.lock(name).acquire(timeout=PATIENCE)
+    assert third.lock(name).acquire(timeout=PATIENCE)
 
 
-def test_a_time_limit_of_asyncio_ends_the_wait(task, carl, using, name):
+def test_a_time_limit_of_asyncio_ends_the_wait(task, third, using, name):
     async def work():
         async with asyncio.timeout(0.1), Lock(name, using=using):
             raise AssertionError("the lock is someone else's")
 
-    held = carl.take(name)
+    held = third.take(name)
     with pytest.raises(TimeoutError) as caught:
         task.call(work).result(PATIENCE)
     assert not isinstance(caught.value, LockTimeout)
     held.release()
-    assert carl.lock(name).acquire(timeout=PATIENCE)
+    assert third.lock(name).acquire(timeout=PATIENCE)
 
 
 @pytest.mark.parametrize("blocking", [True, False])
-def test_a_cancel_at_any_moment_leaves_nothing_behind(task, using, carl, name, blocking, long):
+def test_a_cancel_at_any_moment_leaves_nothing_behind(task, using, third, name, blocking, long):
     """Cancelled between asking and getting, again and again, a bit later each time."""
     lock = Lock(name, using=using, blocking=blocking, lease=long)
 
@@ -138,14 +138,14 @@ def test_a_cancel_at_any_moment_leaves_nothing_behind(task, using, carl, name, b
 
     for steps in [*range(12), 20, 40, 80, 160, 320, 640]:
         task.call(attempt, steps).result(PATIENCE)
-    after = carl.lock(name)
+    after = third.lock(name)
     assert after.acquire(timeout=PATIENCE)
     after.verify()
 
 
 @pytest.mark.parametrize("blocking", [True, False])
 def test_a_request_that_is_sent_after_the_cancel_takes_nothing(
-    task, using, carl, name, blocking, long, busy_threads
+    task, using, third, name, blocking, long, busy_threads
 ):
     """All threads that speak for asyncio are busy, until long after the task has given up."""
     lock = Lock(name, using=using, blocking=blocking, lease=long)
@@ -162,7 +162,7 @@ def test_a_request_that_is_sent_after_the_cancel_takes_nothing(
     busy_threads.free.set()
     # All threads are free at one time: what they were told before is over.
     assert len(task.call(busy_threads.occupy, threading.Barrier(MOST)).result(PATIENCE)) == MOST
-    eventually(lambda: carl.tries(name))
+    eventually(lambda: third.tries(name))
 
 
 @pytest.fixture
@@ -181,7 +181,7 @@ def busy_threads(backend, actor):
         occupied.result(PATIENCE)
 
 
-def test_a_cancel_while_leaving_still_frees_the_lock(task, using, carl, name):
+def test_a_cancel_while_leaving_still_frees_the_lock(task, using, third, name):
     lock = Lock(name, using=using)
 
     async def attempt(steps):
@@ -199,27 +199,27 @@ def test_a_cancel_while_leaving_still_frees_the_lock(task, using, carl, name):
 
     for steps in (0, 1, 2, 3, 5, 8, 13, 50, 200):
         task.call(attempt, steps).result(PATIENCE)
-        after = carl.lock(name)
+        after = third.lock(name)
         assert after.acquire(timeout=PATIENCE)
         after.release()
 
 
-def test_a_loop_that_is_closed_leaves_no_one_waiting(using, carl, dora, name):
+def test_a_loop_that_is_closed_leaves_no_one_waiting(using, third, fourth, name):
     async def give_up():
         waiting = asyncio.create_task(Lock(name, using=using).aacquire())
         while in_line(using, name) < 2:
             await asyncio.sleep(0.005)
         return waiting  # asyncio.run() cancels it
 
-    held = carl.take(name)
+    held = third.take(name)
     asyncio.run(give_up())
     eventually(lambda: in_line(using, name) == 1)
     held.release()
-    assert dora.lock(name).acquire(timeout=PATIENCE)
+    assert fourth.lock(name).acquire(timeout=PATIENCE)
 
 
 @pytest.mark.shared
-def test_a_task_is_cancelled_while_it_waits_for_another_process(actor, task, carl, name):
+def test_a_task_is_cancelled_while_it_waits_for_another_process(actor, task, third, name):
     process = actor("process")
     held = process.take(name)
     lock = task.lock(name)
@@ -228,6 +228,6 @@ def test_a_task_is_cancelled_while_it_waits_for_another_process(actor, task, car
     task.cancel()
     cancelled(waiting)
     held.release()
-    after = carl.lock(name)
+    after = third.lock(name)
     assert after.acquire(timeout=PATIENCE)
     after.verify()

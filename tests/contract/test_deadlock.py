@@ -15,12 +15,12 @@ def lined_up(using, name):
 
 @pytest.mark.parametrize("people", ["thread+thread", "task+task", "thread+task", "task+thread"])
 def test_two_of_one_process_that_wait_for_each_other_are_told(actor, people, name, lined_up):
-    anna, ben = (actor(what) for what in people.split("+"))
-    one, two = anna.take(f"{name}:1"), ben.take(f"{name}:2")
-    waiting = anna.lock(f"{name}:2").start("acquire")
+    first, second = (actor(what) for what in people.split("+"))
+    one, two = first.take(f"{name}:1"), second.take(f"{name}:2")
+    waiting = first.lock(f"{name}:2").start("acquire")
     lined_up(2)
     with pytest.raises(LockDeadlock) as caught:
-        ben.lock(f"{name}:1").acquire()
+        second.lock(f"{name}:1").acquire()
     assert f"{name}:1" in str(caught.value)
     two.verify()
     two.release()
@@ -45,34 +45,34 @@ def test_a_circle_of_three_is_found(actor, name, lined_up):
 
 
 @pytest.mark.parametrize("limits", [(0.3, None), (None, 0.3)], ids=["first", "last"])
-def test_a_circle_in_which_one_waits_for_a_limited_time_is_none(carl, dora, using, name, limits):
+def test_a_circle_in_which_one_waits_for_a_limited_time_is_none(third, fourth, using, name, limits):
     """It ends by itself: who has waited in vain can let the other one go on."""
-    one, two = carl.take(f"{name}:1"), dora.take(f"{name}:2")
-    first = carl.lock(f"{name}:2").start("acquire", timeout=limits[0])
+    one, two = third.take(f"{name}:1"), fourth.take(f"{name}:2")
+    first = third.lock(f"{name}:2").start("acquire", timeout=limits[0])
     eventually(lambda: first.done() or in_line(using, f"{name}:2") == 2)
-    last = dora.lock(f"{name}:1").start("acquire", timeout=limits[1])
+    last = fourth.lock(f"{name}:1").start("acquire", timeout=limits[1])
     brief, held, patient = (first, one, last) if limits[0] else (last, two, first)
     assert brief.result(PATIENCE) is False
     held.release()
     assert patient.result(PATIENCE) is True
 
 
-def test_a_single_try_is_no_wait_and_no_deadlock(carl, dora, name):
-    carl.take(f"{name}:1")
-    held = dora.take(f"{name}:2")
-    waiting = carl.lock(f"{name}:2").start("acquire")
+def test_a_single_try_is_no_wait_and_no_deadlock(third, fourth, name):
+    third.take(f"{name}:1")
+    held = fourth.take(f"{name}:2")
+    waiting = third.lock(f"{name}:2").start("acquire")
     assert waits(waiting)
-    assert dora.lock(f"{name}:1").acquire(blocking=False) is False
+    assert fourth.lock(f"{name}:1").acquire(blocking=False) is False
     held.release()
     assert waiting.result(PATIENCE) is True
 
 
-def test_waiting_for_one_that_waits_for_a_third_is_no_deadlock(carl, dora, actor, name):
-    third = actor("thread")
-    first, second = carl.take(f"{name}:1"), third.take(f"{name}:2")
-    middle = carl.lock(f"{name}:2").start("acquire")
+def test_waiting_for_one_that_waits_for_a_third_is_no_deadlock(third, fourth, actor, name):
+    another = actor("thread")
+    first, second = third.take(f"{name}:1"), another.take(f"{name}:2")
+    middle = third.lock(f"{name}:2").start("acquire")
     assert waits(middle)
-    last = dora.lock(f"{name}:1").start("acquire")
+    last = fourth.lock(f"{name}:1").start("acquire")
     assert waits(last)
     second.release()
     assert middle.result(PATIENCE)
@@ -80,11 +80,11 @@ def test_waiting_for_one_that_waits_for_a_third_is_no_deadlock(carl, dora, actor
     assert last.result(PATIENCE)
 
 
-def test_after_a_deadlock_the_lock_can_be_waited_for_again(carl, dora, name, lined_up):
-    one, two = carl.take(f"{name}:1"), dora.take(f"{name}:2")
-    waiting = carl.lock(f"{name}:2").start("acquire")
+def test_after_a_deadlock_the_lock_can_be_waited_for_again(third, fourth, name, lined_up):
+    one, two = third.take(f"{name}:1"), fourth.take(f"{name}:2")
+    waiting = third.lock(f"{name}:2").start("acquire")
     lined_up(2)
-    again = dora.lock(f"{name}:1")
+    again = fourth.lock(f"{name}:1")
     with pytest.raises(LockDeadlock):
         again.acquire()
     two.release()

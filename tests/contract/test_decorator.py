@@ -9,22 +9,22 @@ from distlock import Lock, LockLost, LockTimeout, locks
 from tests.contract.actors import PATIENCE
 
 
-def test_the_function_runs_under_the_lock(using, carl, name):
+def test_the_function_runs_under_the_lock(using, third, name):
     @Lock(name, using=using)
     def work():
-        return carl.tries(name)
+        return third.tries(name)
 
     assert work() is False
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
-def test_an_async_function_runs_under_the_lock(using, actor, carl, name):
+def test_an_async_function_runs_under_the_lock(using, actor, third, name):
     @Lock(name, using=using)
     async def work():
-        return await Lock(name, using=using).alocked(), carl.tries(name)
+        return await Lock(name, using=using).alocked(), third.tries(name)
 
     assert actor("task").call(work).result(PATIENCE) == (True, False)
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
 def test_arguments_and_the_result_pass_through(using, name):
@@ -35,24 +35,24 @@ def test_arguments_and_the_result_pass_through(using, name):
     assert work(1, "two", three=3) == ((1, "two"), {"three": 3})
 
 
-def test_an_exception_passes_through_and_frees_the_lock(using, carl, name):
+def test_an_exception_passes_through_and_frees_the_lock(using, third, name):
     @Lock(name, using=using)
     def work():
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         work()
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
-def test_the_function_does_not_run_while_someone_else_has_the_lock(using, carl, name):
+def test_the_function_does_not_run_while_someone_else_has_the_lock(using, third, name):
     ran = []
 
     @Lock(name, using=using, blocking=False)
     def work():
         ran.append(1)
 
-    held = carl.take(name)
+    held = third.take(name)
     with pytest.raises(LockTimeout):
         work()
     assert not ran
@@ -112,33 +112,33 @@ def test_concurrent_calls_share_no_state(using, actor, name):
         assert call.result(PATIENCE) == number
 
 
-def test_a_function_may_call_itself(using, carl, name):
+def test_a_function_may_call_itself(using, third, name):
     @Lock(name, using=using)
     def countdown(number):
-        assert not carl.tries(name)
+        assert not third.tries(name)
         return number if number == 0 else countdown(number - 1)
 
     assert countdown(4) == 0
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
-def test_an_async_function_may_call_itself(using, actor, carl, name):
+def test_an_async_function_may_call_itself(using, actor, third, name):
     @Lock(name, using=using)
     async def countdown(number):
         return number if number == 0 else await countdown(number - 1)
 
     assert actor("task").call(countdown, 4).result(PATIENCE) == 0
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
-def test_a_method_is_locked_for_each_object_by_its_name(using, carl, name):
+def test_a_method_is_locked_for_each_object_by_its_name(using, third, name):
     class Account:
         def __init__(self, pk):
             self.pk = pk
 
         @Lock(name + ":{self.pk}", using=using)
         def close(self):
-            return carl.tries(f"{name}:1"), carl.tries(f"{name}:2")
+            return third.tries(f"{name}:1"), third.tries(f"{name}:2")
 
     assert Account(1).close() == (False, True)
     assert Account(2).close() == (True, False)

@@ -8,14 +8,14 @@ from tests.contract.conftest import ONE_PROCESS
 from tests.contract.watch import waits
 
 
-def test_a_free_lock_is_taken(anna, name):
-    lock = anna.lock(name)
+def test_a_free_lock_is_taken(first, name):
+    lock = first.lock(name)
     assert lock.acquire() is True
     assert lock.held is True
 
 
-def test_a_lock_is_free_before_and_after(anna, name):
-    lock = anna.lock(name)
+def test_a_lock_is_free_before_and_after(first, name):
+    lock = first.lock(name)
     assert not lock.held
     lock.acquire()
     lock.release()
@@ -23,35 +23,35 @@ def test_a_lock_is_free_before_and_after(anna, name):
     assert not lock.locked()
 
 
-def test_nobody_else_gets_a_held_lock(anna, ben, name):
-    anna.take(name)
-    assert ben.lock(name).acquire(blocking=False) is False
+def test_nobody_else_gets_a_held_lock(first, second, name):
+    first.take(name)
+    assert second.lock(name).acquire(blocking=False) is False
 
 
-def test_who_did_not_get_it_does_not_hold_it(anna, ben, name):
-    anna.take(name)
-    lock = ben.lock(name)
+def test_who_did_not_get_it_does_not_hold_it(first, second, name):
+    first.take(name)
+    lock = second.lock(name)
     lock.acquire(blocking=False)
     assert lock.held is False
     assert lock.locked() is True
 
 
-def test_the_next_gets_it_once_it_is_free(anna, ben, at_once, name):
-    anna.take(name).release()
-    lock = ben.lock(name)
+def test_the_next_gets_it_once_it_is_free(first, second, at_once, name):
+    first.take(name).release()
+    lock = second.lock(name)
     assert at_once(lambda: lock.acquire(blocking=False)) is True
 
 
-def test_a_waiter_gets_it_when_it_is_released(anna, ben, name):
-    held = anna.take(name)
-    waiting = ben.lock(name).start("acquire")
+def test_a_waiter_gets_it_when_it_is_released(first, second, name):
+    held = first.take(name)
+    waiting = second.lock(name).start("acquire")
     assert waits(waiting)
     held.release()
     assert waiting.result(PATIENCE) is True
 
 
-def test_a_released_lock_can_be_taken_back_and_forth(anna, ben, name):
-    hers, his = anna.lock(name), ben.lock(name)
+def test_a_released_lock_can_be_taken_back_and_forth(first, second, name):
+    hers, his = first.lock(name), second.lock(name)
     for _ in range(5):
         assert hers.acquire(timeout=PATIENCE)
         assert not his.acquire(blocking=False)
@@ -61,30 +61,30 @@ def test_a_released_lock_can_be_taken_back_and_forth(anna, ben, name):
         his.release()
 
 
-def test_a_failed_try_changes_nothing_for_the_holder(anna, ben, name):
-    held = anna.take(name)
+def test_a_failed_try_changes_nothing_for_the_holder(first, second, name):
+    held = first.take(name)
     before = held.info()
-    ben.tries(name)
+    second.tries(name)
     held.verify()
     after = held.info()
     assert (after.owner, after.token, after.since) == (before.owner, before.token, before.since)
 
 
-def test_a_failed_try_leaves_nothing_that_takes_the_lock_later(anna, ben, carl, at_once, name):
-    held = anna.take(name)
-    assert not ben.tries(name)
+def test_a_failed_try_leaves_nothing_that_takes_the_lock_later(first, second, third, at_once, name):
+    held = first.take(name)
+    assert not second.tries(name)
     held.release()
-    assert at_once(lambda: not ben.lock(name).locked())
-    assert carl.tries(name)
+    assert at_once(lambda: not second.lock(name).locked())
+    assert third.tries(name)
 
 
-def test_locks_of_different_names_have_nothing_to_do_with_each_other(anna, ben, name):
-    anna.take(name)
-    assert ben.tries(name + ":other")
+def test_locks_of_different_names_have_nothing_to_do_with_each_other(first, second, name):
+    first.take(name)
+    assert second.tries(name + ":other")
 
 
-def test_one_owner_may_hold_many_locks(anna, name):
-    held = [anna.take(f"{name}:{number}") for number in range(20)]
+def test_one_owner_may_hold_many_locks(first, name):
+    held = [first.take(f"{name}:{number}") for number in range(20)]
     assert all(lock.held for lock in held)
     for lock in reversed(held):
         lock.release()
@@ -103,9 +103,9 @@ def test_who_holds_a_lock_by_one_alias_cannot_take_it_by_another(
 ):
     """It would be taken from the first hold, which nobody would tell."""
     settings.DISTLOCK = {**backend_settings(kind), **backend_settings(kind, alias="other")}
-    anna = actor("thread", "default")
-    lock = anna.take(name)
-    assert not anna.tries(name, using="other")
+    first = actor("thread", "default")
+    lock = first.take(name)
+    assert not first.tries(name, using="other")
     lock.verify()
 
 

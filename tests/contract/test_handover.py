@@ -40,13 +40,13 @@ def task(actor):
 
 
 @pytest.fixture
-def losses(told, carl, name):
+def losses(told, third, name):
     """``losses(name)``: the losses of a lock that were told here, of all that were noticed."""
 
     def told_of(lock):
         # What was noticed before the loss of this one has been told before it, or at the same time.
-        other = carl.take(f"{lock}:sentinel")
-        carl.lock(f"{lock}:sentinel").force_release(other.token)
+        other = third.take(f"{lock}:sentinel")
+        third.lock(f"{lock}:sentinel").force_release(other.token)
         told.wait_for("lost", f"{lock}:sentinel")
         return [word for word in told.words(lock) if word == "lost"]
 
@@ -168,27 +168,27 @@ def test_who_was_in_before_the_hold_was_carried_away_does_not_leave_its_successo
 
 
 def test_another_owner_here_is_not_kept_out_by_what_was_carried_away(
-    refused, view, task, carl, dora, name
+    refused, view, task, third, fourth, name
 ):
     if refused:
         return
     taken = view()
-    waiting = dora.lock(name).start("acquire", timeout=PATIENCE)
+    waiting = fourth.lock(name).start("acquire", timeout=PATIENCE)
     assert waits(waiting)
     carry(task, name)
     assert waiting.result(PATIENCE) is True
-    dora.leave().result(PATIENCE)
-    assert carl.tries(name)
+    fourth.leave().result(PATIENCE)
+    assert third.tries(name)
     assert not taken.start("acquire", blocking=False).result(PATIENCE) or taken.held
 
 
 def test_another_owner_who_waits_here_does_not_keep_the_named_one_out(
-    refused, task, actor, carl, name
+    refused, task, actor, third, name
 ):
     if refused:
         return
     there = task.take(name, owner=ORDER, lease=LONG, renew=False)
-    waiting = carl.lock(name).start("acquire")
+    waiting = third.lock(name).start("acquire")
     assert waits(waiting)
     adopted = actor("thread").lock(name, owner=ORDER)
     assert adopted.acquire(timeout=0) is True

@@ -11,15 +11,15 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
 
-def test_a_lock_never_taken_is_free(anna, using, name):
-    info = anna.lock(name).info()
+def test_a_lock_never_taken_is_free(first, using, name):
+    info = first.lock(name).info()
     assert (info.name, info.using, info.state) == (name, using, State.FREE)
     assert (info.owner, info.token, info.since, info.until) == (None, None, None, None)
     assert (info.held_for, info.remaining) == (None, None)
 
 
-def test_a_held_lock_names_its_holder(anna, name):
-    lock = anna.take(name, description="nightly run")
+def test_a_held_lock_names_its_holder(first, name):
+    lock = first.take(name, description="nightly run")
     info = lock.info()
     assert info.state is State.HELD
     assert (info.owner.host, info.owner.pid) == (socket.gethostname(), os.getpid())
@@ -36,14 +36,14 @@ def test_the_holder_is_named_by_its_thread_or_task(actor, name):
     assert task.lock(f"{name}:task").info().owner.thread == task.task.get_name()
 
 
-def test_anyone_may_ask(anna, ben, name):
-    held = anna.take(name)
-    info = ben.lock(name).info()
+def test_anyone_may_ask(first, second, name):
+    held = first.take(name)
+    info = second.lock(name).info()
     assert (info.state, info.token) == (State.HELD, held.token)
 
 
-def test_since_and_until_are_aware_and_enclose_now_by_the_backends_clock(anna, backend, name):
-    info = anna.take(name, lease=20).info()
+def test_since_and_until_are_aware_and_enclose_now_by_the_backends_clock(first, backend, name):
+    info = first.take(name, lease=20).info()
     assert info.since.tzinfo is not None
     assert info.since + timedelta(seconds=info.held_for) <= info.until
     assert (info.until - info.since).total_seconds() == pytest.approx(20, abs=0.01)
@@ -51,27 +51,27 @@ def test_since_and_until_are_aware_and_enclose_now_by_the_backends_clock(anna, b
     assert info.held_for + info.remaining == pytest.approx(20, abs=0.01)
 
 
-def test_the_backends_clock_is_about_right_here(anna, name):
+def test_the_backends_clock_is_about_right_here(first, name):
     """All servers of the tests run on this machine."""
-    since = anna.take(name).info().since
+    since = first.take(name).info().since
     assert abs(datetime.now(UTC) - since) < timedelta(seconds=PATIENCE)
 
 
-def test_what_remains_grows_less(anna, backend, name):
-    lock = anna.take(name, renew=False)
-    first = lock.info()
+def test_what_remains_grows_less(first, backend, name):
+    lock = first.take(name, renew=False)
+    before = lock.info()
     if (
         not backend.capabilities.lease_lengths
     ):  # it ends with a session, whose end nobody knows in advance
-        assert (first.remaining, first.until) == (None, None)
+        assert (before.remaining, before.until) == (None, None)
         return
-    later = eventually(lambda: (info := lock.info()).remaining < first.remaining and info)
-    assert later.held_for > first.held_for
-    assert later.until == first.until
+    later = eventually(lambda: (info := lock.info()).remaining < before.remaining and info)
+    assert later.held_for > before.held_for
+    assert later.until == before.until
 
 
-def test_a_released_lock_is_free_and_may_remember_its_last_token(anna, name):
-    lock = anna.take(name)
+def test_a_released_lock_is_free_and_may_remember_its_last_token(first, name):
+    lock = first.take(name)
     token = lock.token
     lock.release()
     info = lock.info()
@@ -81,8 +81,8 @@ def test_a_released_lock_is_free_and_may_remember_its_last_token(anna, name):
     assert info.token in (None, token)
 
 
-def test_an_ended_lease_is_seen_as_expired_and_not_as_locked(anna, name):
-    lock = anna.take(name, lease=0.2, renew=False)
+def test_an_ended_lease_is_seen_as_expired_and_not_as_locked(first, name):
+    lock = first.take(name, lease=0.2, renew=False)
     info = eventually(lambda: (info := lock.info()).state is not State.HELD and info)
     assert info.state is State.EXPIRED
     assert info.owner.pid == os.getpid()
@@ -90,10 +90,10 @@ def test_an_ended_lease_is_seen_as_expired_and_not_as_locked(anna, name):
     assert lock.locked() is False
 
 
-def test_locked_tells_whether_anyone_holds_it(anna, ben, at_once, name):
-    lock = ben.lock(name)
+def test_locked_tells_whether_anyone_holds_it(first, second, at_once, name):
+    lock = second.lock(name)
     assert lock.locked() is False
-    held = anna.take(name)
+    held = first.take(name)
     assert lock.locked() is True
     held.release()
     assert at_once(lambda: not lock.locked())
@@ -157,17 +157,17 @@ def test_they_come_after_those_who_wait_in_other_processes(actor, backend, name)
 # Lists
 
 
-def test_the_list_has_what_is_held_by_name(anna, backend, name):
+def test_the_list_has_what_is_held_by_name(first, backend, name):
     for number in (2, 1, 3):
-        anna.take(f"{name}:{number}")
+        first.take(f"{name}:{number}")
     listed = list(backend.list(name))
     assert [info.name for info in listed] == [f"{name}:{number}" for number in (1, 2, 3)]
     assert {info.state for info in listed} == {State.HELD}
     assert {info.using for info in listed} == {"default"}
 
 
-def test_the_list_says_of_each_lock_what_info_says(anna, backend, name):
-    lock = anna.take(name, description="why")
+def test_the_list_says_of_each_lock_what_info_says(first, backend, name):
+    lock = first.take(name, description="why")
     (listed,) = backend.list(name)
     asked = lock.info()
     assert (listed.owner, listed.token, listed.since, listed.until, listed.description) == (
@@ -180,20 +180,20 @@ def test_the_list_says_of_each_lock_what_info_says(anna, backend, name):
     assert (listed.owner.host, listed.owner.pid) == (asked.owner.host, asked.owner.pid)
 
 
-def test_the_list_has_no_free_locks(anna, backend, name):
-    anna.take(f"{name}:freed").release()
-    anna.lock(f"{name}:never").locked()
+def test_the_list_has_no_free_locks(first, backend, name):
+    first.take(f"{name}:freed").release()
+    first.lock(f"{name}:never").locked()
     assert list(backend.list(name)) == []
 
 
-def test_the_list_has_ended_leases_that_nobody_has_cleared(anna, backend, name):
-    lock = anna.take(name, lease=0.2, renew=False)
+def test_the_list_has_ended_leases_that_nobody_has_cleared(first, backend, name):
+    lock = first.take(name, lease=0.2, renew=False)
     eventually(lambda: not lock.locked())
     assert [info.state for info in backend.list(name)] == [State.EXPIRED]
 
 
-def test_without_a_prefix_everything_is_listed(anna, backend, name):
-    anna.take(name)
+def test_without_a_prefix_everything_is_listed(first, backend, name):
+    first.take(name)
     assert name in [info.name for info in backend.list()]
 
 
@@ -217,25 +217,25 @@ def test_without_a_prefix_everything_is_listed(anna, backend, name):
         ("same", "same", "sam"),
     ],
 )
-def test_a_prefix_is_compared_exactly(anna, backend, prefix, inside, outside):
-    anna.take(inside)
-    anna.take(outside)
+def test_a_prefix_is_compared_exactly(first, backend, prefix, inside, outside):
+    first.take(inside)
+    first.take(outside)
     assert [info.name for info in backend.list(prefix)] == [inside]
 
 
-def test_names_are_listed_in_the_order_of_their_characters(anna, backend):
+def test_names_are_listed_in_the_order_of_their_characters(first, backend):
     names = ["B", "a", "b", "~", "é", "z1", "z10", "z2", "ｂ", "🔒"]
     for each in names:
-        anna.take(each)
+        first.take(each)
     assert [info.name for info in backend.list()] == sorted(names)
 
 
 # The lease
 
 
-def test_a_hold_tells_its_lease_and_whether_it_is_renewed(anna, backend, name):
+def test_a_hold_tells_its_lease_and_whether_it_is_renewed(first, backend, name):
     for renew in (True, False):
-        info = anna.take(f"{name}:{renew}", lease=20, renew=renew).info()
+        info = first.take(f"{name}:{renew}", lease=20, renew=renew).info()
         assert info.renews is renew
         if backend.capabilities.lease_lengths:
             assert info.lease == 20
@@ -245,21 +245,21 @@ def test_a_hold_tells_its_lease_and_whether_it_is_renewed(anna, backend, name):
             assert info.renewed_at is None
 
 
-def test_a_renewal_is_told_with_its_time(anna, backend, name):
+def test_a_renewal_is_told_with_its_time(first, backend, name):
     if not backend.capabilities.lease_lengths:
         return
-    lock = anna.take(name, lease=3)
-    first = lock.info()
-    later = eventually(lambda: (info := lock.info()).renewed_at > first.renewed_at and info)
-    assert later.renewed_at >= first.renewed_at + timedelta(seconds=0.5)
+    lock = first.take(name, lease=3)
+    before = lock.info()
+    later = eventually(lambda: (info := lock.info()).renewed_at > before.renewed_at and info)
+    assert later.renewed_at >= before.renewed_at + timedelta(seconds=0.5)
     assert abs(later.until - later.renewed_at - timedelta(seconds=3)) < timedelta(seconds=0.01)
-    assert (later.since, later.lease, later.renews) == (first.since, 3, True)
+    assert (later.since, later.lease, later.renews) == (before.since, 3, True)
 
 
-def test_a_lock_that_was_left_and_stays_taken_has_no_renewals(anna, backend, name):
+def test_a_lock_that_was_left_and_stays_taken_has_no_renewals(first, backend, name):
     if not backend.capabilities.outlives_process:
         return
-    lock = anna.take(name, at_least=600)
+    lock = first.take(name, at_least=600)
     since = lock.info().since
     lock.release()
     info = lock.info()
@@ -268,13 +268,13 @@ def test_a_lock_that_was_left_and_stays_taken_has_no_renewals(anna, backend, nam
     assert since <= info.renewed_at <= since + timedelta(seconds=PATIENCE)
 
 
-def test_a_free_lock_has_no_lease(anna, name):
-    lock = anna.take(name)
+def test_a_free_lock_has_no_lease(first, name):
+    lock = first.take(name)
     lock.release()
     info = lock.info()
     assert (info.lease, info.renews, info.renewed_at) == (None, None, None)
 
 
-def test_the_next_holder_has_its_own_lease(anna, ben, backend, name):
-    anna.take(name, renew=False).release()
-    assert ben.take(name, renew=True).info().renews is True
+def test_the_next_holder_has_its_own_lease(first, second, backend, name):
+    first.take(name, renew=False).release()
+    assert second.take(name, renew=True).info().renews is True

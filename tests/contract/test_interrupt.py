@@ -96,8 +96,8 @@ def test_waiting_for_another_thread_can_be_interrupted(process, using, name):
 
 
 @pytest.mark.shared
-def test_waiting_for_another_process_can_be_interrupted(process, carl, dora, using, name):
-    held = carl.take(name)
+def test_waiting_for_another_process_can_be_interrupted(process, third, fourth, using, name):
+    held = third.take(name)
     lock = process.lock(name)
     process.call(interrupt_when_waiting, using, name).result(PATIENCE)
     waiting = lock.start("acquire")
@@ -105,14 +105,14 @@ def test_waiting_for_another_process_can_be_interrupted(process, carl, dora, usi
         waiting.result(PATIENCE)
     assert lock.held is False
     held.release()
-    after = dora.lock(name)
+    after = fourth.lock(name)
     assert after.acquire(timeout=PATIENCE)
     after.verify()
 
 
 @pytest.mark.shared
-def test_who_was_interrupted_can_wait_again(process, carl, using, name):
-    held = carl.take(name)
+def test_who_was_interrupted_can_wait_again(process, third, using, name):
+    held = third.take(name)
     lock = process.lock(name)
     for _ in range(2):
         process.call(interrupt_when_waiting, using, name).result(PATIENCE)
@@ -129,9 +129,9 @@ def test_an_interrupted_body_leaves_its_lock(process, using, name):
     assert process.call(interrupted_in_with, using, name).result(PATIENCE) is False
 
 
-def test_interrupts_at_any_moment_leave_nothing_behind(process, kind, carl, using, name):
+def test_interrupts_at_any_moment_leave_nothing_behind(process, kind, third, using, name):
     assert process.call(interrupted_again_and_again, using, name, 25).result(PATIENCE) == 25
     after = process.lock(name)
     assert after.acquire(timeout=PATIENCE)
     after.release()
-    assert carl.lock(name).acquire(timeout=PATIENCE)
+    assert third.lock(name).acquire(timeout=PATIENCE)

@@ -29,9 +29,9 @@ WAYS = [
 
 @pytest.mark.eager
 @pytest.mark.parametrize(("options", "lose"), WAYS)
-def test_a_lost_lock_says_so_everywhere(anna, carl, name, options, lose):
-    lock = anna.take(name, **options)
-    lose(lock, carl, name)
+def test_a_lost_lock_says_so_everywhere(first, third, name, options, lose):
+    lock = first.take(name, **options)
+    lose(lock, third, name)
     assert lock.held is False
     for member in ("check", "verify", "token", "remaining", "acquire"):
         if member == "acquire" and not options.get("renew", True):
@@ -46,12 +46,12 @@ def test_a_lost_lock_says_so_everywhere(anna, carl, name, options, lose):
 @pytest.mark.eager
 @pytest.mark.parametrize(("options", "lose"), WAYS)
 def test_on_lost_and_the_signal_tell_of_the_loss_once(
-    anna, carl, name, told, using, backend, options, lose
+    first, third, name, told, using, backend, options, lose
 ):
     on_lost = Once()
-    lock = anna.take(name, on_lost=on_lost, **options)
+    lock = first.take(name, on_lost=on_lost, **options)
     token = lock.info().token
-    lose(lock, carl, name)
+    lose(lock, third, name)
     (lease,) = on_lost.wait()
     assert (lease.name, lease.token) == (name, token)
     assert told.wait_for("lost", name) == ("lost", name, token, using, type(backend))
@@ -62,10 +62,10 @@ def test_on_lost_and_the_signal_tell_of_the_loss_once(
     assert "released" not in told.words(name)
 
 
-def test_a_loss_is_known_before_anyone_else_can_have_the_lock(anna, ben, name):
+def test_a_loss_is_known_before_anyone_else_can_have_the_lock(first, second, name):
     before = clock()
-    lock = anna.take(name, lease=0.4, renew=False)
-    other = ben.lock(name)
+    lock = first.take(name, lease=0.4, renew=False)
+    other = second.lock(name)
     assert other.acquire(timeout=PATIENCE)
     assert clock() >= before + 0.4
     assert lock.held is False
@@ -73,20 +73,20 @@ def test_a_loss_is_known_before_anyone_else_can_have_the_lock(anna, ben, name):
         lock.check()
 
 
-def test_a_loss_is_found_by_verify_before_the_next_renewal(anna, carl, name):
+def test_a_loss_is_found_by_verify_before_the_next_renewal(first, third, name):
     on_lost = Once()
-    lock = anna.take(name, lease=60, on_lost=on_lost)
-    carl.lock(name).force_release(lock.token)
+    lock = first.take(name, lease=60, on_lost=on_lost)
+    third.lock(name).force_release(lock.token)
     with pytest.raises(LockLost):
         lock.verify()
     assert not lock.held
     on_lost.wait()
 
 
-def test_a_lock_that_was_released_in_time_is_not_lost(anna, name, told):
+def test_a_lock_that_was_released_in_time_is_not_lost(first, name, told):
     def attempt(lease):
         on_lost = Once()
-        lock = anna.take(f"{name}:{lease}", lease=lease, renew=False, on_lost=on_lost)
+        lock = first.take(f"{name}:{lease}", lease=lease, renew=False, on_lost=on_lost)
         lock.release()
         passed(lease + 0.1)
         assert not on_lost.calls
@@ -95,48 +95,50 @@ def test_a_lock_that_was_released_in_time_is_not_lost(anna, name, told):
     steadily(attempt, 0.3, 3, 10)
 
 
-def test_an_error_in_on_lost_keeps_nobody_from_being_told(anna, name, told, caplog):
+def test_an_error_in_on_lost_keeps_nobody_from_being_told(first, name, told, caplog):
     def complain(lease):
         raise RuntimeError("the callback has a bug")
 
-    anna.take(name, lease=0.2, renew=False, on_lost=complain)
+    first.take(name, lease=0.2, renew=False, on_lost=complain)
     told.wait_for("lost", name)
     eventually(lambda: "the callback has a bug" in caplog.text)
 
 
-def test_on_lost_that_takes_its_time_delays_no_other_loss(anna, name):
+def test_on_lost_that_takes_its_time_delays_no_other_loss(first, name):
     import threading
 
     blocked = threading.Event()
     on_lost = Once()
     try:
-        anna.take(f"{name}:1", lease=0.2, renew=False, on_lost=lambda lease: blocked.wait(PATIENCE))
-        anna.take(f"{name}:2", lease=0.3, renew=False, on_lost=on_lost)
+        first.take(
+            f"{name}:1", lease=0.2, renew=False, on_lost=lambda lease: blocked.wait(PATIENCE)
+        )
+        first.take(f"{name}:2", lease=0.3, renew=False, on_lost=on_lost)
         on_lost.wait()
     finally:
         blocked.set()
 
 
-def test_on_lost_may_use_locks(using, anna, name):
+def test_on_lost_may_use_locks(using, first, name):
     seen = Once()
 
     def cope(lease):
         with Lock(f"{name}:repair", using=using, timeout=PATIENCE) as repair:
             seen(repair.token)
 
-    anna.take(name, lease=0.2, renew=False, on_lost=cope)
+    first.take(name, lease=0.2, renew=False, on_lost=cope)
     seen.wait()
 
 
-def test_every_level_has_a_callback_of_its_own(anna, carl, name):
-    first, second, left = Once(), Once(), Once()
-    lock = anna.take(name, on_lost=first)
-    anna.take(name, on_lost=left).release()
-    anna.take(name, on_lost=second)
-    anna.take(name, on_lost=second)
-    carl.lock(name).force_release(lock.token)
+def test_every_level_has_a_callback_of_its_own(first, third, name):
+    before, second, left = Once(), Once(), Once()
+    lock = first.take(name, on_lost=before)
+    first.take(name, on_lost=left).release()
+    first.take(name, on_lost=second)
+    first.take(name, on_lost=second)
+    third.lock(name).force_release(lock.token)
     with pytest.raises(LockLost):
         lock.verify()
-    assert first.wait() == second.wait()
-    assert len(first.calls) == len(second.calls) == 1
+    assert before.wait() == second.wait()
+    assert len(before.calls) == len(second.calls) == 1
     assert not left.calls

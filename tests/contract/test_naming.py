@@ -7,14 +7,14 @@ from distlock.types.lease import State
 from tests.contract.names import AWKWARD_NAMES, LOOKALIKES
 
 
-def test_every_awkward_name_is_a_lock_like_any_other(using, backend, carl):
+def test_every_awkward_name_is_a_lock_like_any_other(using, backend, third):
     for name in AWKWARD_NAMES:
         with Lock(name, using=using) as lock:
-            assert carl.tries(name) is False
+            assert third.tries(name) is False
             info = lock.info()
             assert (info.name, info.state, info.token) == (name, State.HELD, lock.token)
             lock.verify()
-        assert carl.tries(name) is True
+        assert third.tries(name) is True
 
 
 def test_every_awkward_name_is_listed_as_it_is(using, backend):
@@ -27,9 +27,9 @@ def test_every_awkward_name_is_listed_as_it_is(using, backend):
 
 
 @pytest.mark.parametrize(("one", "other"), LOOKALIKES, ids=range(len(LOOKALIKES)))
-def test_names_that_look_alike_are_different_locks(using, carl, one, other):
+def test_names_that_look_alike_are_different_locks(using, third, one, other):
     with Lock(one, using=using) as first:
-        second = carl.lock(other)
+        second = third.lock(other)
         assert second.acquire(blocking=False) is True
         assert first.info().name == one
         assert second.info().name == other

@@ -27,15 +27,15 @@ def names(page, prefix):
 
 
 @pytest.fixture
-def anna(actor):
+def first(actor):
     """Whether a thread or a task takes the locks makes no difference here."""
     return actor("thread")
 
 
 @pytest.fixture
-def taken(anna, name):
+def taken(first, name):
     """Locks with a common beginning, by what follows it."""
-    return {rest: anna.take(f"{name}:{rest}") for rest in NAMES}
+    return {rest: first.take(f"{name}:{rest}") for rest in NAMES}
 
 
 @pytest.fixture
@@ -137,9 +137,9 @@ def test_filters_go_together(taken, backend, name):
     assert backend.page(LockQuery(search=name, statuses=expired)).found == 0
 
 
-def test_leases_that_end_soon_and_have_ended_are_told_apart(anna, backend, name):
-    long = anna.take(f"{name}:long", lease=600)
-    anna.take(f"{name}:soon", lease=90, renew=False)
+def test_leases_that_end_soon_and_have_ended_are_told_apart(first, backend, name):
+    long = first.take(f"{name}:long", lease=600)
+    first.take(f"{name}:soon", lease=90, renew=False)
     backend.try_acquire(Claim(f"{name}:gone", current_owner(), 0.05))
     eventually(lambda: backend.inspect(f"{name}:gone").remaining == 0)
     counts = backend.page(LockQuery()).counts
@@ -175,8 +175,8 @@ def test_a_lease_that_has_just_begun_does_not_end_soon(backend, name, claimed, s
         backend.release(lease)
 
 
-def test_a_lock_that_was_left_and_stays_taken_never_ends_soon(anna, backend, name):
-    lock = anna.take(name, at_least=1)
+def test_a_lock_that_was_left_and_stays_taken_never_ends_soon(first, backend, name):
+    lock = first.take(name, at_least=1)
     lock.release()
     wanted = LockQuery(search=name)
     while (page := backend.page(wanted)).found:

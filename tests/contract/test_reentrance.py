@@ -8,41 +8,41 @@ from tests.contract.conftest import EAGER
 from tests.contract.watch import eventually, passed, waits
 
 
-def test_the_owner_enters_again_without_waiting(anna, name):
-    lock = anna.take(name)
+def test_the_owner_enters_again_without_waiting(first, name):
+    lock = first.take(name)
     assert lock.acquire(blocking=False) is True
 
 
-def test_two_lock_objects_of_one_name_are_one_lock(anna, name):
-    anna.take(name)
-    other = anna.lock(name)
+def test_two_lock_objects_of_one_name_are_one_lock(first, name):
+    first.take(name)
+    other = first.lock(name)
     assert other.held is True
     assert other.acquire(blocking=False) is True
 
 
-def test_the_lock_stays_until_it_was_left_as_often_as_entered(anna, ben, at_once, name):
-    lock = anna.take(name)
+def test_the_lock_stays_until_it_was_left_as_often_as_entered(first, second, at_once, name):
+    lock = first.take(name)
     lock.acquire()
     lock.acquire()
     for _ in range(2):
         lock.release()
         assert lock.held
-        assert not ben.tries(name)
+        assert not second.tries(name)
     lock.release()
     assert not lock.held
-    assert at_once(lambda: ben.tries(name))
+    assert at_once(lambda: second.tries(name))
 
 
-def test_it_does_not_matter_by_which_object_it_is_left(anna, ben, at_once, name):
-    one, two = anna.take(name), anna.take(name)
+def test_it_does_not_matter_by_which_object_it_is_left(first, second, at_once, name):
+    one, two = first.take(name), first.take(name)
     one.release()
     one.release()
     assert not two.held
-    assert at_once(lambda: ben.tries(name))
+    assert at_once(lambda: second.tries(name))
 
 
-def test_leaving_once_more_than_entered_is_an_error(anna, name):
-    lock = anna.take(name)
+def test_leaving_once_more_than_entered_is_an_error(first, name):
+    lock = first.take(name)
     lock.acquire()
     lock.release()
     lock.release()
@@ -50,47 +50,47 @@ def test_leaving_once_more_than_entered_is_an_error(anna, name):
         lock.release()
 
 
-def test_entering_again_is_the_same_hold(anna, name):
-    lock = anna.take(name)
+def test_entering_again_is_the_same_hold(first, name):
+    lock = first.take(name)
     token, since = lock.token, lock.info().since
-    again = anna.take(name)
+    again = first.take(name)
     assert again.token == lock.token == token
     assert lock.info().since == since
 
 
-def test_entering_again_does_not_change_the_lease(anna, name):
-    lock = anna.take(name, lease=30)
-    anna.take(name, lease=1, renew=False)
+def test_entering_again_does_not_change_the_lease(first, name):
+    lock = first.take(name, lease=30)
+    first.take(name, lease=1, renew=False)
     assert lock.remaining > 1
 
 
-def test_entering_again_for_a_longer_lease_is_refused_by_name(anna, ben, name):
-    lock = anna.take(name, lease=30)
+def test_entering_again_for_a_longer_lease_is_refused_by_name(first, second, name):
+    lock = first.take(name, lease=30)
     with pytest.raises(LockError, match=r"lease=60: .*30 s"):
-        anna.lock(name, lease=60).acquire()
+        first.lock(name, lease=60).acquire()
     lock.release()
-    assert ben.tries(name)
+    assert second.tries(name)
 
 
-def test_entering_again_without_renewal_lets_the_lease_run_anew(anna, name):
-    lock = anna.take(name, lease=600, renew=False)
+def test_entering_again_without_renewal_lets_the_lease_run_anew(first, name):
+    lock = first.take(name, lease=600, renew=False)
     passed(0.05)
     before = lock.remaining
-    anna.take(name, lease=600, renew=False)
+    first.take(name, lease=600, renew=False)
     assert lock.remaining > before
     assert lock.info().remaining > before
 
 
 @pytest.mark.eager
-def test_a_hold_is_renewed_while_anyone_is_in_it_who_wants_that(anna, name):
-    outer = anna.take(name, lease=600, renew=False)
-    inner = anna.take(name)
+def test_a_hold_is_renewed_while_anyone_is_in_it_who_wants_that(first, name):
+    outer = first.take(name, lease=600, renew=False)
+    inner = first.take(name)
 
     def until():
         return outer.info().until
 
-    first = until()
-    eventually(lambda: until() > first)
+    before = until()
+    eventually(lambda: until() > before)
     inner.release()
 
     def stays():
@@ -102,23 +102,23 @@ def test_a_hold_is_renewed_while_anyone_is_in_it_who_wants_that(anna, name):
     assert outer.held
 
 
-def test_a_hold_keeps_the_description_that_it_was_taken_with(anna, name):
-    lock = anna.take(name, description="outer")
-    anna.take(name, description="inner")
+def test_a_hold_keeps_the_description_that_it_was_taken_with(first, name):
+    lock = first.take(name, description="outer")
+    first.take(name, description="inner")
     assert lock.info().description == "outer"
 
 
-def test_entering_after_leaving_is_a_new_hold(anna, name):
-    lock = anna.take(name)
+def test_entering_after_leaving_is_a_new_hold(first, name):
+    lock = first.take(name)
     token = lock.token
     lock.release()
     lock.acquire()
     assert lock.token > token
 
 
-def test_the_owner_enters_again_past_those_who_wait(anna, ben, name):
-    lock = anna.take(name)
-    waiting = ben.lock(name).start("acquire")
+def test_the_owner_enters_again_past_those_who_wait(first, second, name):
+    lock = first.take(name)
+    waiting = second.lock(name).start("acquire")
     assert waits(waiting)
     assert lock.acquire(timeout=PATIENCE) is True
     lock.release()
@@ -171,19 +171,19 @@ def test_a_thread_and_the_task_that_it_runs_are_two_owners(using, name):
         assert asyncio.run(attempt()) is False
 
 
-def test_entering_a_lost_hold_again_raises_lock_lost(anna, carl, name):
-    lock = anna.take(name)
-    assert carl.lock(name).force_release(lock.token)
+def test_entering_a_lost_hold_again_raises_lock_lost(first, third, name):
+    lock = first.take(name)
+    assert third.lock(name).force_release(lock.token)
     with pytest.raises(LockLost):
         lock.verify()
     with pytest.raises(LockLost):
         lock.acquire()
 
 
-def test_a_lost_lock_can_be_taken_again_once_it_was_left(anna, carl, name):
-    lock = anna.take(name)
+def test_a_lost_lock_can_be_taken_again_once_it_was_left(first, third, name):
+    lock = first.take(name)
     token = lock.token
-    carl.lock(name).force_release(token)
+    third.lock(name).force_release(token)
     with pytest.raises(LockLost):
         lock.release()
     assert lock.acquire(timeout=PATIENCE)
@@ -191,10 +191,10 @@ def test_a_lost_lock_can_be_taken_again_once_it_was_left(anna, carl, name):
     lock.check()
 
 
-def test_each_level_of_a_lost_lock_is_told_of_the_loss(anna, carl, name):
-    lock = anna.take(name)
+def test_each_level_of_a_lost_lock_is_told_of_the_loss(first, third, name):
+    lock = first.take(name)
     lock.acquire()
-    carl.lock(name).force_release(lock.token)
+    third.lock(name).force_release(lock.token)
     with pytest.raises(LockLost):
         lock.verify()
     for _ in range(2):

@@ -12,61 +12,61 @@ def lapse(lock):
     eventually(lambda: not lock.held)
 
 
-def test_a_lock_never_taken_cannot_be_released(anna, name):
+def test_a_lock_never_taken_cannot_be_released(first, name):
     with pytest.raises(LockNotHeld) as caught:
-        anna.lock(name).release()
+        first.lock(name).release()
     assert isinstance(caught.value, RuntimeError)
     assert repr(name) in str(caught.value)
 
 
-def test_someone_elses_lock_cannot_be_released(anna, ben, name):
-    held = anna.take(name)
+def test_someone_elses_lock_cannot_be_released(first, second, name):
+    held = first.take(name)
     with pytest.raises(LockNotHeld):
-        ben.lock(name).release()
+        second.lock(name).release()
     held.verify()
 
 
 @pytest.mark.parametrize("member", ["token", "remaining", "check", "verify"])
-def test_a_lock_that_is_not_held_answers_nothing_about_a_hold(anna, name, member):
+def test_a_lock_that_is_not_held_answers_nothing_about_a_hold(first, name, member):
     with pytest.raises(LockNotHeld):
-        anna.lock(name).start(member).result(PATIENCE)
+        first.lock(name).start(member).result(PATIENCE)
 
 
 @pytest.mark.parametrize("member", ["token", "remaining", "check", "verify"])
-def test_someone_elses_lock_answers_nothing_about_ones_own_hold(anna, ben, name, member):
-    anna.take(name)
+def test_someone_elses_lock_answers_nothing_about_ones_own_hold(first, second, name, member):
+    first.take(name)
     with pytest.raises(LockNotHeld):
-        ben.lock(name).start(member).result(PATIENCE)
+        second.lock(name).start(member).result(PATIENCE)
 
 
-def test_leaving_after_the_lease_ended_does_not_touch_the_successor(anna, carl, name):
-    stale = anna.take(name, lease=0.3, renew=False)
-    successor = carl.take(name)
+def test_leaving_after_the_lease_ended_does_not_touch_the_successor(first, third, name):
+    stale = first.take(name, lease=0.3, renew=False)
+    successor = third.take(name)
     with pytest.raises(LockLost):
         stale.release()
     successor.verify()
-    assert not anna.tries(name)
+    assert not first.tries(name)
 
 
-def test_leaving_after_a_break_does_not_touch_the_successor(anna, ben, name):
-    stale = anna.take(name)
-    assert ben.lock(name).force_release(stale.token)
-    successor = ben.take(name)
+def test_leaving_after_a_break_does_not_touch_the_successor(first, second, name):
+    stale = first.take(name)
+    assert second.lock(name).force_release(stale.token)
+    successor = second.take(name)
     with pytest.raises(LockLost):
         stale.release()
     successor.verify()
-    assert not anna.tries(name)
+    assert not first.tries(name)
 
 
-def test_verifying_after_the_lease_ended_finds_the_successor_out(anna, carl, name):
-    stale = anna.take(name, lease=0.3, renew=False)
-    carl.take(name)
+def test_verifying_after_the_lease_ended_finds_the_successor_out(first, third, name):
+    stale = first.take(name, lease=0.3, renew=False)
+    third.take(name)
     with pytest.raises(LockLost):
         stale.verify()
 
 
-def test_a_lease_that_ended_is_lost_even_if_nobody_took_it(anna, name):
-    stale = anna.take(name, lease=0.3, renew=False)
+def test_a_lease_that_ended_is_lost_even_if_nobody_took_it(first, name):
+    stale = first.take(name, lease=0.3, renew=False)
     lapse(stale)
     with pytest.raises(LockLost):
         stale.check()
@@ -74,27 +74,27 @@ def test_a_lease_that_ended_is_lost_even_if_nobody_took_it(anna, name):
         stale.release()
 
 
-def test_who_lost_the_lock_and_takes_it_again_holds_the_new_one(anna, name):
-    """Nobody was to renew the first hold, so nobody need have left it."""
-    lock = anna.take(name, lease=0.3, renew=False)
-    first = lock.info().token
+def test_who_lost_the_lock_and_takes_it_again_holds_the_new_one(first, name):
+    """Nobody was to renew the before hold, so nobody need have left it."""
+    lock = first.take(name, lease=0.3, renew=False)
+    before = lock.info().token
     lapse(lock)
-    again = anna.take(name)
-    assert again.token > first
+    again = first.take(name)
+    assert again.token > before
     again.verify()
     again.release()
     with pytest.raises(LockNotHeld):
         again.release()
 
 
-def test_a_released_lock_is_free_for_everyone_at_once(anna, ben, carl, at_once, name):
-    anna.take(name).release()
-    assert at_once(lambda: ben.tries(name))
-    assert at_once(lambda: carl.tries(name))
+def test_a_released_lock_is_free_for_everyone_at_once(first, second, third, at_once, name):
+    first.take(name).release()
+    assert at_once(lambda: second.tries(name))
+    assert at_once(lambda: third.tries(name))
 
 
-def test_a_lock_can_be_taken_and_released_many_times(anna, name):
-    lock = anna.lock(name)
+def test_a_lock_can_be_taken_and_released_many_times(first, name):
+    lock = first.lock(name)
     tokens = []
     for _ in range(30):
         assert lock.acquire(timeout=PATIENCE)

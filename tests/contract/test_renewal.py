@@ -17,7 +17,7 @@ LASTING = 1.5, 6
 
 def test_a_short_lease_outlasts_itself_several_times(actor, name):
     """As threads' and as tasks' locks, and as a task's whose event loop is busy."""
-    ben = actor("thread")
+    second = actor("thread")
     people = {"thread": actor("thread"), "task": actor("task"), "busy": actor("task")}
 
     def attempt(lease):
@@ -34,7 +34,7 @@ def test_a_short_lease_outlasts_itself_several_times(actor, name):
         try:
             got = False
             while clock() < end and not got:
-                got = any(ben.tries(each) for each in names.values())
+                got = any(second.tries(each) for each in names.values())
         finally:
             over.set()
         blocked.result(PATIENCE)
@@ -48,37 +48,37 @@ def test_a_short_lease_outlasts_itself_several_times(actor, name):
     steadily(attempt, *LASTING)
 
 
-def test_what_remains_is_at_most_the_lease(anna, name):
-    lock = anna.take(name, lease=20)
+def test_what_remains_is_at_most_the_lease(first, name):
+    lock = first.take(name, lease=20)
     assert 0 < lock.remaining <= 20
 
 
-def test_without_a_lease_of_its_own_a_lock_has_the_backends(anna, backend, name):
-    assert 0 < anna.take(name).remaining <= backend.settings.lease
+def test_without_a_lease_of_its_own_a_lock_has_the_backends(first, backend, name):
+    assert 0 < first.take(name).remaining <= backend.settings.lease
 
 
-def test_renew_false_lets_the_lease_run_out(carl, dora, name):
-    lock = carl.take(name, lease=0.4, renew=False)
+def test_renew_false_lets_the_lease_run_out(third, fourth, name):
+    lock = third.take(name, lease=0.4, renew=False)
     eventually(lambda: lock.info().state is State.EXPIRED)
     assert not lock.held
-    eventually(lambda: dora.tries(name))  # its place in line is given up a moment later
+    eventually(lambda: fourth.tries(name))  # its place in line is given up a moment later
 
 
 @pytest.mark.eager
-def test_a_released_lock_is_not_renewed(anna, backend, name):
-    lock = anna.take(name)
+def test_a_released_lock_is_not_renewed(first, backend, name):
+    lock = first.take(name)
     lock.release()
     passed(2 * EAGER)
     assert backend.inspect(name).state is State.FREE
 
 
-def test_a_lock_entered_twice_is_renewed_until_the_last_exit(carl, dora, name):
+def test_a_lock_entered_twice_is_renewed_until_the_last_exit(third, fourth, name):
     def attempt(lease):
-        lock = carl.take(f"{name}:{lease}", lease=lease)
+        lock = third.take(f"{name}:{lease}", lease=lease)
         lock.acquire()
         lock.release()
         passed(1.2 * lease)
-        got = dora.tries(f"{name}:{lease}")
+        got = fourth.tries(f"{name}:{lease}")
         lock.check()
         assert not got
         lock.verify()
@@ -125,10 +125,10 @@ def test_a_process_that_is_killed_does_not_keep_its_lock_for_ever(actor, name):
     assert lock.token > token
 
 
-def test_leases_of_different_lengths_live_side_by_side(carl, name):
+def test_leases_of_different_lengths_live_side_by_side(third, name):
     def attempt(lease):
         lengths = (20 * lease, lease, 4 * lease)
-        held = [carl.take(f"{name}:{lease}:{length}", lease=length) for length in lengths]
+        held = [third.take(f"{name}:{lease}:{length}", lease=length) for length in lengths]
         passed(1.2 * lease)
         for lock in held:
             lock.verify()
@@ -139,8 +139,8 @@ def test_leases_of_different_lengths_live_side_by_side(carl, name):
 
 
 @pytest.mark.eager
-def test_a_renewal_moves_the_end_and_not_the_beginning(carl, name):
-    lock = carl.take(name, lease=30)
+def test_a_renewal_moves_the_end_and_not_the_beginning(third, name):
+    lock = third.take(name, lease=30)
     first = lock.info()
     later = eventually(lambda: (info := lock.info()).until != first.until and info)
     assert later.until > first.until
@@ -148,7 +148,7 @@ def test_a_renewal_moves_the_end_and_not_the_beginning(carl, name):
     assert later.held_for > first.held_for
 
 
-def test_receivers_that_fail_do_not_stop_renewal(carl, name):
+def test_receivers_that_fail_do_not_stop_renewal(third, name):
     from distlock.signals import lock_acquired
 
     def fail(**kwargs):
@@ -157,7 +157,7 @@ def test_receivers_that_fail_do_not_stop_renewal(carl, name):
     def attempt(lease):
         lock_acquired.connect(fail)
         try:
-            lock = carl.take(f"{name}:{lease}", lease=lease)
+            lock = third.take(f"{name}:{lease}", lease=lease)
         finally:
             lock_acquired.disconnect(fail)
         passed(1.2 * lease)
@@ -167,10 +167,10 @@ def test_receivers_that_fail_do_not_stop_renewal(carl, name):
 
 
 @pytest.mark.eager
-def test_a_holder_stops_believing_before_two_clocks_may_have_drifted_apart(anna, name):
+def test_a_holder_stops_believing_before_two_clocks_may_have_drifted_apart(first, name):
     """Each may run fast or slow by 500 parts in a million, as far as NTP can correct it."""
     long = 10_000_000
-    lock = anna.take(name, lease=long)
+    lock = first.take(name, lease=long)
 
     def difference():
         believed = lock.remaining

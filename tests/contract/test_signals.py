@@ -8,8 +8,8 @@ from distlock.types.lease import Lease
 from tests.contract.actors import PATIENCE
 
 
-def test_taking_and_leaving_are_told(anna, name, told, using, backend):
-    lock = anna.take(name)
+def test_taking_and_leaving_are_told(first, name, told, using, backend):
+    lock = first.take(name)
     token = lock.token
     lock.release()
     assert [event for event in told if event[1] == name] == [
@@ -18,8 +18,8 @@ def test_taking_and_leaving_are_told(anna, name, told, using, backend):
     ]
 
 
-def test_entering_again_is_no_new_event(anna, name, told):
-    lock = anna.take(name)
+def test_entering_again_is_no_new_event(first, name, told):
+    lock = first.take(name)
     lock.acquire()
     lock.release()
     assert told.words(name) == ["acquired"]
@@ -27,9 +27,9 @@ def test_entering_again_is_no_new_event(anna, name, told):
     assert told.words(name) == ["acquired", "released"]
 
 
-def test_a_failed_try_is_no_event(anna, ben, name, told):
-    anna.take(name)
-    ben.tries(name)
+def test_a_failed_try_is_no_event(first, second, name, told):
+    first.take(name)
+    second.tries(name)
     assert told.words(name) == ["acquired"]
 
 
@@ -53,18 +53,18 @@ def test_receivers_get_the_lease(using, name, signal):
 
 
 @pytest.mark.parametrize("signal", [lock_acquired, lock_released])
-def test_an_error_in_a_receiver_disturbs_nobody(anna, ben, at_once, name, signal):
+def test_an_error_in_a_receiver_disturbs_nobody(first, second, at_once, name, signal):
     def fail(**kwargs):
         raise RuntimeError("a receiver has a bug")
 
     signal.connect(fail)
     try:
-        lock = anna.take(name)
+        lock = first.take(name)
         lock.verify()
         lock.release()
     finally:
         signal.disconnect(fail)
-    assert at_once(lambda: ben.tries(name))
+    assert at_once(lambda: second.tries(name))
 
 
 def test_the_lock_is_held_when_its_taking_is_told(using, name):

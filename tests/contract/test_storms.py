@@ -43,7 +43,7 @@ def burdened():
 
 
 @pytest.mark.slow
-def test_a_storm_of_cancels_leaves_nothing_behind(actor, carl, using, name, burdened):
+def test_a_storm_of_cancels_leaves_nothing_behind(actor, third, using, name, burdened):
     dice = random.Random(name)
     names = [f"{name}:{number}" for number in range(2)]
 
@@ -70,7 +70,7 @@ def test_a_storm_of_cancels_leaves_nothing_behind(actor, carl, using, name, burd
     for _ in range(ROUNDS):
         actor("task").call(storm).result(2 * PATIENCE)
     for each in names:
-        after = carl.lock(each)
+        after = third.lock(each)
         assert after.acquire(timeout=PATIENCE / 2)
         after.verify()
         after.release()

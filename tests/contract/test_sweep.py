@@ -16,54 +16,54 @@ def ended(actor, name):
     return lock
 
 
-def test_an_ended_lease_is_swept_and_counted(anna, backend, name):
-    lock = ended(anna, name)
+def test_an_ended_lease_is_swept_and_counted(first, backend, name):
+    lock = ended(first, name)
     assert backend.sweep().expired == 1
     assert lock.info().state is State.FREE
     assert list(backend.list(name)) == []
 
 
-def test_several_ended_leases_are_swept_at_once(anna, backend, name):
-    locks = [anna.take(f"{name}:{number}", lease=0.3, renew=False) for number in range(5)]
+def test_several_ended_leases_are_swept_at_once(first, backend, name):
+    locks = [first.take(f"{name}:{number}", lease=0.3, renew=False) for number in range(5)]
     eventually(lambda: all(lock.info().state is State.EXPIRED for lock in locks))
     assert backend.sweep().expired == 5
 
 
-def test_a_held_lock_is_not_swept(anna, ben, backend, name):
-    lock = anna.take(name)
+def test_a_held_lock_is_not_swept(first, second, backend, name):
+    lock = first.take(name)
     assert backend.sweep() == SweepResult()
     lock.verify()
-    assert not ben.tries(name)
+    assert not second.tries(name)
 
 
-def test_there_is_nothing_to_sweep_the_second_time(anna, backend, name):
-    ended(anna, name)
+def test_there_is_nothing_to_sweep_the_second_time(first, backend, name):
+    ended(first, name)
     backend.sweep()
     assert backend.sweep() == SweepResult()
 
 
-def test_a_lock_that_was_just_freed_is_not_swept(anna, backend, name):
+def test_a_lock_that_was_just_freed_is_not_swept(first, backend, name):
     """Its row or node may be kept for its token."""
-    anna.take(name).release()
+    first.take(name).release()
     assert backend.sweep().expired == 0
 
 
-def test_whoever_had_the_swept_lock_has_lost_it(anna, backend, name):
-    lock = ended(anna, name)
+def test_whoever_had_the_swept_lock_has_lost_it(first, backend, name):
+    lock = ended(first, name)
     backend.sweep()
     with pytest.raises(LockLost):
         lock.release()
 
 
-def test_a_swept_lock_can_be_taken(anna, carl, backend, name):
-    ended(anna, name)
+def test_a_swept_lock_can_be_taken(first, third, backend, name):
+    ended(first, name)
     backend.sweep()
-    eventually(lambda: carl.tries(name))  # its place in line is given up a moment later
+    eventually(lambda: third.tries(name))  # its place in line is given up a moment later
 
 
-def test_sweeping_does_not_disturb_who_waits(anna, ben, backend, name):
-    held = anna.take(name)
-    waiting = ben.lock(name).start("acquire")
+def test_sweeping_does_not_disturb_who_waits(first, second, backend, name):
+    held = first.take(name)
+    waiting = second.lock(name).start("acquire")
     for _ in range(3):
         backend.sweep()
     assert not waiting.done()
@@ -71,9 +71,9 @@ def test_sweeping_does_not_disturb_who_waits(anna, ben, backend, name):
     assert waiting.result(PATIENCE)
 
 
-def test_sweepers_may_meet(anna, backend, name):
+def test_sweepers_may_meet(first, backend, name):
     """Each ended lease is counted by one of them."""
-    locks = [anna.take(f"{name}:{number}", lease=0.3, renew=False) for number in range(10)]
+    locks = [first.take(f"{name}:{number}", lease=0.3, renew=False) for number in range(10)]
     eventually(lambda: all(lock.info().state is State.EXPIRED for lock in locks))
     swept = []
     sweepers = [threading.Thread(target=lambda: swept.append(backend.sweep())) for _ in range(4)]

@@ -8,15 +8,15 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 
 
-def test_a_token_is_a_positive_whole_number_that_a_bigint_column_can_hold(anna, name):
-    token = anna.take(name).token
+def test_a_token_is_a_positive_whole_number_that_a_bigint_column_can_hold(first, name):
+    token = first.take(name).token
     assert type(token) is int
     assert 0 < token < 2**63
 
 
 @pytest.mark.eager
-def test_a_token_stays_the_same_for_as_long_as_the_lock_is_held(anna, backend, name):
-    lock = anna.take(name, lease=30)
+def test_a_token_stays_the_same_for_as_long_as_the_lock_is_held(first, backend, name):
+    lock = first.take(name, lease=30)
     token = lock.token
     since = lock.info()
     eventually(lambda: lock.info().remaining != since.remaining)
@@ -24,8 +24,8 @@ def test_a_token_stays_the_same_for_as_long_as_the_lock_is_held(anna, backend, n
     assert lock.token == lock.info().token == token
 
 
-def test_every_owner_gets_a_greater_token(anna, ben, name):
-    hers, his = anna.lock(name), ben.lock(name)
+def test_every_owner_gets_a_greater_token(first, second, name):
+    hers, his = first.lock(name), second.lock(name)
     tokens = []
     for _ in range(4):
         for lock in (hers, his):
@@ -35,43 +35,43 @@ def test_every_owner_gets_a_greater_token(anna, ben, name):
     assert tokens == sorted(set(tokens))
 
 
-def test_a_waiter_gets_a_greater_token_than_the_holder_before_it(anna, ben, name):
-    held = anna.take(name)
+def test_a_waiter_gets_a_greater_token_than_the_holder_before_it(first, second, name):
+    held = first.take(name)
     token = held.token
-    lock = ben.lock(name)
+    lock = second.lock(name)
     waiting = lock.start("acquire")
     held.release()
     waiting.result(PATIENCE)
     assert lock.token > token
 
 
-def test_a_failed_try_uses_no_token_of_the_holder(anna, ben, name):
-    held = anna.take(name)
-    ben.tries(name)
+def test_a_failed_try_uses_no_token_of_the_holder(first, second, name):
+    held = first.take(name)
+    second.tries(name)
     assert held.info().token == held.token
 
 
-def test_a_successor_after_the_lease_ended_has_a_greater_token(anna, carl, name):
-    old = anna.take(name, lease=0.3, renew=False)
+def test_a_successor_after_the_lease_ended_has_a_greater_token(first, third, name):
+    old = first.take(name, lease=0.3, renew=False)
     token = old.info().token
-    assert carl.take(name).token > token
+    assert third.take(name).token > token
 
 
-def test_a_successor_after_a_break_has_a_greater_token(anna, ben, name):
-    old = anna.take(name)
+def test_a_successor_after_a_break_has_a_greater_token(first, second, name):
+    old = first.take(name)
     token = old.token
-    ben.lock(name).force_release(token)
-    assert ben.take(name).token > token
+    second.lock(name).force_release(token)
+    assert second.take(name).token > token
     with pytest.raises(LockLost):
         old.release()
 
 
-def test_tokens_grow_over_a_sweep_of_ended_leases(anna, carl, backend, name):
-    old = anna.take(name, lease=0.2, renew=False)
+def test_tokens_grow_over_a_sweep_of_ended_leases(first, third, backend, name):
+    old = first.take(name, lease=0.2, renew=False)
     token = old.info().token
     eventually(lambda: old.info().state is State.EXPIRED)
     backend.sweep()
-    assert carl.take(name).token > token
+    assert third.take(name).token > token
 
 
 def test_tokens_grow_over_a_sweep_that_removes_every_trace(
@@ -93,8 +93,8 @@ def test_tokens_grow_over_a_sweep_that_removes_every_trace(
     assert tokens == sorted(set(tokens))
 
 
-def test_tokens_grow_over_a_restart_of_the_backend(anna, backend, name):
-    lock = anna.lock(name)
+def test_tokens_grow_over_a_restart_of_the_backend(first, backend, name):
+    lock = first.lock(name)
     tokens = []
     for _ in range(3):
         lock.acquire()

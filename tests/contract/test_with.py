@@ -12,8 +12,8 @@ from tests.contract.watch import eventually, steadily
 
 
 @pytest.fixture
-def run(anna):
-    """Run a body under a lock as anna, in a thread with ``with``, in a task with ``async with``."""
+def run(first):
+    """Run a body under a lock: in a thread with ``with``, in a task with ``async with``."""
 
     def under(lock, body):
         with lock as entered:
@@ -24,8 +24,8 @@ def run(anna):
             result = body(entered)
             return await result if inspect.isawaitable(result) else result
 
-    chosen = aunder if hasattr(anna, "task") else under
-    return lambda lock, body: anna.call(chosen, lock, body).result(PATIENCE)
+    chosen = aunder if hasattr(first, "task") else under
+    return lambda lock, body: first.call(chosen, lock, body).result(PATIENCE)
 
 
 @pytest.fixture
@@ -34,42 +34,42 @@ def lock(using, name):
 
 
 @pytest.fixture
-def broken(carl):
+def broken(third):
     """Break a lock from outside while its body runs."""
-    return lambda lock: carl.lock(lock.name).force_release(lock.token)
+    return lambda lock: third.lock(lock.name).force_release(lock.token)
 
 
 def test_the_body_gets_the_lock(run, lock):
     assert run(lock, lambda entered: entered is lock)
 
 
-def test_the_body_runs_under_the_lock(run, lock, carl, name):
-    assert run(lock, lambda entered: (entered.held, carl.tries(name))) == (True, False)
+def test_the_body_runs_under_the_lock(run, lock, third, name):
+    assert run(lock, lambda entered: (entered.held, third.tries(name))) == (True, False)
 
 
-def test_the_lock_is_free_after_the_body(run, lock, carl, name):
+def test_the_lock_is_free_after_the_body(run, lock, third, name):
     run(lock, lambda entered: None)
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
-def test_the_lock_is_free_after_an_exception_of_the_body(run, lock, carl, name):
+def test_the_lock_is_free_after_an_exception_of_the_body(run, lock, third, name):
     with pytest.raises(ZeroDivisionError):
         run(lock, lambda entered: 1 / 0)
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit, GeneratorExit])
-def test_the_lock_is_free_after_the_body_was_ended_from_outside(run, lock, carl, name, stop):
+def test_the_lock_is_free_after_the_body_was_ended_from_outside(run, lock, third, name, stop):
     def end(entered):
         raise stop
 
     with contextlib.suppress(BaseException):
         run(lock, end)
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
-def test_the_body_does_not_run_without_the_lock(run, using, carl, name):
-    carl.take(name)
+def test_the_body_does_not_run_without_the_lock(run, using, third, name):
+    third.take(name)
     ran = []
     with pytest.raises(LockTimeout) as caught:
         run(Lock(name, using=using, timeout=0.05), ran.append)
@@ -77,8 +77,8 @@ def test_the_body_does_not_run_without_the_lock(run, using, carl, name):
     assert repr(name) in str(caught.value)
 
 
-def test_the_body_does_not_run_when_a_single_try_fails(run, using, carl, name):
-    carl.take(name)
+def test_the_body_does_not_run_when_a_single_try_fails(run, using, third, name):
+    third.take(name)
     ran = []
     with pytest.raises(LockTimeout):
         run(Lock(name, using=using, blocking=False), ran.append)
@@ -114,19 +114,19 @@ def test_a_lost_lock_that_was_left_can_be_entered_again(run, broken, lock):
     assert run(lock, lambda entered: entered.held)
 
 
-def test_the_body_may_enter_the_same_lock(using, anna, carl, name):
+def test_the_body_may_enter_the_same_lock(using, first, third, name):
     lock = Lock(name, using=using)
 
     def twice():
         with lock, lock, Lock(name, using=using):
-            return carl.tries(name)
+            return third.tries(name)
 
     async def atwice():
         async with lock, lock, Lock(name, using=using):
-            return carl.tries(name)
+            return third.tries(name)
 
-    assert anna.call(atwice if hasattr(anna, "task") else twice).result(PATIENCE) is False
-    assert carl.tries(name)
+    assert first.call(atwice if hasattr(first, "task") else twice).result(PATIENCE) is False
+    assert third.tries(name)
 
 
 def test_the_body_may_release_by_itself_and_is_told(run, lock):
@@ -150,7 +150,7 @@ def test_one_lock_object_can_be_used_again_and_again(run, lock):
 # ActiveBlocks that end elsewhere than they began
 
 
-def test_a_generator_that_is_closed_in_another_thread_leaves_the_lock(actor, carl, using, name):
+def test_a_generator_that_is_closed_in_another_thread_leaves_the_lock(actor, third, using, name):
     lock = Lock(name, using=using)
 
     def rows():
@@ -161,13 +161,13 @@ def test_a_generator_that_is_closed_in_another_thread_leaves_the_lock(actor, car
     abandoned = rows()
     token = actor("thread").call(next, abandoned).result(PATIENCE)
     assert token
-    assert not carl.tries(name)
+    assert not third.tries(name)
     actor("thread").call(abandoned.close).result(PATIENCE)
-    assert carl.lock(name).acquire(timeout=PATIENCE)
+    assert third.lock(name).acquire(timeout=PATIENCE)
 
 
 def test_a_generator_that_goes_on_in_another_thread_leaves_the_lock_at_its_end(
-    actor, carl, using, name
+    actor, third, using, name
 ):
     lock = Lock(name, using=using)
 
@@ -178,11 +178,11 @@ def test_a_generator_that_goes_on_in_another_thread_leaves_the_lock_at_its_end(
     going_on = rows()
     actor("thread").call(next, going_on).result(PATIENCE)
     assert actor("thread").call(list, going_on).result(PATIENCE) == []
-    assert carl.tries(name)
+    assert third.tries(name)
 
 
 def test_a_generator_that_is_closed_by_the_next_holder_leaves_its_own_lock(
-    actor, carl, using, name
+    actor, third, using, name
 ):
     """Its own is lost by then; the closing thread's is another one."""
     lock = Lock(name, using=using)
@@ -192,20 +192,20 @@ def test_a_generator_that_is_closed_by_the_next_holder_leaves_its_own_lock(
             yield lock.token
 
     abandoned = rows()
-    anna, ben = actor("thread"), actor("thread")
-    token = anna.call(next, abandoned).result(PATIENCE)
-    carl.lock(name).force_release(token)
+    first, second = actor("thread"), actor("thread")
+    token = first.call(next, abandoned).result(PATIENCE)
+    third.lock(name).force_release(token)
 
     def enter_and_close():
         with lock:
             abandoned.close()
             lock.verify()
 
-    ben.call(enter_and_close).result(PATIENCE)
-    assert carl.lock(name).acquire(timeout=PATIENCE)
+    second.call(enter_and_close).result(PATIENCE)
+    assert third.lock(name).acquire(timeout=PATIENCE)
 
 
-def test_a_coroutine_that_is_closed_from_outside_leaves_the_lock(carl, using, name):
+def test_a_coroutine_that_is_closed_from_outside_leaves_the_lock(third, using, name):
     """As the garbage collector does with one that nobody will ever go on with."""
     inside = []
 
@@ -225,4 +225,4 @@ def test_a_coroutine_that_is_closed_from_outside_leaves_the_lock(carl, using, na
     loop.close()
     task._log_destroy_pending = False
     abandoned.close()
-    assert carl.lock(name).acquire(timeout=PATIENCE)
+    assert third.lock(name).acquire(timeout=PATIENCE)

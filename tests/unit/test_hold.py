@@ -8,7 +8,7 @@ from distlock.clock import clock
 from distlock.core.held import HeldLease
 from distlock.types.lease import Claim, Owner
 
-ANNA = Owner("nonce/1", "web1", 100, "MainThread")
+FIRST = Owner("nonce/1", "web1", 100, "MainThread")
 
 
 class Forgetful(LocalBackend):
@@ -21,7 +21,7 @@ class Forgetful(LocalBackend):
 def hold(backend_class=LocalBackend, *, ends_in=30.0, duration=30.0, renews=True, **params):
     return HeldLease(
         backend_class("default", params),
-        Claim("stock", ANNA, duration).granted(7, sent_at=clock() + ends_in - duration),
+        Claim("stock", FIRST, duration).granted(7, sent_at=clock() + ends_in - duration),
         alive=lambda: True,
         at_least=0.0,
         renews=renews,

@@ -5,11 +5,11 @@ import pytest
 from distlock.clock import clock, left
 from distlock.types.lease import Claim, Lease, Owner
 
-ANNA = Owner("nonce/1", "web1", 100, "MainThread")
+FIRST = Owner("nonce/1", "web1", 100, "MainThread")
 
 
 def claim(**changes):
-    return Claim(**{"name": "stock", "owner": ANNA, "duration": 30.0, **changes})
+    return Claim(**{"name": "stock", "owner": FIRST, "duration": 30.0, **changes})
 
 
 def test_owners_are_one_when_their_keys_are():
@@ -21,7 +21,7 @@ def test_a_reused_process_and_thread_is_not_its_predecessor():
 
 
 def test_an_owner_is_shown_as_host_process_and_thread():
-    assert str(ANNA) == "web1:100:MainThread"
+    assert str(FIRST) == "web1:100:MainThread"
 
 
 def test_two_claims_of_one_owner_differ_by_their_nonces():
@@ -44,7 +44,7 @@ def test_a_lease_speaks_for_its_claim():
     lease = wish.granted(7, sent_at=0.0)
     assert (lease.name, lease.owner, lease.duration, lease.nonce, lease.token) == (
         "stock",
-        ANNA,
+        FIRST,
         30.0,
         wish.nonce,
         7,
