@@ -1,6 +1,7 @@
 """Imports go only down the layers of the package, and never up or to the site."""
 
 import ast
+import functools
 from pathlib import Path
 
 import pytest
@@ -52,8 +53,14 @@ WORDS = {
 }
 
 
+@functools.cache
 def modules():
     return sorted(PACKAGE.rglob("*.py"))
+
+
+@functools.cache
+def parsed(path):
+    return ast.parse(path.read_text())
 
 
 def dotted(path):
@@ -74,7 +81,7 @@ def rank(module):
 
 def imported(path):
     """Yield every module of the package that ``path`` imports when it is loaded."""
-    for node in imports_at_load(ast.parse(path.read_text())):
+    for node in imports_at_load(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif node.level == 0 and node.module:
@@ -91,54 +98,69 @@ def imports_at_load(tree):
             yield from imports_at_load(node)
 
 
+@functools.cache
 def is_module(name):
     path = PACKAGE.parent.joinpath(*name.split("."))
     return path.with_suffix(".py").exists() or (path / "__init__.py").exists()
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_imports_go_down_only(path):
-    own = dotted(path)
-    for name in imported(path):
-        if name == "distlock" or name.startswith("distlock."):
-            other = name.removeprefix("distlock").lstrip(".")
-            assert rank(other) <= rank(own), f"{own or 'distlock'} imports {name}"
+def test_imports_go_down_only():
+    wrong = [
+        f"{dotted(path) or 'distlock'} imports {name}"
+        for path in modules()
+        for name in imported(path)
+        if name == "distlock" or name.startswith("distlock.")
+        if rank(name.removeprefix("distlock").lstrip(".")) > rank(dotted(path))
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_nothing_imports_the_site_or_the_tests(path):
-    roots = {name.partition(".")[0] for name in imported(path)}
-    assert not roots & {"locksite", "tests"}
+def test_nothing_imports_the_site_or_the_tests():
+    wrong = [
+        f"{dotted(path)} imports {name}"
+        for path in modules()
+        for name in imported(path)
+        if name.partition(".")[0] in {"locksite", "tests"}
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_no_import_is_relative(path):
-    tree = ast.parse(path.read_text())
-    assert not [n for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.level]
+def test_no_import_is_relative():
+    wrong = [
+        dotted(path)
+        for path in modules()
+        for node in ast.walk(parsed(path))
+        if isinstance(node, ast.ImportFrom) and node.level
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_a_module_opens_with_what_it_is_for(path):
-    tree = ast.parse(path.read_text())
-    if tree.body:
-        assert ast.get_docstring(tree)
+def test_a_module_opens_with_what_it_is_for():
+    wrong = [
+        dotted(path)
+        for path in modules()
+        if parsed(path).body and not ast.get_docstring(parsed(path))
+    ]
+    assert not wrong
 
 
-@pytest.mark.parametrize("path", modules(), ids=dotted)
-def test_a_module_stays_short(path):
+def test_a_module_stays_short():
     """At most 260 lines that are neither blank nor comment nor docstring."""
+    long = {dotted(path): count for path in modules() if (count := code_lines(path)) > 260}
+    assert not long
+
+
+def code_lines(path):
     text = path.read_text()
     said = {
         line
-        for docstring in docstrings(ast.parse(text))
+        for docstring in docstrings(parsed(path))
         for line in range(docstring.lineno, docstring.end_lineno + 1)
     }
-    lines = [
-        number
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in said
         for number, line in enumerate(text.splitlines(), 1)
-        if line.strip() and not line.lstrip().startswith("#") and number not in said
-    ]
-    assert len(lines) <= 260
+    )
 
 
 def docstrings(tree):
