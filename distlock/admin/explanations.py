@@ -31,14 +31,14 @@ def meaning(listed: Listed, backend: BaseBackend) -> list[str]:
             return list(_expired(listed.info))
         case DisplayStatus.SUSPENDED:
             return list(_suspended(listed.info))
-    if listed.is_kept:
+    if listed.is_reserved:
         return list(_kept(listed.info))
     return [*_held(listed), *_where(listed.info, backend)]
 
 
 def consequences(listed: Iterable[Listed]) -> list[str]:
     """Return sentences about what breaking these holds does."""
-    working = [each for each in listed if not each.is_kept]
+    working = [each for each in listed if not each.is_reserved]
     sentences = [_("Whoever is next gets the lock at once.")]
     if working:
         sentences.append(_("The old holder may still be working: nothing stops its code."))

@@ -12,7 +12,7 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
 from distlock.backends.settings import RENEWALS_PER_LEASE
 from distlock.types.lease import LockInfo, State
-from distlock.types.owners import NAMED, is_kept, is_named
+from distlock.types.owners import NAMED, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
 
 LABELS: dict[DisplayStatus, str | Promise] = {
@@ -46,14 +46,14 @@ class Listed:
         return cls(info, status, told_within)
 
     @property
-    def is_kept(self) -> bool:
+    def is_reserved(self) -> bool:
         """Whether its holder has left it, and it stays taken for the rest of its time."""
-        return self.info.owner is not None and is_kept(self.info.owner)
+        return self.info.owner is not None and is_reserved(self.info.owner)
 
     @property
     def look(self) -> str:
         """What it is called where colours are chosen."""
-        if self.is_kept and self.status in (DisplayStatus.HELD, DisplayStatus.EXPIRING):
+        if self.is_reserved and self.status in (DisplayStatus.HELD, DisplayStatus.EXPIRING):
             return "kept"
         return self.status.value if self.status else "free"
 

@@ -22,7 +22,7 @@ from distlock.backends.testcase import in_test_environment
 from distlock.clock import clock
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
-from distlock.types.owners import is_kept, is_named, kept
+from distlock.types.owners import is_named, is_reserved, reserved_owner
 
 #: Seconds between two looks whether a transaction has been committed.
 _COMMIT_PAUSE = 0.005
@@ -91,7 +91,7 @@ class LocalBackend(BaseBackend):
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         nobody = replace(
             lease.claim,
-            owner=kept(lease.owner, lease.nonce),
+            owner=reserved_owner(lease.owner, lease.nonce),
             nonce="",
             renews=False,
         )
@@ -207,7 +207,7 @@ class LocalBackend(BaseBackend):
         return True
 
     def _info(self, held: _Held) -> LockInfo:
-        if held.expired and is_kept(held.claim.owner):
+        if held.expired and is_reserved(held.claim.owner):
             return LockInfo(held.claim.name, self.alias, token=held.token)
         now = clock()
         until = held.since + timedelta(seconds=held.expires_at - held.taken_at)

@@ -14,7 +14,7 @@ from distlock.conf import locks
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, NotSupported
 from distlock.lock import Lock
 from distlock.types.lease import State
-from distlock.types.owners import is_kept
+from distlock.types.owners import is_reserved
 
 
 class Busy(Exception):
@@ -84,7 +84,7 @@ def _busy(lock: Lock) -> Busy:
         return Busy(f"{name} was held by someone else")
     who = text.owner(info.owner)
     what = f" ({text.escaped(info.description)})" if info.description else ""
-    if info.owner is not None and is_kept(info.owner):
+    if info.owner is not None and is_reserved(info.owner):
         return Busy(
             f"{name} was left by {who}{what} and stays taken until {text.moment(info.until)}"
         )

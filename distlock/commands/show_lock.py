@@ -12,7 +12,7 @@ from distlock.commands.backends import Backends
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, leave
 from distlock.commands.shell_commands import release_line
 from distlock.types.lease import LockInfo, State, Waiting
-from distlock.types.owners import NAMED, is_kept, is_named
+from distlock.types.owners import NAMED, is_named, is_reserved
 
 HELP = "Show who holds a lock, since when, for how long still, and who waits for it."
 EPILOG = epilog(DONE, FAILED, USAGE, NOT_HELD)
@@ -78,7 +78,7 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
 
 
 def _lease(info: LockInfo) -> str:
-    if info.owner is not None and is_kept(info.owner):
+    if info.owner is not None and is_reserved(info.owner):
         return f"its holder has left; the lock stays taken for {text.duration(info.lease)}"
     if info.renewed_at is None:
         return f"a session of {text.duration(info.lease)}"

@@ -15,7 +15,7 @@ from distlock.conf import locks
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import PREFIX as QUEUEING
-from distlock.types.owners import current_life, current_owner, is_kept
+from distlock.types.owners import current_life, current_owner, is_reserved
 
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "isolated_locks"]
 
@@ -131,5 +131,5 @@ def _free_what_nobody_is_in() -> None:
                 who, token = info.owner, info.token
                 if who is None or token is None or (who.host, who.pid) != (me.host, me.pid):
                     continue
-                if is_kept(who) or info.name.startswith(QUEUEING):
+                if is_reserved(who) or info.name.startswith(QUEUEING):
                     backend.force_release(info.name, token)

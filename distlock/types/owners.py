@@ -20,7 +20,7 @@ from distlock.types.lease import Owner
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
 NAMED = "@"
 #: So does the key of the nobody who has a lock whose holder left it before its time.
-KEPT = "~"
+RESERVED = "~"
 
 _MAX_LABEL = 255
 
@@ -88,17 +88,17 @@ def is_named(owner: Owner) -> bool:
     return owner.key.startswith(NAMED)
 
 
-def kept(owner: Owner, nonce: str) -> Owner:
+def reserved_owner(owner: Owner, nonce: str) -> Owner:
     """Return the nobody who has what ``owner`` left, still known to people by the same words."""
-    return replace(owner, key=f"{KEPT}{nonce}")
+    return replace(owner, key=f"{RESERVED}{nonce}")
 
 
-def is_kept(owner: Owner) -> bool:
+def is_reserved(owner: Owner) -> bool:
     """Return whether the holder has left, and nobody can enter until the rest of its time is over.
 
     See ``Lock``, ``at_least``.
     """
-    return owner.key.startswith(KEPT)
+    return owner.key.startswith(RESERVED)
 
 
 def current_life() -> Liveness:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from distlock.types.lease import LockInfo, State
-from distlock.types.owners import is_kept
+from distlock.types.owners import is_reserved
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -101,7 +101,7 @@ def status_of(info: LockInfo) -> DisplayStatus:
     """Return how it stands with a lock in use."""
     if info.state is State.EXPIRED:
         return DisplayStatus.EXPIRED
-    if info.remaining is None or info.lease is None or (info.owner and is_kept(info.owner)):
+    if info.remaining is None or info.lease is None or (info.owner and is_reserved(info.owner)):
         return DisplayStatus.HELD
     soon = info.lease * SOON_PART
     if not info.renews:

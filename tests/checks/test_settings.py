@@ -31,6 +31,15 @@ def debug(settings):
     settings.DEBUG = True
 
 
+def test_an_old_sqlite_is_refused(settings, monkeypatch):
+    """Before 3.35 it could not return what it had written."""
+    monkeypatch.setattr("sqlite3.sqlite_version_info", (3, 34, 1))
+    settings.DISTLOCK = {"default": {"BACKEND": DATABASE}}
+    (message,) = messages()
+    assert message.id == "distlock.E001"
+    assert "SQLite must be 3.35 or later" in message.msg
+
+
 class TestTheEntry:
     def test_that_is_right_is_not_mentioned(self, settings):
         settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
@@ -46,11 +55,17 @@ class TestTheEntry:
             ({"BACKEND": "distlock.nowhere.Backend"}, "cannot import BACKEND"),
             ({"BACKEND": "distlock.lock.Lock"}, "is no lock backend"),
             ({"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}, "OPTIONS['database'] is 'x'"),
+            (
+                {"BACKEND": DATABASE, "OPTIONS": {"database": "oracle"}},
+                "locks are kept in MariaDB, MySQL, PostgreSQL or SQLite, not in 'unknown'",
+            ),
             ({}, "must be a dictionary with a 'BACKEND'"),
             ([], "must be a dictionary with a 'BACKEND'"),
         ],
     )
-    def test_that_is_wrong_is_an_error_that_names_it(self, settings, entry, problem):
+    def test_that_is_wrong_is_an_error_that_names_it(self, settings, entry, problem, monkeypatch):
+        another = {"ENGINE": "django.db.backends.dummy"}  # has no vendor's name of its own
+        monkeypatch.setitem(connections.settings, "oracle", another)
         settings.DISTLOCK = {"default": {"BACKEND": LOCAL}, "odd": entry}
         (message,) = messages()
         assert message.id == "distlock.E001"

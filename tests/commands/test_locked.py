@@ -16,7 +16,7 @@ from distlock import Lock, LockLost, LockNotHeld, locks
 from distlock.commands import LockedCommand
 from distlock.commands.exit_codes import BUSY, LOST, UNAVAILABLE, USAGE
 from distlock.types.lease import State
-from distlock.types.owners import is_kept
+from distlock.types.owners import is_reserved
 from tests.commands.processes import manage
 from tests.contract.watch import eventually
 from tests.management.commands.report import Command as Report
@@ -124,7 +124,7 @@ def test_the_name_is_filled_in_from_the_options(shared):
 def test_it_stays_taken_for_a_while_at_the_least(shared, monkeypatch):
     monkeypatch.setattr(Report, "lock_at_least", 600)
     call_command("report", "7", stdout=io.StringIO())
-    assert is_kept(Lock("report:7:monthly").info().owner)
+    assert is_reserved(Lock("report:7:monthly").info().owner)
     with pytest.raises(CommandError, match="was left by") as raised:
         call_command("report", "7", stdout=io.StringIO())
     assert raised.value.returncode == BUSY

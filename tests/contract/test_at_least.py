@@ -5,7 +5,7 @@ import pytest
 from distlock import Lock, LockLost, LockNotHeld
 from distlock.clock import clock
 from distlock.types.lease import State
-from distlock.types.owners import is_kept
+from distlock.types.owners import is_reserved
 from distlock.types.query import LockQuery
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed, waits
@@ -78,9 +78,9 @@ def test_people_see_that_nobody_holds_it(fourth, backend, name):
     if not backend.capabilities.outlives_process:
         return
     lock = fourth.take(name, at_least=LONG)
-    assert not is_kept(lock.info().owner)
+    assert not is_reserved(lock.info().owner)
     lock.release()
-    assert is_kept(lock.info().owner)
+    assert is_reserved(lock.info().owner)
 
 
 def test_when_its_time_is_over_it_is_plainly_free(fourth, backend, name):

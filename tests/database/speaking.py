@@ -5,17 +5,10 @@ import os
 import time
 
 from distlock.backends.database import DatabaseBackend
-from distlock.backends.database.dialects.generic import Generic
-from distlock.backends.database.dialects.mysql import MySQL
+from distlock.backends.database.mariadb import MySQL
 from distlock.types.lease import Claim, Owner
 
 _serials = itertools.count(1)
-
-
-class Portable(DatabaseBackend):
-    """Speaks as with an engine that it does not know."""
-
-    dialect_for = staticmethod(Generic)
 
 
 class WithoutReturning(DatabaseBackend):
@@ -26,7 +19,7 @@ class WithoutReturning(DatabaseBackend):
 
 def speaking(dialect):
     """Return the backend class that speaks a dialect; None is the engine's own."""
-    return {None: DatabaseBackend, "generic": Portable, "mysql": WithoutReturning}[dialect]
+    return {None: DatabaseBackend, "mysql": WithoutReturning}[dialect]
 
 
 def someone(key=None):

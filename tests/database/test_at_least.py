@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.types.owners import is_kept
+from distlock.types.owners import is_reserved
 from tests.database.speaking import eventually
 
 
@@ -23,5 +23,5 @@ def test_it_stays_taken_as_soon_as_the_database_can_be_told(
     with pytest.raises(LockUnavailable):
         lock.release()
     proxy.heal()
-    eventually(lambda: is_kept(locks["default"].inspect(name).owner))
+    eventually(lambda: is_reserved(locks["default"].inspect(name).owner))
     assert not lock.acquire(blocking=False)

@@ -4,9 +4,10 @@ import json
 
 import pytest
 
+from distlock.backends.database import DatabaseBackend
 from distlock.clock import clock
 from tests.children import say
-from tests.database.speaking import claim, speaking
+from tests.database.speaking import claim
 from tests.databases import ALIASES
 
 pytestmark = pytest.mark.once
@@ -14,7 +15,7 @@ pytestmark = pytest.mark.once
 ZONES = ["UTC", "Asia/Kathmandu", "America/St_Johns"]
 
 
-def take_and_look(database, name, zone, use_tz, dialect):
+def take_and_look(database, name, zone, use_tz):
     """In a process with settings of its own."""
     from django.conf import settings
     from django.db import connections
@@ -22,7 +23,7 @@ def take_and_look(database, name, zone, use_tz, dialect):
     settings.USE_TZ = use_tz
     settings.TIME_ZONE = zone
     connections.settings[database]["TIME_ZONE"] = zone if use_tz else None
-    backend = speaking(dialect)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
+    backend = DatabaseBackend("default", {"OPTIONS": {"database": database, "wait": "poll"}})
     refused = backend.try_acquire(claim(name)) is None
     own = backend.try_acquire(claim(f"{name}:{zone}:{use_tz}"))
     seen, mine = backend.inspect(name), backend.inspect(own.name)
@@ -42,11 +43,10 @@ def take_and_look(database, name, zone, use_tz, dialect):
     backend.close()
 
 
-@pytest.mark.parametrize("dialect", [None, "generic"])
 @pytest.mark.parametrize("use_tz", [True, False])
-def test_processes_in_different_zones_agree(backend, kind, name, child, dialect, use_tz):
+def test_processes_in_different_zones_agree(backend, kind, name, child, use_tz):
     lease = backend.try_acquire(claim(name))
-    children = [child(take_and_look, ALIASES[kind], name, zone, use_tz, dialect) for zone in ZONES]
+    children = [child(take_and_look, ALIASES[kind], name, zone, use_tz) for zone in ZONES]
     told = [json.loads(one.line()) for one in children]
     info = backend.inspect(name)
     for answer in told:
@@ -66,7 +66,7 @@ def hold_with_another_clock(database, name, shift):
     real = time.time
     time.time = lambda: real() + shift
     time.time_ns = lambda: int((real() + shift) * 1e9)
-    backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
+    backend = DatabaseBackend("default", {"OPTIONS": {"database": database, "wait": "poll"}})
     lease = backend.try_acquire(claim(name))
     say(json.dumps({"token": lease.token, "remaining": lease.deadline - clock()}))
     backend.close()

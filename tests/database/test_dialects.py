@@ -4,26 +4,22 @@ import time
 
 import pytest
 
-from distlock.backends.database.dialects import dialect_for
-from distlock.backends.database.dialects.base import COLUMNS, TABLE
-from distlock.backends.database.dialects.generic import Generic
-from distlock.backends.database.dialects.mysql import MariaDB
-from distlock.backends.database.dialects.postgresql import PostgreSQL
-from distlock.backends.database.dialects.sqlite import SQLite
+from distlock.backends.database.engines import dialect_for
+from distlock.backends.database.mariadb import MariaDB
+from distlock.backends.database.postgresql import PostgreSQL
+from distlock.backends.database.sql import COLUMNS, TABLE
+from distlock.backends.database.sqlite import SQLite
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
-from distlock.types.owners import is_kept
+from distlock.types.owners import is_reserved
 from tests.database.speaking import claim, eventually, someone
 
 OWN = {"sqlite": SQLite, "mariadb": MariaDB, "postgresql": PostgreSQL}
 WAYS = [
     ("sqlite", None),
-    ("sqlite", "generic"),
     ("mariadb", None),
     ("mariadb", "mysql"),
-    ("mariadb", "generic"),
     ("postgresql", None),
-    ("postgresql", "generic"),
 ]
 
 pytestmark = pytest.mark.parametrize(("kind", "dialect"), WAYS)
@@ -33,25 +29,6 @@ def test_each_engine_has_its_own(backend, kind, dialect):
     if dialect is None:
         with backend.pool.session() as session:
             assert type(dialect_for(session.wrapper)) is OWN[kind]
-
-
-def test_an_unknown_engine_is_spoken_to_by_the_orm(backend):
-    class Wrapper:
-        vendor = "oracle"
-
-    assert isinstance(dialect_for(Wrapper()), Generic)
-
-
-def test_an_old_sqlite_is_spoken_to_by_the_orm(backend):
-    """Before 3.35 it could not return what it had written."""
-
-    class Wrapper:
-        vendor = "sqlite"
-
-        class Database:
-            sqlite_version_info = (3, 34, 1)
-
-    assert isinstance(dialect_for(Wrapper()), Generic)
 
 
 def test_the_table_is_the_models(backend):
@@ -135,7 +112,7 @@ def test_a_claim_that_the_server_carried_out_once_more_can_be_left(backend, name
     assert backend.renew([lease]) == {lease.nonce: True}
     if leave == "keep":
         assert backend.reserve_for(lease, 30)
-        assert is_kept(backend.inspect(name).owner)
+        assert is_reserved(backend.inspect(name).owner)
     else:
         assert backend.release(lease)
         assert backend.inspect(name).state is State.FREE

@@ -23,7 +23,6 @@ SELECTIONS = [
 ]
 
 
-@pytest.mark.parametrize("dialect", [None, "generic"])
 def test_it_is_as_if_all_rows_had_been_read(backend):
     for number in range(11):
         assert backend.try_acquire(claim(f"lock:{number}"))
@@ -45,7 +44,6 @@ def test_it_takes_two_statements_however_many_rows_there_are(make):
         assert 0 < len(asked) <= 2
 
 
-@pytest.mark.parametrize("dialect", [None, "generic"])
 @pytest.mark.parametrize(
     ("renews", "lease", "remaining", "status"),
     [

@@ -29,9 +29,7 @@ REMOVE = {
 WAYS = [
     ("mariadb", None),
     ("mariadb", "mysql"),
-    ("mariadb", "generic"),
     ("postgresql", None),
-    ("postgresql", "generic"),
 ]
 
 pytestmark = pytest.mark.parametrize(("kind", "dialect"), WAYS)

@@ -5,8 +5,8 @@ import threading
 import pytest
 from django.db import connections, transaction
 
-from distlock.backends.database import renewing
-from distlock.backends.database.dialects.base import holder
+from distlock.backends.database import maintenance
+from distlock.backends.database.sql import holder
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.models import DatabaseLock
@@ -97,17 +97,17 @@ def test_what_was_renewed_before_the_database_went_away_is_told(
     backend = make()
     leases = grant_many(sql, kind, name, someone(), 1200)
     batches = []
-    renew = renewing._renew
+    renew = maintenance._renew
 
     def renew_and_break(access, leases, deadline):
-        if access is not backend._access:  # a renewer's
+        if access is not backend._runner:  # a renewer's
             return renew(access, leases, deadline)
         if len(batches) == 2:
             proxy.refuse()
         batches.append(leases)
         return renew(access, leases, deadline)
 
-    monkeypatch.setattr(renewing, "_renew", renew_and_break)
+    monkeypatch.setattr(maintenance, "_renew", renew_and_break)
     answer = backend.renew(leases)
     assert answer == {lease.nonce: True for batch in batches[:2] for lease in batch}
     monkeypatch.undo()

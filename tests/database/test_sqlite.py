@@ -14,7 +14,7 @@ from distlock.concurrency.steps import arun, run
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
-from distlock.types.owners import is_kept
+from distlock.types.owners import is_reserved
 from tests.database.speaking import claim, eventually
 from tests.databases import ALIASES
 
@@ -131,11 +131,11 @@ def test_a_lock_taken_and_freed_in_one_transaction_leaves_a_free_row(backend, da
 def test_a_statement_that_fails_does_not_break_the_transaction(
     backend, database, name, rows, monkeypatch
 ):
-    from distlock.backends.database.dialects.sqlite import SQLite
+    from distlock.backends.database.sqlite import SQLite
 
     with transaction.atomic(using=database):
         with monkeypatch.context() as patched:
-            patched.setattr(SQLite, "TAKE", "INSERT INTO database_lock VALUES (1)")
+            patched.setattr(SQLite, "ACQUIRE", "INSERT INTO database_lock VALUES (1)")
             with pytest.raises(LockUnavailable):
                 backend.try_acquire(claim(name))
         lease = backend.try_acquire(claim(name))
@@ -340,5 +340,5 @@ def test_a_lock_that_was_kept_in_a_transaction_stays_so_after_a_rollback(backend
         DatabaseLock.objects.using(database).filter(lock="anything").delete()
         assert backend.reserve_for(lease, 30)
         raise Undone
-    eventually(lambda: is_kept(backend.inspect(name).owner))
+    eventually(lambda: is_reserved(backend.inspect(name).owner))
     assert backend.inspect(name).remaining <= 30.1

@@ -70,7 +70,6 @@ def test_the_token_grows_after_a_row_was_deleted_by_hand(backend, sql, name):
     assert backend.try_acquire(claim(name)).token > lease.token
 
 
-@pytest.mark.parametrize("dialect", [None, "generic"])
 def test_a_token_ahead_of_the_clock_is_not_forgotten(backend, sql, kind, name):
     """The server's clock was a week ahead for a while, and a lock was taken then."""
     backend.release(backend.try_acquire(claim(name)))
@@ -82,7 +81,6 @@ def test_a_token_ahead_of_the_clock_is_not_forgotten(backend, sql, kind, name):
     assert backend.try_acquire(claim(name)).token > ahead.token - 2 * DAY
 
 
-@pytest.mark.parametrize("dialect", [None, "generic"])
 def test_a_row_goes_once_the_clock_has_passed_its_token(make, sql, kind, name):
     backend = make(keep=0.001)
     lease = backend.try_acquire(claim(name))

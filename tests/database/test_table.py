@@ -114,8 +114,7 @@ class Elsewhere:
         return "memory"
 
 
-@pytest.mark.parametrize("dialect", [None, "generic"])
-def test_a_database_router_has_no_say(backend, name, settings, dialect, sql):
+def test_a_database_router_has_no_say(backend, name, settings, sql):
     settings.DATABASE_ROUTERS = ["tests.database.test_table.Elsewhere"]
     lease = backend.try_acquire(claim(name))
     assert [info.name for info in backend.list()] == [name]

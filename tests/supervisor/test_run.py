@@ -12,7 +12,7 @@ from distlock.commands.exit_codes import BUSY, LOST, UNAVAILABLE, USAGE
 from distlock.management.commands.locks import Command
 from distlock.supervisor.signals import PASSED
 from distlock.types.lease import State
-from distlock.types.owners import is_kept
+from distlock.types.owners import is_reserved
 from tests.contract.watch import eventually
 from tests.servers.guard import descendants, started_at
 from tests.supervisor.conftest import gone
@@ -196,7 +196,7 @@ def test_no_process_is_left(start):
 
 def test_the_lock_stays_taken_for_a_while_at_the_least(here, backend):
     assert here("stock", "--at-least=600", "--", "true").code == 0
-    assert is_kept(backend.inspect("stock").owner)
+    assert is_reserved(backend.inspect("stock").owner)
 
 
 def test_a_broken_lock_ends_the_program(start, beats, backend):

@@ -1,5 +1,5 @@
 """Locks in the project's own database."""
 
-from distlock.backends.database.backend import DatabaseBackend
+from distlock.backends.database.lock import DatabaseBackend
 
 __all__ = ["DatabaseBackend"]

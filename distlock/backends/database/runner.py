@@ -22,7 +22,6 @@ from typing import Any, TypeVar
 
 from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.dialects.base import Ask, Dialect
 from distlock.backends.database.errors import (
     ROW_WAIT,
     RowLocked,
@@ -30,6 +29,7 @@ from distlock.backends.database.errors import (
     unavailable,
 )
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.sql import Ask, Dialect
 from distlock.backends.database.statements import Result, Statement
 from distlock.clock import clock
 from distlock.exceptions import LockUnavailable

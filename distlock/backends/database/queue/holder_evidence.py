@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import time
 
-from distlock.backends.database.dialects.base import TABLE
 from distlock.backends.database.errors import RowLocked, StatementFailed
 from distlock.backends.database.queue.lock_rows import LockRows, RowSnapshot
+from distlock.backends.database.sql import TABLE
 from distlock.clock import clock
 from distlock.types.lease import Claim
 

@@ -10,12 +10,11 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection, Session
-from distlock.backends.database.dialects import dialect_for
-from distlock.backends.database.dialects.base import TABLE, holder
-from distlock.backends.database.dialects.text import TextDialect
+from distlock.backends.database.engines import dialect_for
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
 from distlock.backends.database.queue.wait_session import WaitSession
+from distlock.backends.database.sql import TABLE, holder
 from distlock.backends.database.statements import Statement
 from distlock.clock import clock
 from distlock.types.lease import Claim, Lease
@@ -79,11 +78,11 @@ class LockRows:
         free = self.native.is_free(self.key(claim.name))
 
         def work(session: Session, until: float) -> int | None:
-            dialect = _dialect(session)
-            condition = f"({dialect.OWN} OR {free} OR {dialect.untaken_for(GRACE)})"
+            dialect = dialect_for(session.wrapper)
+            condition = f"({dialect.owned} OR {free} OR {dialect.untaken_for(GRACE)})"
             if session.pooled:  # nobody stands in a queue; what is there was left behind
                 condition = "TRUE"
-            answer = session.run(dialect.taking(claim, condition), self.pool.limit(until))
+            answer = session.run(dialect.acquire_sql(claim, condition), self.pool.limit(until))
             return dialect.granted(claim, answer)
 
         try:
@@ -93,22 +92,22 @@ class LockRows:
 
     def take_at(self, place: WaitSession, claim: Claim) -> int | None:
         """Take the row, from the session of one who waits, in its turn; the token, or None."""
-        dialect = _dialect(place.session)
+        dialect = dialect_for(place.session.wrapper)
         if place.ticket is None:
-            return dialect.granted(claim, place.take(dialect.taking(claim)))
+            return dialect.granted(claim, place.take(dialect.acquire_sql(claim)))
         oldest = self.native.is_oldest(place.key_of(claim.name), place.ticket)
-        taking = dialect.taking(claim, f"({dialect.OWN} OR {oldest})")
+        taking = dialect.acquire_sql(claim, f"({dialect.owned} OR {oldest})")
         return dialect.granted(claim, place.run(taking))
 
     def take_now(self, place: WaitSession, claim: Claim) -> int | None:
         """Take the row whosever turn it is; see take_at()."""
-        dialect = _dialect(place.session)
-        return dialect.granted(claim, place.run(dialect.taking(claim)))
+        dialect = dialect_for(place.session.wrapper)
+        return dialect.granted(claim, place.run(dialect.acquire_sql(claim)))
 
     def enter_at(self, place: WaitSession, claim: Claim) -> int | None:
         """Take the row if its owner has it already, by its name; see take_at()."""
-        dialect = _dialect(place.session)
-        return dialect.granted(claim, place.run(dialect.taking(claim, dialect.OWN)))
+        dialect = dialect_for(place.session.wrapper)
+        return dialect.granted(claim, place.run(dialect.acquire_sql(claim, dialect.owned)))
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
         """Look at the rows of some locks, by name."""
@@ -143,11 +142,4 @@ class LockRows:
 
 
 def _free(session: Connection, name: str, **hold: str | int) -> Statement:
-    return _dialect(session).free(name, **hold)
-
-
-def _dialect(session: Connection) -> TextDialect:
-    dialect = dialect_for(session.wrapper)
-    if not isinstance(dialect, TextDialect):
-        raise TypeError(f"{dialect!r} has no native locks")
-    return dialect
+    return dialect_for(session.wrapper).free(name, **hold)

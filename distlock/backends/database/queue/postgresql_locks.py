@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from distlock.backends.database.dialects.postgresql import PostgreSQL as Dialect
+from distlock.backends.database.postgresql import PostgreSQL as Dialect
 from distlock.backends.database.queue.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.queue.prepared import Prepared
 from distlock.backends.database.statements import Result, Statement
@@ -27,7 +27,7 @@ _HOLD = {"lock": "text", "nonce": "text"}
 _NOBODY_ASIDE = "CASE WHEN pg_try_advisory_lock({0}) THEN pg_advisory_unlock({0}) ELSE FALSE END"
 _TAKE = Prepared(
     "distlock_take",
-    Dialect.TAKE.format(condition=f"({Dialect.OWN} OR {_NOBODY_ASIDE.format('%(aside)s')})"),
+    Dialect.ACQUIRE.format(condition=f"({Dialect().owned} OR {_NOBODY_ASIDE.format('%(aside)s')})"),
     {
         **_HOLD,
         "owner": "text",

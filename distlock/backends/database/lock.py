@@ -12,24 +12,21 @@ from django.db import connections
 from distlock.backends.base import BaseBackend, Capabilities
 from distlock.backends.cleanup import leave_with_retry
 from distlock.backends.database import errors
-from distlock.backends.database.atomic import Transactions
-from distlock.backends.database.breaking import break_hold
 from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.dialects import dialect_for
-from distlock.backends.database.dialects.base import COLUMNS, Ask, Dialect, holder
-from distlock.backends.database.first_deploy import make_table
-from distlock.backends.database.lining import Line
-from distlock.backends.database.looking import row_of
+from distlock.backends.database.engines import dialect_for, refusal
+from distlock.backends.database.maintenance import force_release, renew, sweep
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.queries import Queries
 from distlock.backends.database.queue.engines import native_for, vendor_of
 from distlock.backends.database.queue.wait_manager import WaitManager
-from distlock.backends.database.renewing import renew
 from distlock.backends.database.runner import StatementRunner
+from distlock.backends.database.schema import make_table
+from distlock.backends.database.sql import Ask, Dialect, holder
+from distlock.backends.database.sqlite import PollQueue
 from distlock.backends.database.statements import Statement
-from distlock.backends.database.sweeping import sweep
-from distlock.backends.database.viewing import View
+from distlock.backends.database.transactions import Transactions
 from distlock.clock import clock, left
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
@@ -91,17 +88,19 @@ class DatabaseBackend(BaseBackend):
             pooled={"poll": True, "native": False}.get(self.wait),
         )
         self._direct = CallerTransaction(self.database, self._abandoned)
-        self._access = StatementRunner(self.pool, self._direct, self.dialect_for)
-        self._transactions = Transactions(self._access, self.dialect_for)
+        self._runner = StatementRunner(self.pool, self._direct, self.dialect_for)
+        self._transactions = Transactions(self._runner, self.dialect_for)
         vendor = vendor_of(self.database)
+        if why := refusal(vendor):
+            self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
         native = native_for(vendor) if self.wait != "poll" else None
         self._waits: WaitManager | None = None
         if native:
             self._waits = WaitManager(self.pool, native, self.waiters, self._pauses, self.calls)
-        self._line: Line | None = None
+        self._poll_queue: PollQueue | None = None
         if vendor == "sqlite":  # whose processes are all on one machine
-            self._line = Line(self.database, self.try_acquire, self.atry_acquire)
-        self._view = View(self._access, self._waits, alias)
+            self._poll_queue = PollQueue(self.database, self.try_acquire, self.atry_acquire)
+        self._queries = Queries(self._runner, self._waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,
             waiters=self._waits is not None,
@@ -128,38 +127,38 @@ class DatabaseBackend(BaseBackend):
                 if rows and rows[0].held_against(claim):
                     return None
             sent_at = clock()
-            token = dialect.take(ask, claim)
+            token = dialect.acquire(ask, claim)
             return None if token is None else claim.granted(token, sent_at)
 
         while True:
             try:
-                return self._access.attempt(take, until)
+                return self._runner.attempt(take, until)
             except errors.RowLocked as failed:
                 # Its holder is committing a transaction under it, even if the lease has ended. But
                 # a lock that nobody holds may be locked, too, by an operator at work on the table.
-                row = row_of(self._access, claim.name, until)
+                row = self._queries.row(claim.name, until)
                 if row and not row.free and row.owner != holder(claim):
                     return None
                 if clock() + errors.ROW_WAIT >= until:
-                    raise self._access.unavailable(failed) from failed.__cause__
+                    raise self._runner.unavailable(failed) from failed.__cause__
             except errors.StatementFailed as failed:
                 failed = errors.seems_locked(failed) if brief else failed
-                raise self._access.unavailable(failed) from failed.__cause__
+                raise self._runner.unavailable(failed) from failed.__cause__
 
     def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See BaseBackend.acquire(). Waits in the engine's own queue where there is one."""
         if room := self._queueing:
             return room.acquire(claim, deadline)
-        if self._line:
-            return self._line.acquire(claim, deadline)
+        if self._poll_queue:
+            return self._poll_queue.acquire(claim, deadline)
         return super().acquire(claim, deadline)
 
     async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
         """See acquire()."""
         if room := self._queueing:
             return await room.aacquire(claim, deadline)
-        if self._line:
-            return await self._line.aacquire(claim, deadline)
+        if self._poll_queue:
+            return await self._poll_queue.aacquire(claim, deadline)
         return await super().aacquire(claim, deadline)
 
     @property
@@ -177,7 +176,7 @@ class DatabaseBackend(BaseBackend):
                 " begun by hand, whose rollback would not be noticed; use transaction.atomic()"
             )
         sent_at = clock()
-        token = self._access.work(lambda dialect, ask: dialect.take(ask, claim), deadline)
+        token = self._runner.work(lambda dialect, ask: dialect.acquire(ask, claim), deadline)
         if token is None:
             return None
         self._direct.taken(connection.wrapper, claim.nonce)
@@ -192,7 +191,7 @@ class DatabaseBackend(BaseBackend):
             if not self._direct.undecided(lease.nonce)
             and not self._transactions.has_locked(lease.nonce)
         ]
-        return renew(self._access, free, deadline)
+        return renew(self._runner, free, deadline)
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""
@@ -220,7 +219,7 @@ class DatabaseBackend(BaseBackend):
             # lock. (Should it have been broken in this very moment, that goes unnoticed.)
             return lost and began < lease.deadline
 
-        freed = self._access.work(free, until, lease.nonce)
+        freed = self._runner.work(free, until, lease.nonce)
         self._left(lease.claim, lambda until: self.cancel(lease.claim, until))
         return freed
 
@@ -228,7 +227,7 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.reserve_for()."""
         end = clock() + seconds
         try:
-            kept = self._access.work(
+            kept = self._runner.work(
                 lambda dialect, ask: bool(ask(dialect.reserve(lease, seconds)).affected),
                 deadline,
                 lease.nonce,
@@ -243,7 +242,7 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.cancel()."""
         if self._waits:
             self._waits.cancel(claim)
-        self._access.work(
+        self._runner.work(
             lambda dialect, ask: ask(dialect.free(claim.name, nonce=claim.nonce)),
             deadline,
             claim.nonce,
@@ -284,7 +283,7 @@ class DatabaseBackend(BaseBackend):
                     return True
                 raise
 
-        return self._access.work(is_held, deadline, lease.nonce)
+        return self._runner.work(is_held, deadline, lease.nonce)
 
     def known_lost(self, lease: Lease) -> str | None:
         """See BaseBackend.known_lost()."""
@@ -292,39 +291,37 @@ class DatabaseBackend(BaseBackend):
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
-        return self._view.inspect(name, deadline)
+        return self._queries.inspect(name, deadline)
 
     def stored(self, name: str, deadline: float | None = None) -> Mapping[str, str]:
         """See BaseBackend.stored(). It is the row, also of a lock that is free."""
-        row = row_of(self._access, name, deadline)
-        return {} if row is None else dict(zip(COLUMNS, map(str, row), strict=False))
+        return self._queries.stored(name, deadline)
 
     def is_held(self, name: str, deadline: float | None = None) -> bool:
         """See BaseBackend.is_held()."""
-        row = row_of(self._access, name, deadline)
+        row = self._queries.row(name, deadline)
         return row is not None and not row.free and not row.expired
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """See BaseBackend.list()."""
-        return self._view.list(prefix, deadline)
+        return self._queries.list(prefix, deadline)
 
     def page(self, query: LockQuery, deadline: float | None = None) -> Page:
         """See BaseBackend.page()."""
-        found = self._view.page(query, deadline)
-        return found or super().page(query, deadline)
+        return self._queries.page(query, deadline)
 
     # Clearing
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
         """See BaseBackend.force_release()."""
-        broken = break_hold(self._access, name, token, deadline)
+        broken = force_release(self._runner, name, token, deadline)
         if broken and self.listener:
             self.listener.lease_lost(broken, "it was broken")
         return broken
 
     def sweep(self) -> SweepResult:
         """See BaseBackend.sweep()."""
-        return sweep(self._access, self.keeps_rows_for)
+        return sweep(self._runner, self.keeps_rows_for)
 
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         """See BaseBackend.check_atomic()."""
@@ -337,7 +334,7 @@ class DatabaseBackend(BaseBackend):
     def ensure_schema(self, deadline: float | None = None) -> bool:
         """See BaseBackend.ensure_schema(). What may be missing is the table."""
         # In a session of ours first: Django's would wait for a silent server without a limit.
-        self._access.work(lambda dialect, ask: ask(Statement("SELECT 1")), deadline)
+        self._runner.work(lambda dialect, ask: ask(Statement("SELECT 1")), deadline)
         return make_table(self.database, deadline)
 
     def close(self) -> None:

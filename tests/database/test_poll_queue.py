@@ -1,4 +1,4 @@
-"""The turnstile before a lock on SQLite: nobody gets all the turns, and nobody can block it."""
+"""Waiting on SQLite: nobody gets all the turns, and nobody who has the mutex blocks it."""
 
 import os
 import signal
@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from distlock import Lock
-from distlock.backends.database.turnstile import Turnstile
+from distlock.backends.database.sqlite import FileMutex
 from distlock.clock import clock
 from tests.children import say
 from tests.contract.actors import PATIENCE
@@ -19,7 +19,7 @@ PROCESSES = 4
 TURNS = 40
 #: seconds after which they end all the same, where one gets all the turns
 SECONDS = 20
-#: of all turns; without a turnstile, most are had by who had the one before
+#: of all turns; without the mutex, most are had by who had the one before
 MOST_REPEATED = 0.3
 
 
@@ -77,25 +77,25 @@ def test_who_leaves_and_comes_again_does_not_overtake_those_who_wait(child, usin
     assert repeated <= MOST_REPEATED * len(together), f"{repeated} of {len(together)}"
 
 
-def stand_in(path, name):
-    """Stay in the turnstile."""
-    with Turnstile(path, name) as turnstile:
-        say(turnstile.enter())
+def keep_locked(path, name):
+    """Keep the mutex locked."""
+    with FileMutex(path, name) as mutex:
+        say(mutex.try_lock())
         signal.pause()
 
 
-def test_one_at_a_time_gets_in_and_the_dead_are_not_there(child, path, name):
-    inside = child(stand_in, path, name)
+def test_one_at_a_time_has_the_mutex_and_the_dead_have_not(child, path, name):
+    inside = child(keep_locked, path, name)
     assert inside.line() == "True"
-    with Turnstile(path, name) as turnstile, Turnstile(path, f"{name}:other") as other:
-        assert other.enter()
-        assert not turnstile.enter()
+    with FileMutex(path, name) as mutex, FileMutex(path, f"{name}:other") as other:
+        assert other.try_lock()
+        assert not mutex.try_lock()
         inside.kill()
-        assert turnstile.enter()
+        assert mutex.try_lock()
 
 
-def test_one_who_stays_in_the_turnstile_blocks_nobody_for_long(child, path, using, name):
-    inside = child(stand_in, path, name)
+def test_one_who_keeps_the_mutex_blocks_nobody_for_long(child, path, using, name):
+    inside = child(keep_locked, path, name)
     assert inside.line() == "True"
     lock = Lock(name, using=using)
     assert lock.acquire(timeout=PATIENCE)
@@ -107,25 +107,25 @@ def test_one_who_stays_in_the_turnstile_blocks_nobody_for_long(child, path, usin
 
 
 @pytest.mark.parametrize("database", [":memory:", "file:locks?mode=memory&cache=shared", ""])
-def test_where_there_is_no_file_everybody_gets_in(database, name):
-    with Turnstile(database, name) as one, Turnstile(database, name) as two:
-        assert one.enter()
-        assert two.enter()
+def test_where_there_is_no_file_all_have_the_mutex(database, name):
+    with FileMutex(database, name) as one, FileMutex(database, name) as two:
+        assert one.try_lock()
+        assert two.try_lock()
 
 
 def test_where_no_file_can_be_made_everybody_gets_in(tmp_path, name):
     database = tmp_path / "here.sqlite3"
     database.touch()
     (tmp_path / "here.sqlite3-distlock").mkdir()
-    with Turnstile(str(database), name) as one:
-        assert one.enter()
+    with FileMutex(str(database), name) as one:
+        assert one.try_lock()
 
 
-def test_a_child_of_a_fork_does_not_open_the_turnstile_of_its_parent(path, name):
-    with Turnstile(path, name) as turnstile:
-        assert turnstile.enter()
+def test_a_child_of_a_fork_does_not_unlock_the_mutex_of_its_parent(path, name):
+    with FileMutex(path, name) as mutex:
+        assert mutex.try_lock()
         if (pid := os.fork()) == 0:
-            turnstile.__exit__(None, None, None)
-            with Turnstile(path, name) as mine:
-                os._exit(1 if mine.enter() else 0)
+            mutex.__exit__(None, None, None)
+            with FileMutex(path, name) as mine:
+                os._exit(1 if mine.try_lock() else 0)
         assert os.waitpid(pid, 0)[1] == 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from distlock.backends.database.dialects.base import TABLE
-from distlock.backends.database.dialects.text import TextDialect, whole
+from distlock.backends.database.sql import TABLE, Dialect, ceil_units
 from distlock.backends.database.statements import Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
@@ -15,7 +14,7 @@ _LATER = f"{_NOW} + {{0}} * interval '1 microsecond'"
 _MICROSECONDS = f"(extract(epoch FROM {_NOW}) * 1000000)::bigint"
 
 # EXCLUDED has the values as they were before the row was waited for, so not its times.
-_TAKE = f"""
+_ACQUIRE = f"""
 INSERT INTO {TABLE} AS held
     (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
      expires_at)
@@ -35,12 +34,12 @@ RETURNING nonce, token
 """
 
 
-class PostgreSQL(TextDialect):
+class PostgreSQL(Dialect):
     """PostgreSQL, all of whose times know their zone, which drivers read in various ways."""
 
-    TAKE: ClassVar[str] = _TAKE
-    OWN: ClassVar[str] = f"(held.owner = EXCLUDED.owner AND held.expires_at > {_NOW})"
+    ACQUIRE: ClassVar[str] = _ACQUIRE
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
+    POSITION: ClassVar[str] = "strpos"
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
@@ -55,11 +54,11 @@ class PostgreSQL(TextDialect):
         )
 
     def duration(self, seconds: float) -> int:
-        return whole(seconds, 1_000_000)
+        return ceil_units(seconds, 1_000_000)
 
-    def written(self, moment: datetime) -> datetime:
+    def to_db(self, moment: datetime) -> datetime:
         return moment.astimezone(UTC)
 
-    def moment(self, value: Any) -> datetime:
+    def from_db(self, value: Any) -> datetime:
         time: datetime = value
         return time.replace(tzinfo=UTC)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from distlock.backends.database.dialects.base import TABLE
-from distlock.backends.database.dialects.text import TextDialect, whole
+from distlock.backends.database.sql import TABLE, Dialect, ceil_units
 from distlock.backends.database.statements import Statement
 from distlock.types.lease import Lease
 
@@ -19,7 +18,7 @@ _MICROSECONDS = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
 # decided, come last. https://dev.mysql.com/doc/refman/8.4/en/update.html
 # Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see _VERDICT.
 _MINE = "nonce = VALUES(nonce)"
-_TAKE = f"""
+_ACQUIRE = f"""
 INSERT INTO {TABLE}
     (`lock`, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
      expires_at)
@@ -46,7 +45,7 @@ ON DUPLICATE KEY UPDATE
 _VERDICT = "IF(owner = %(owner)s, nonce, '') AS nonce, token"
 
 
-class MySQL(TextDialect):
+class MySQL(Dialect):
     """MySQL, which has to be asked for the row after it was written, in the same packet.
 
     ``UTC_TIMESTAMP(6)`` is the time at which the statement began, in every session alike. A
@@ -55,26 +54,25 @@ class MySQL(TextDialect):
     """
 
     LOCK: ClassVar[str] = "`lock`"
+    HELD: ClassVar[str] = ""
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
     SECONDS: ClassVar[str] = "{0} * 1000000"
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
-    OWN: ClassVar[str] = f"(owner = VALUES(owner) AND expires_at > {_NOW})"
-    EXPIRES_AT: ClassVar[str] = "expires_at"
-    TAKE: ClassVar[str] = f"{_TAKE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
+    ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
 
     def guard(self, lease: Lease) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have
         # locked: the row must be another afterwards.
-        where, params = self.these([lease])
+        where, params = self.where_held([lease])
         later = "expires_at + INTERVAL 1 MICROSECOND"
         return Statement(f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}", params)
 
     def duration(self, seconds: float) -> int:
-        return whole(seconds, 1_000_000)
+        return ceil_units(seconds, 1_000_000)
 
-    def moment(self, value: Any) -> datetime:
+    def from_db(self, value: Any) -> datetime:
         time: datetime = value
         return time.replace(tzinfo=UTC)
 
@@ -82,4 +80,4 @@ class MySQL(TextDialect):
 class MariaDB(MySQL):
     """MariaDB, which returns the row that it wrote."""
 
-    TAKE: ClassVar[str] = f"{_TAKE} RETURNING {_VERDICT}"
+    ACQUIRE: ClassVar[str] = f"{_ACQUIRE} RETURNING {_VERDICT}"

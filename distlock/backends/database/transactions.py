@@ -10,7 +10,6 @@ from typing import Any
 from django.db import Error as DjangoDatabaseError
 from django.db import connections, transaction
 
-from distlock.backends.database.dialects.base import Dialect
 from distlock.backends.database.errors import (
     SerializationFailure,
     StatementFailed,
@@ -18,6 +17,7 @@ from distlock.backends.database.errors import (
     unavailable,
 )
 from distlock.backends.database.runner import StatementRunner
+from distlock.backends.database.sql import Dialect
 from distlock.backends.durable import check_durable, durable
 from distlock.exceptions import LockLost, NotSupported
 from distlock.types.lease import Lease
@@ -35,9 +35,9 @@ class Transactions:
     then the lease is not renewed, and the transaction has to end before it does.
     """
 
-    def __init__(self, access: StatementRunner, dialect_for: Callable[[Any], Dialect]) -> None:
-        self.database = access.pool.database
-        self._access = access
+    def __init__(self, runner: StatementRunner, dialect_for: Callable[[Any], Dialect]) -> None:
+        self.database = runner.pool.database
+        self._runner = runner
         self._dialect_for = dialect_for
         self._locked: set[str] = set()
         self._of_thread = threading.local()
@@ -123,7 +123,7 @@ class Transactions:
                     raise unavailable(conflict, self.database) from conflict.__cause__
 
     def _is_held(self, lease: Lease) -> bool:
-        return bool(self._access.work(lambda dialect, ask: ask(dialect.held([lease])).rows, None))
+        return bool(self._runner.work(lambda dialect, ask: ask(dialect.held([lease])).rows, None))
 
     def _guard(self, connection: Any, dialect: Dialect, lease: Lease) -> None:
         """Lock the row; a SerializationFailure is raised as such."""

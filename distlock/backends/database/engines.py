@@ -1,0 +1,38 @@
+"""Which engines can keep locks, and how each is spoken to."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from distlock.backends.database.mariadb import MariaDB, MySQL
+from distlock.backends.database.postgresql import PostgreSQL
+from distlock.backends.database.sql import Dialect
+from distlock.backends.database.sqlite import SQLite
+
+#: the vendor's names in Django
+VENDORS = ("mysql", "postgresql", "sqlite")
+#: before, SQLite could not return the row that it had written
+OLDEST_SQLITE = (3, 35)
+
+_MARIADB: Dialect = MariaDB()
+_MYSQL: Dialect = MySQL()
+_POSTGRESQL: Dialect = PostgreSQL()
+_SQLITE: Dialect = SQLite()
+
+
+def refusal(vendor: str) -> str | None:
+    """Return why an engine, by its vendor's name in Django, cannot keep locks; None if it can."""
+    if vendor not in VENDORS:
+        return f"locks are kept in MariaDB, MySQL, PostgreSQL or SQLite, not in {vendor!r}"
+    if vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
+        return f"SQLite must be 3.35 or later, this is {sqlite3.sqlite_version}"
+    return None
+
+
+def dialect_for(wrapper: Any) -> Dialect:
+    """Return how to speak on a Django connection that is open."""
+    if wrapper.vendor == "mysql":
+        # Django has asked for the version while it connected.
+        return _MARIADB if wrapper.mysql_is_mariadb else _MYSQL
+    return _POSTGRESQL if wrapper.vendor == "postgresql" else _SQLITE

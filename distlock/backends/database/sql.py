@@ -1,0 +1,368 @@
+"""The statements about locks, in SQL with an engine's own words filled in, and what a row tells.
+
+One class per engine fills the words in: see mariadb.py, postgresql.py and sqlite.py.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, ClassVar, NamedTuple
+
+from distlock.backends.database.statements import Result, Statement
+from distlock.types.lease import LONGEST_LEASE, Claim, Lease
+from distlock.types.owners import is_named, reserved_owner
+
+#: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
+TABLE = "database_lock"
+
+#: The columns of a Row in order, without the server's own time, which comes last.
+COLUMNS = (
+    "lock",
+    "description",
+    "owner",
+    "nonce",
+    "host",
+    "process",
+    "thread",
+    "token",
+    "lease",
+    "renews",
+    "acquired_at",
+    "expires_at",
+)
+
+#: Seconds that a database is asked to count, at the most.
+LONGEST = float(LONGEST_LEASE)
+
+_MAX_TEXT = 255
+
+Ask = Callable[[Statement], Result]
+
+
+class Row(NamedTuple):
+    """One row of the table, and the server's time at which it was read; times are aware, in UTC."""
+
+    lock: str
+    description: str
+    owner: str
+    nonce: str
+    host: str
+    process: int
+    thread: str
+    token: int
+    lease: float
+    renews: bool
+    since: datetime
+    until: datetime
+    now: datetime
+
+    @property
+    def free(self) -> bool:
+        return not self.owner
+
+    @property
+    def expired(self) -> bool:
+        return bool(self.owner) and self.until <= self.now
+
+    def held_against(self, claim: Claim) -> bool:
+        """Return whether someone else held the lock when this was read."""
+        return not self.free and not self.expired and self.owner != holder(claim)
+
+
+class Dialect(ABC):
+    """How one kind of database is spoken to, in as few statements as it can.
+
+    A free lock is a row whose ``owner`` is empty. Time is the server's, read when the statement
+    runs; seconds go in, aware datetimes come out.
+    """
+
+    #: the column ``lock``, quoted if the engine takes it for one of its own words
+    LOCK: ClassVar[str] = "lock"
+    #: what stands before a column of the row in acquire_sql()
+    HELD: ClassVar[str] = "held."
+    #: the server's time, as the columns have it
+    NOW: ClassVar[str]
+    #: the time that is so much later; ``{0}`` is the placeholder of a duration
+    LATER: ClassVar[str]
+    #: the time that is so much earlier
+    EARLIER: ClassVar[str]
+    #: a number of seconds in the row as LATER takes it
+    SECONDS: ClassVar[str]
+    #: the server's time in whole microseconds since 1970
+    MICROSECONDS: ClassVar[str]
+    #: what makes a SELECT lock its rows
+    FOR_UPDATE: ClassVar[str] = " FOR UPDATE"
+    #: a time as it is read
+    READ: ClassVar[str] = "{0}"
+    #: the position of a text in another one: a function of the text, then the part
+    POSITION: ClassVar[str] = "INSTR"
+    #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
+    #: true, too, if the row exists
+    ACQUIRE: ClassVar[str]
+
+    #: whether a transaction that is to commit under a lock must claim the row when it begins
+    #: (because it could not wait for the row at its end)
+    guards_early: ClassVar[bool] = False
+    #: whether a statement that may write waits for all others that do, whatever they write
+    one_writer: ClassVar[bool] = False
+
+    @abstractmethod
+    def duration(self, seconds: float) -> Any:
+        """Return a duration as a parameter for LATER, not shorter than asked for."""
+
+    @abstractmethod
+    def from_db(self, value: Any) -> datetime:
+        """Return a time that the driver has read, as an aware one in UTC."""
+
+    def to_db(self, moment: datetime) -> Any:
+        """Return an aware time as a parameter to compare a column with; as from_db() read it."""
+        return moment.astimezone(UTC).replace(tzinfo=None)
+
+    # Taking and leaving
+
+    def acquire_sql(self, claim: Claim, condition: str = "TRUE") -> Statement:
+        """Take the lock if it is free, has ended, or is the owner's; see granted().
+
+        The token is the greater one of the last token + 1 and the server's time in microseconds: a
+        row that has lost its last grants, on a standby or in a backup, repeats none of their
+        tokens. Doing it again with the same claim is as good as once, though the token grows.
+
+        If the row exists, ``condition`` must be true, too. See owned() and untaken_for().
+        """
+        params = {**columns(claim), "duration": self.duration(claim.reserved)}
+        return Statement(_with(condition, self.ACQUIRE), params)
+
+    def granted(self, claim: Claim, answer: Result) -> int | None:
+        """Read the answer to acquire_sql(): the token, or None if someone else has the lock."""
+        # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
+        # under which a row that was inserted and one that was left as it is both count as one.
+        # By the last row: where Galera runs a statement again that lost against another node, the
+        # rows of the first time stay in front.
+        nonce, token = answer.rows[-1] if answer.rows else (None, None)
+        return int(token) if nonce == claim.nonce and token is not None else None
+
+    def acquire(self, ask: Ask, claim: Claim) -> int | None:
+        """Take the lock: the token, or None if someone else has it. See acquire_sql()."""
+        return self.granted(claim, ask(self.acquire_sql(claim)))
+
+    @property
+    def owned(self) -> str:
+        """A condition for acquire_sql(): the same owner holds the lock already, by its name."""
+        return f"({self.HELD}owner = %(owner)s AND {self.HELD}expires_at > {self.NOW})"
+
+    def untaken_for(self, seconds: float) -> str:
+        """Return a condition for acquire_sql(): anybody could have taken it for so many seconds."""
+        return f"{self.HELD}expires_at <= {self.EARLIER.format(self.duration(seconds))}"
+
+    def free(self, lock: str, **hold: str | int) -> Statement:
+        """Free the lock if it is held, and the columns of the row are what ``hold`` says."""
+        same = "".join(f" AND {column} = %({column})s" for column in hold)
+        return Statement(
+            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
+            f" WHERE {self.LOCK} = %(lock)s AND owner <> ''{same}",
+            {"lock": lock, **hold},
+        )
+
+    def reserve(self, lease: Lease, seconds: float) -> Statement:
+        """Reserve the row for N seconds, if this lease holds it or has already reserved it."""
+        later = self.LATER.format("%(seconds)s")
+        return Statement(
+            f"UPDATE {TABLE} SET owner = %(nobody)s, nonce = '', expires_at = {later},"
+            f" lease = %(rest)s, renews = %(renews)s"
+            f" WHERE {self.LOCK} = %(lock)s AND expires_at > {self.NOW}"
+            " AND (nonce = %(nonce)s OR owner = %(nobody)s)",
+            {
+                "lock": lease.name,
+                "nonce": lease.nonce,
+                "nobody": reserved_owner(lease.owner, lease.nonce).key,
+                "seconds": self.duration(seconds),
+                "rest": seconds,
+                "renews": False,
+            },
+        )
+
+    def renew(self, leases: Sequence[Lease]) -> Statement:
+        """Let the leases, which have one duration, run anew if they are held and have not ended."""
+        where, params = self.where_held(leases)
+        later = self.LATER.format("%(duration)s")
+        return Statement(
+            f"UPDATE {TABLE} SET expires_at = {later}, lease = %(lease)s WHERE {where}",
+            {
+                **params,
+                "duration": self.duration(leases[0].duration),
+                "lease": leases[0].duration,
+            },
+        )
+
+    def held(self, leases: Sequence[Lease], *, for_update: bool = True) -> Statement:
+        """Ask for the nonces of those leases that are held and have not ended.
+
+        ``for_update`` locks their rows for a moment, where the engine can: a proxy that splits
+        reads must not send this to a replica, whose rows may be old.
+        """
+        where, params = self.where_held(leases)
+        locking = self.FOR_UPDATE if for_update else ""
+        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where}{locking}", params)
+
+    def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
+        """Ask as held() does, leaving out rows that a transaction of someone else keeps locked.
+
+        None if the engine cannot tell.
+        """
+        held = self.held(leases, for_update=False)
+        return held._replace(sql=f"{held.sql} FOR UPDATE SKIP LOCKED")
+
+    def guard(self, lease: Lease) -> Statement:
+        """Let nobody else write the row before the transaction ends, if it is held and not ended.
+
+        Returns or changes one row if it was. Runs on the caller's connection, about whose session
+        nothing is known.
+        """
+        where, params = self.where_held([lease])
+        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where} FOR UPDATE", params)
+
+    # Reading rows
+
+    def one(self, lock: str, *, for_update: bool = False) -> Statement:
+        """Ask for the row of a lock. See held() for ``for_update``."""
+        locking = self.FOR_UPDATE if for_update else ""
+        return Statement(f"{self.select} WHERE {self.LOCK} = %(lock)s{locking}", {"lock": lock})
+
+    def page(self, after: str, beginning: bool, size: int) -> Statement:
+        """Ask for the first rows in use after a name, or from it on, if ``beginning``, by name."""
+        beyond = ">=" if beginning else ">"
+        return Statement(
+            f"{self.select} WHERE {self.LOCK} {beyond} %(after)s AND owner <> ''"
+            f" ORDER BY {self.LOCK} LIMIT {size}",
+            {"after": after},
+        )
+
+    def rows(self, answer: Result) -> list[Row]:
+        """Read the answer to one() or page()."""
+        return [
+            Row._make((*row[:9], bool(row[9]), *map(self.from_db, row[10:]))) for row in answer.rows
+        ]
+
+    @property
+    def select(self) -> str:
+        """What asks for rows, without a condition yet."""
+        times = (self.READ.format(time) for time in (*COLUMNS[-2:], self.NOW))
+        columns = ", ".join((self.LOCK, *COLUMNS[1:-2], *times))
+        return f"SELECT {columns} FROM {TABLE}"
+
+    # Sweeping
+
+    def expired(self, after: int, size: int) -> Statement:
+        """Ask for the first ids after ``after`` whose lease has ended."""
+        return self._ids(self._expired, {"after": after}, size)
+
+    def free_expired(self, ids: Sequence[int]) -> Statement:
+        """Free those of the rows whose lease has ended."""
+        return Statement(
+            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
+            f" WHERE {_in('id', 'id', ids)} AND {self._expired}",
+            _named("id", ids),
+        )
+
+    def server_time(self) -> Statement:
+        """Ask for the server's time in microseconds since 1970, from which tokens are made."""
+        return Statement(f"SELECT {self.MICROSECONDS}")
+
+    def unused(self, after: int, size: int, keep: float, newest: int) -> Statement:
+        """Ask for the first ids after ``after`` that have been free for ``keep`` seconds.
+
+        Rows whose token is greater than ``newest`` are left out.
+        """
+        params = {"after": after, "keep": self.duration(keep), "newest": newest}
+        return self._ids(self._unused, params, size)
+
+    def remove_unused(self, ids: Sequence[int], keep: float, newest: int) -> Statement:
+        """Remove those of the rows that unused() would name."""
+        return Statement(
+            f"DELETE FROM {TABLE} WHERE {_in('id', 'id', ids)} AND {self._unused}",
+            {**_named("id", ids), "keep": self.duration(keep), "newest": newest},
+        )
+
+    @property
+    def _expired(self) -> str:
+        return f"owner <> '' AND expires_at <= {self.NOW}"
+
+    @property
+    def _unused(self) -> str:
+        earlier = self.EARLIER.format("%(keep)s")
+        return f"owner = '' AND expires_at <= {earlier} AND token <= %(newest)s"
+
+    def where_held(self, leases: Sequence[Lease]) -> tuple[str, dict[str, Any]]:
+        """Return the condition that finds the rows of leases that are held and have not ended."""
+        # A nonce belongs to one lock, so the two lists need not be matched pair by pair.
+        locks = [lease.name for lease in leases]
+        nonces = [lease.nonce for lease in leases]
+        where = (
+            f"{_in(self.LOCK, 'lock', locks)} AND {_in('nonce', 'nonce', nonces)}"
+            f" AND owner <> '' AND expires_at > {self.NOW}"
+        )
+        return where, {**_named("lock", locks), **_named("nonce", nonces)}
+
+    def _ids(self, where: str, params: dict[str, Any], size: int) -> Statement:
+        return Statement(
+            f"SELECT id FROM {TABLE} WHERE id > %(after)s AND {where} ORDER BY id LIMIT {size}",
+            params,
+        )
+
+
+def holder(claim: Claim) -> str:
+    """Return what the column ``owner`` says while a claim has the lock.
+
+    A named owner is the same in every claim. An unnamed owner includes the nonce, so a delayed old
+    request cannot take a newer hold.
+    """
+    return claim.owner.key if is_named(claim.owner) else f"{claim.owner.key}:{claim.nonce}"
+
+
+def columns(claim: Claim) -> dict[str, Any]:
+    """Return what a claim has to say for the columns of its row."""
+    return {
+        "lock": claim.name,
+        "description": claim.description,
+        "owner": holder(claim),
+        "nonce": claim.nonce,
+        "host": _storable(claim.owner.host),
+        "process": claim.owner.pid,
+        "thread": _storable(claim.owner.thread),
+        "lease": claim.reserved,
+        "renews": claim.renews,
+    }
+
+
+def ceil_units(seconds: float, per_second: int) -> int:
+    """Return a duration in whole units, rounded up.
+
+    One unit is added, because the server's time, to which it will be added, is rounded down: a
+    lease must not end at the server before it ends here.
+    """
+    return math.ceil(min(seconds, LONGEST) * per_second) + 1
+
+
+def _storable(text: str) -> str:
+    """Return text that any database takes: nobody has checked what threads and hosts are called."""
+    if not text.isprintable():
+        text = "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])
+    return text[:_MAX_TEXT]
+
+
+@functools.lru_cache(maxsize=64)
+def _with(condition: str, acquire: str) -> str:
+    return acquire.format(condition=condition)
+
+
+def _in(column: str, name: str, values: Sequence[Any]) -> str:
+    placeholders = ", ".join(f"%({name}{number})s" for number in range(len(values)))
+    return f"{column} IN ({placeholders})"
+
+
+def _named(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    return {f"{name}{number}": value for number, value in enumerate(values)}

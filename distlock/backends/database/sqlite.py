@@ -1,0 +1,227 @@
+"""SQLite 3.35 and later: its SQL, and waiting for locks in it.
+
+SQLite has no queue, but all who wait are on one machine. So they queue for a mutex of the file
+system: whoever has it looks at the row of the lock, and all others look at the mutex, which costs
+next to nothing. Therefore one who frees the lock and wants it again finds another before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import math
+import os
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar
+
+from django.db import connections
+
+from distlock.backends.database.sql import TABLE, Dialect, ceil_units
+from distlock.backends.database.statements import Statement
+from distlock.clock import clock, left
+from distlock.types.lease import Claim, Lease
+from distlock.types.owners import is_named
+
+#: Whoever has the mutex looks so often that it adds no more than this part to its wait.
+_OVERHEAD = 0.02
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.05
+#: Seconds between two attempts to get the mutex.
+_MUTEX_PAUSE = 0.004
+#: Seconds between two looks at the row without the mutex: its owner may have been stopped.
+_ROW_PERIOD = 0.5
+
+_SUFFIX = "-distlock"
+_HIGHEST_BYTE = 2**62
+
+# Text in UTC, to the millisecond, as Django reads it.
+_TIME = "strftime('%%Y-%%m-%%d %%H:%%M:%%f', 'now'{0})"
+_NOW = _TIME.format("")
+_LATER = _TIME.format(", '+' || {0} || ' seconds'")
+_MICROSECONDS = (
+    "(CAST(strftime('%%s', 'now') AS INTEGER) * 1000000"
+    " + CAST(substr(strftime('%%f', 'now'), 4) AS INTEGER) * 1000)"
+)
+
+_ACQUIRE = f"""
+INSERT INTO {TABLE} AS held
+    (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
+     expires_at)
+VALUES
+    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     %(lease)s, %(renews)s,
+     {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
+ON CONFLICT (lock) DO UPDATE SET
+    description = excluded.description, owner = excluded.owner, nonce = excluded.nonce,
+    host = excluded.host, process = excluded.process, thread = excluded.thread,
+    lease = excluded.lease, renews = excluded.renews,
+    token = max(held.token + 1, {_MICROSECONDS}),
+    acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
+WHERE (held.owner = '' OR held.owner = excluded.owner OR held.expires_at <= {_NOW})
+    AND {{condition}}
+RETURNING nonce, token
+"""
+
+
+class SQLite(Dialect):
+    """SQLite, whose one writer at a time keeps everyone else from taking a lock meanwhile."""
+
+    ACQUIRE: ClassVar[str] = _ACQUIRE
+    NOW: ClassVar[str] = _NOW
+    LATER: ClassVar[str] = _LATER
+    MICROSECONDS: ClassVar[str] = _MICROSECONDS
+    SECONDS: ClassVar[str] = "{0}"
+    EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
+    FOR_UPDATE: ClassVar[str] = ""
+    guards_early: ClassVar[bool] = True
+    one_writer: ClassVar[bool] = True
+
+    def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
+        return None  # it has no locks of rows
+
+    def guard(self, lease: Lease) -> Statement:
+        # Rows cannot be locked; but whoever writes is the only one who can.
+        where, params = self.where_held([lease])
+        return Statement(f"UPDATE {TABLE} SET expires_at = expires_at WHERE {where}", params)
+
+    def duration(self, seconds: float) -> str:
+        return f"{ceil_units(seconds, 1000) / 1000:.3f}"
+
+    def to_db(self, moment: datetime) -> str:
+        time: datetime = super().to_db(moment)
+        return time.isoformat(sep=" ", timespec="milliseconds")
+
+    def from_db(self, value: Any) -> datetime:
+        # Columns have been converted by Django, expressions have not.
+        time = value if isinstance(value, datetime) else datetime.fromisoformat(value)
+        return time.replace(tzinfo=UTC)
+
+
+class PollQueue:
+    """Those who wait for the locks of one database, on this machine."""
+
+    def __init__(
+        self,
+        database: str,
+        try_acquire: Callable[[Claim, float | None], Lease | None],
+        atry_acquire: Callable[[Claim, float | None], Awaitable[Lease | None]],
+    ) -> None:
+        """``database`` is an alias. The others are those of the backend."""
+        self._database = database
+        self._try_acquire = try_acquire
+        self._atry_acquire = atry_acquire
+
+    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """See BaseBackend.acquire()."""
+        with self._mutex(claim) as mutex:
+            for look, pause in _steps(mutex, claim, deadline):
+                if look and (lease := self._try_acquire(claim, deadline)):
+                    return lease
+                time.sleep(pause)
+        return None
+
+    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
+        """See acquire()."""
+        with self._mutex(claim) as mutex:
+            for look, pause in _steps(mutex, claim, deadline):
+                if look and (lease := await self._atry_acquire(claim, deadline)):
+                    return lease
+                await asyncio.sleep(pause)
+        return None
+
+    def _mutex(self, claim: Claim) -> FileMutex:
+        path = str(connections[self._database].settings_dict.get("NAME") or "")
+        return FileMutex(path, claim.name)
+
+
+def _steps(mutex: FileMutex, claim: Claim, deadline: float | None) -> Iterator[tuple[bool, float]]:
+    """Yield whether to look at the row, and how long to pause then, until the deadline."""
+    locked_at: float | None = None
+    # A named owner may hold the lock already, from elsewhere, and need not wait for anybody.
+    look_at = 0.0 if is_named(claim.owner) else clock() + _ROW_PERIOD
+    while True:
+        rest, now = left(deadline, math.inf), clock()
+        if mutex.try_lock():
+            locked_at = now if locked_at is None else locked_at
+            pause = min(max((now - locked_at) * _OVERHEAD, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+            look = True
+        else:
+            pause = _MUTEX_PAUSE
+            look = now >= look_at or rest <= 0
+        if look:
+            look_at = now + _ROW_PERIOD
+        yield look, min(rest, pause * random.uniform(0.5, 1.0))
+        if rest <= 0:
+            return
+
+
+class FileMutex:
+    """A mutex of all processes of a machine, one for each lock; the system frees it at their end.
+
+    It is a lock on one byte, chosen by the lock's name, of a file beside the database. It holds no
+    lock of ours: it says only whose turn it is to try. Where no file can be locked, all have it.
+    """
+
+    def __init__(self, database: str, name: str) -> None:
+        """``database`` is the path of the database's file."""
+        digest = hashlib.sha256(name.encode()).digest()
+        self._byte = int.from_bytes(digest[:8], "big") % _HIGHEST_BYTE
+        self._file = _file(f"{database}{_SUFFIX}") if _is_file(database) else None
+        self.locked = False
+
+    def __enter__(self) -> FileMutex:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.locked and self._file is not None:
+            self.locked = False
+            with suppress(OSError):
+                fcntl.lockf(self._file, fcntl.LOCK_UN, 1, self._byte)
+
+    def try_lock(self) -> bool:
+        """Lock it if nobody else has; it stays locked until this is left as a context manager."""
+        if not self.locked:
+            self.locked = self._file is None or self._lock(self._file)
+        return self.locked
+
+    def _lock(self, file: int) -> bool:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._byte)
+        except BlockingIOError:
+            return False
+        except OSError:  # not all file systems can; or it is EACCES, which some say for "not now"
+            return True
+        return True
+
+
+def _is_file(database: str) -> bool:
+    in_memory = database == ":memory:" or database.startswith("file:")
+    return not in_memory and Path(database).is_file()
+
+
+# They are never closed: that would free all mutexes of the process.
+_files: dict[str, int | None] = {}
+_files_mutex = threading.Lock()
+
+
+def _file(path: str) -> int | None:
+    with _files_mutex:
+        if path not in _files:
+            _files[path] = None  # nor asked for again
+            with suppress(OSError):
+                _files[path] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        return _files[path]
+
+
+def _after_fork() -> None:
+    global _files_mutex
+    _files_mutex = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
