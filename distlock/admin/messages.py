@@ -47,7 +47,7 @@ def tell_swept(request: HttpRequest, answers: Mapping[str, Answer[SweepResult]])
             problem = escaped(answer.problem)
             messages.error(request, f"{text % {'backend': alias}} {problem}")
             continue
-        text = _("SweepResult %(backend)s: %(expired)d expired, %(removed)d removed.")
+        text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")
         values = {"backend": alias, "expired": swept.expired, "removed": swept.removed}
         messages.success(request, text % values)
 

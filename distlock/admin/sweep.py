@@ -21,7 +21,7 @@ def sweep(aliases: Iterable[str], user: Any) -> dict[str, Answer[SweepResult]]:
     for alias, answer in answers.items():
         if (swept := answer.value) is not None:
             message = in_the_logs_language(
-                _("SweepResult: %(expired)d expired, %(removed)d removed."),
+                _("Swept: %(expired)d expired, %(removed)d removed."),
                 {"expired": swept.expired, "removed": swept.removed},
             )
             log(user, alias, "", message)

@@ -238,22 +238,22 @@ def test_silence_costs_two_seconds_and_hides_nothing_else(
 def test_many_looks_at_a_silent_backend_do_not_pile_up(local, monkeypatch):
     import threading
 
-    from distlock.admin import asking
+    from distlock.admin import fan_out
 
     answer = threading.Event()
-    began, most = [], asking._MOST_ASKING
+    began, most = [], fan_out._MOST_ASKING
 
     def hang(backend, deadline):
         began.append(1)
         answer.wait(30)
 
     for _ in range(most + 3):
-        (last,) = asking.ask_all(["default"], hang, limit=0.05).values()
+        (last,) = fan_out.ask_all(["default"], hang, limit=0.05).values()
     eventually(lambda: len(began) >= most)
     assert len(began) == most
     assert "still without an answer" in last.problem
     answer.set()
-    eventually(lambda: not asking._asking._waiting["default"])  # the next test asks it, too
+    eventually(lambda: not fan_out._asking._waiting["default"])  # the next test asks it, too
 
 
 def test_errors_of_a_backend_nobody_thought_of_are_shown_and_logged(

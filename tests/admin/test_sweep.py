@@ -42,14 +42,14 @@ def test_it_says_and_writes_down_what_it_did(two, sweep, expired, taken, users):
     expired("b")
     (lock,) = taken("c")
     assert sweep() == [
-        "SweepResult default: 2 expired, 0 removed.",
-        "SweepResult other: 0 expired, 0 removed.",
+        "Swept default: 2 expired, 0 removed.",
+        "Swept other: 0 expired, 0 removed.",
     ]
     assert lock.held
     assert locks["default"].inspect("a").state is State.FREE
     entries = LogEntry.objects.order_by("-pk")[:2]
     assert [entry.object_id for entry in entries] == ["other:", "default:"]
-    assert entries[1].change_message == "SweepResult: 2 expired, 0 removed."
+    assert entries[1].change_message == "Swept: 2 expired, 0 removed."
     assert entries[1].user == users["operator"]
 
 
@@ -63,6 +63,6 @@ def test_a_backend_that_cannot_be_asked_is_told(settings, sweep, expired):
     settings.DISTLOCK = {"default": {"BACKEND": LOCAL}, "wrong": {"BACKEND": "no.such.Backend"}}
     expired("a")
     done, failed = sweep()
-    assert done == "SweepResult default: 1 expired, 0 removed."
+    assert done == "Swept default: 1 expired, 0 removed."
     assert failed.startswith("Could not sweep wrong, or it is not done yet: DISTLOCK")
     locks.close_all()

@@ -33,7 +33,7 @@ def extracted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("messages") / "distlock"
     shutil.copytree(PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     options = [argument for language in LANGUAGES for argument in ("-l", language)]
-    command = [sys.executable, "-m", "django", "makemessages", *options, "--no-obsolete"]
+    command = [sys.executable, "-P", "-m", "django", "makemessages", *options, "--no-obsolete"]
     without = {key: os.environ[key] for key in os.environ if key != "DJANGO_SETTINGS_MODULE"}
     subprocess.run(command, cwd=folder, env=without, check=True, capture_output=True)
     return folder

@@ -75,7 +75,7 @@ def test_the_page_that_asks_before_sweeping(visit, look):
     expect(visitor.page.get_by_role("button", name="Sweep now")).to_be_visible()
     visitor.check(f"sweep-{look}")
     visitor.page.get_by_role("button", name="Sweep now").click()
-    expect(visitor.page.locator(".messagelist")).to_contain_text("SweepResult zookeeper: 0 expired")
+    expect(visitor.page.locator(".messagelist")).to_contain_text("Swept zookeeper: 0 expired")
     visitor.check(f"swept-{look}")
 
 
