@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from distlock.admin.held_locks import HeldLockAdmin
+from distlock.admin.views import HeldLockAdmin
 from distlock.models import HeldLock
 
 __all__ = ["HeldLockAdmin"]

@@ -1,4 +1,4 @@
-"""What was done to locks in the admin: entries of its log, and lines of the site's own."""
+"""Who did what to a lock: entries of the admin's log, and lines of the site's own log."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from distlock.types.printable import escaped
 logger = logging.getLogger("distlock")
 
 _MAX_REPR = 200
-#: Entries of one lock that are shown.
-_MOST_SHOWN = 20
+#: Entries that the page of a lock shows.
+_MAX_ENTRIES = 20
 
 
 def object_id(alias: str, name: str) -> str:
-    """Return what a lock is called in the log, whichever backend it is in."""
+    """Return the object id of a lock in the admin's log."""
     return f"{alias}:{name}"
 
 
-def log(user: Any, alias: str, name: str, message: str) -> bool:
-    """Write down what ``user`` did to a lock, or to a backend, if ``name`` is empty.
+def write_log(user: Any, alias: str, name: str, message: str) -> bool:
+    """Log what ``user`` did to a lock, or to a whole backend if ``name`` is empty.
 
-    Returns False if the database could not take it; the line in the site's own log is there then.
+    Returns False if the entry could not be saved; then only the site's own log has a line.
     """
     logger.warning("%r in the admin, lock %r on %r: %s", user.get_username(), name, alias, message)
     try:
@@ -48,24 +48,24 @@ def log(user: Any, alias: str, name: str, message: str) -> bool:
     return True
 
 
-def in_the_logs_language(message: Any, values: Mapping[str, Any]) -> str:
-    """Return a lazy message, filled in, in the site's own language, whoever is at work."""
+def in_site_language(message: Any, values: Mapping[str, Any]) -> str:
+    """Return a lazy message in the site's own language, whatever the user's language is."""
     with translation.override(settings.LANGUAGE_CODE):
         return str(message) % values
 
 
-def entries(alias: str, name: str) -> Sequence[LogEntry]:
-    """Return what was done to a lock, newest first; nothing if the database cannot say."""
+def log_entries(alias: str, name: str) -> Sequence[LogEntry]:
+    """Return the latest entries about a lock, newest first."""
     key = object_id(alias, name)
     found = LogEntry.objects.filter(content_type=_content_type(), object_id=key).select_related(
         "user"
     )
-    # Some databases compare without regard to case.
-    return [entry for entry in found[:_MOST_SHOWN] if entry.object_id == key]
+    # Some databases compare without regard to case, so compare again.
+    return [entry for entry in found[:_MAX_ENTRIES] if entry.object_id == key]
 
 
 def _content_type() -> ContentType:
-    # That of the proxy, whose pages the log's links lead to.
+    # Of the proxy model: the links of log entries lead to its pages.
     return ContentType.objects.get_for_model(HeldLock, for_concrete_model=False)
 
 

@@ -1,4 +1,4 @@
-"""What people are told after they have released or swept locks."""
+"""The messages that Django shows after locks were released or swept."""
 
 from __future__ import annotations
 
@@ -11,36 +11,36 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
+from distlock.admin.actions import Outcome, ReleaseResult
 from distlock.admin.fan_out import Answer
-from distlock.admin.force_release import Done, Outcome
 from distlock.templatetags.distlock_admin import visible
 from distlock.types.lease import SweepResult
 from distlock.types.printable import escaped
 
-_MOST_NAMES = 10
-_LONGEST_NAME = 80
+_MAX_NAMES = 10
+_MAX_NAME_LENGTH = 80
 
 _LEVELS = {
     Outcome.RELEASED: messages.SUCCESS,
     Outcome.CHANGED: messages.WARNING,
     Outcome.UNKNOWN: messages.ERROR,
-    Outcome.UNTOUCHED: messages.ERROR,
+    Outcome.NOT_SENT: messages.ERROR,
 }
 
 
-def tell_released(request: HttpRequest, done: Sequence[Done]) -> None:
-    """Say what became of the chosen holds."""
+def add_release_messages(request: HttpRequest, results: Sequence[ReleaseResult]) -> None:
+    """Add one message for each outcome of a forced release."""
     for outcome, level in _LEVELS.items():
-        if some := [one for one in done if one.outcome is outcome]:
+        if some := [result for result in results if result.outcome is outcome]:
             parts = [_sentence(outcome, len(some)), _names(some), escaped(some[0].problem)]
             messages.add_message(request, level, format_html_join(" ", "{}", zip(parts)))
-    if unlogged := [one for one in done if not one.logged]:
+    if unlogged := [result for result in results if not result.logged]:
         text = _("This could not be written to the admin’s log, only to that of the site:")
         messages.error(request, format_html("{} {}", text, _names(unlogged)))
 
 
-def tell_swept(request: HttpRequest, answers: Mapping[str, Answer[SweepResult]]) -> None:
-    """Say what the sweep did with each backend."""
+def add_sweep_messages(request: HttpRequest, answers: Mapping[str, Answer[SweepResult]]) -> None:
+    """Add one message for each backend that was swept."""
     for alias, answer in answers.items():
         if (swept := answer.value) is None:
             text = _("Could not sweep %(backend)s, or it is not done yet:")
@@ -53,9 +53,9 @@ def tell_swept(request: HttpRequest, answers: Mapping[str, Answer[SweepResult]])
 
 
 def shortened(name: str) -> str:
-    """Return a name as it fits into a sentence."""
+    """Return a name, escaped, and cut if it is too long for a sentence."""
     name = escaped(name)
-    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}…"
+    return name if len(name) <= _MAX_NAME_LENGTH else f"{name[: _MAX_NAME_LENGTH - 1]}…"
 
 
 def _sentence(outcome: Outcome, count: int) -> str:
@@ -64,9 +64,9 @@ def _sentence(outcome: Outcome, count: int) -> str:
             text = ngettext("%(count)d lock was released:", "%(count)d locks were released:", count)
         case Outcome.CHANGED:
             text = ngettext(
-                "%(count)d lock was left alone, because it was no longer held under the token"
+                "%(count)d lock was not released, because it was no longer held under the token"
                 " shown:",
-                "%(count)d locks were left alone, because they were no longer held under the"
+                "%(count)d locks were not released, because they were no longer held under the"
                 " tokens shown:",
                 count,
             )
@@ -76,7 +76,7 @@ def _sentence(outcome: Outcome, count: int) -> str:
                 "%(count)d locks may have been released or not, because no answer came:",
                 count,
             )
-        case Outcome.UNTOUCHED:
+        case Outcome.NOT_SENT:
             text = ngettext(
                 "%(count)d lock was not released, because its backend could not be asked:",
                 "%(count)d locks were not released, because their backend could not be asked:",
@@ -85,8 +85,8 @@ def _sentence(outcome: Outcome, count: int) -> str:
     return text % {"count": count}
 
 
-def _names(some: Sequence[Done]) -> SafeString:
+def _names(some: Sequence[ReleaseResult]) -> SafeString:
     names = format_html_join(
-        ", ", "{}", ([visible(shortened(one.chosen.name))] for one in some[:_MOST_NAMES])
+        ", ", "{}", ([visible(shortened(result.ref.name))] for result in some[:_MAX_NAMES])
     )
-    return format_html("{}, …", names) if len(some) > _MOST_NAMES else names
+    return format_html("{}, …", names) if len(some) > _MAX_NAMES else names

@@ -1,4 +1,4 @@
-"""What a request asks of the list of held locks, and the addresses of other such lists."""
+"""Filters, order and page of the list of held locks, read from an address and written to one."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from distlock.types.names import MAX_NAME
 from distlock.types.query import Cursor, DisplayStatus, LockQuery, Order, cursor_of
 
 #: Locks on a page.
-SIZE = 50
-#: Times, in seconds, that one can ask locks to have been held for.
-SPANS = (10, 60, 300, 900, 3600, 6 * 3600, 86400)
+PAGE_SIZE = 50
+#: Values of the filter "held longer than", in seconds.
+HELD_FOR_CHOICES = (10, 60, 300, 900, 3600, 6 * 3600, 86400)
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MAX_HOST = 255
@@ -25,10 +25,10 @@ _MAX_HOST = 255
 
 @dataclass(frozen=True, slots=True)
 class PageCursor:
-    """A lock in a list, after or before which another page begins."""
+    """The lock after which, or before which, a page begins."""
 
     alias: str
-    place: Cursor
+    cursor: Cursor
 
     @classmethod
     def at(cls, info: LockInfo, order: Order) -> PageCursor:
@@ -36,8 +36,8 @@ class PageCursor:
         return cls(info.using, cursor_of(info, order))
 
     @classmethod
-    def read(cls, text: str) -> PageCursor | None:
-        """Understand what str() wrote; None for anything else."""
+    def parse(cls, text: str) -> PageCursor | None:
+        """Return the cursor that str() wrote; None for any other text."""
         alias, _, rest = text.partition(":")
         microseconds, _, name = rest.partition(":")
         try:
@@ -49,15 +49,15 @@ class PageCursor:
         return cls(alias, Cursor(name, since))
 
     def __str__(self) -> str:
-        microseconds = (self.place.since - _EPOCH) // timedelta(microseconds=1)
-        return f"{self.alias}:{microseconds}:{self.place.name}"
+        microseconds = (self.cursor.since - _EPOCH) // timedelta(microseconds=1)
+        return f"{self.alias}:{microseconds}:{self.cursor.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Filters, order and place of a list; what makes no sense in an address is left out."""
+    """Filters, order and page of the list."""
 
-    aliases: tuple[str, ...]  # all that there are
+    aliases: tuple[str, ...]  # of all backends, whatever the filters are
     search: str = ""
     backend: str = ""
     status: DisplayStatus | None = None
@@ -68,32 +68,32 @@ class Query:
     before: PageCursor | None = None
 
     @classmethod
-    def read(cls, given: QueryDict, aliases: Iterable[str]) -> Query:
-        """Understand the parameters of an address."""
+    def parse(cls, parameters: QueryDict, aliases: Iterable[str]) -> Query:
+        """Read the parameters of an address; values that make no sense are ignored."""
         aliases = tuple(aliases)
-        backend = given.get("backend", "")
-        held_for = given.get("held", "")
-        after = PageCursor.read(given.get("after", ""))
+        backend = parameters.get("backend", "")
+        held_for = parameters.get("held", "")
+        after = PageCursor.parse(parameters.get("after", ""))
         return cls(
             aliases,
-            search=_text(given.get("q", ""), MAX_NAME),
+            search=_text(parameters.get("q", ""), MAX_NAME),
             backend=backend if backend in aliases else "",
-            status=_member(DisplayStatus, given.get("state", "")),
-            host=_text(given.get("host", ""), _MAX_HOST),
-            held_for=int(held_for) if held_for in map(str, SPANS) else 0,
-            order=_member(Order, given.get("order", "")) or Order.NAME,
+            status=_member(DisplayStatus, parameters.get("state", "")),
+            host=_text(parameters.get("host", ""), _MAX_HOST),
+            held_for=int(held_for) if held_for in map(str, HELD_FOR_CHOICES) else 0,
+            order=_member(Order, parameters.get("order", "")) or Order.NAME,
             after=after,
-            before=None if after else PageCursor.read(given.get("before", "")),
+            before=None if after else PageCursor.parse(parameters.get("before", "")),
         )
 
     @property
-    def asked(self) -> tuple[str, ...]:
-        """The aliases of the backends that are to be listed."""
+    def listed_aliases(self) -> tuple[str, ...]:
+        """The aliases of the backends whose locks are listed."""
         return (self.backend,) if self.backend else self.aliases
 
     @property
     def filtered(self) -> bool:
-        """Whether some locks are left out on purpose."""
+        """Whether filters leave some locks out."""
         return bool(self.search or self.backend or self.status or self.host or self.held_for)
 
     @property
@@ -101,13 +101,13 @@ class Query:
         return self.before is not None
 
     def lock_query(self, alias: str) -> LockQuery:
-        """Return what this asks of one backend.
+        """Return the query for one backend.
 
-        Locks of one place in several backends stand in the order of their aliases.
+        Locks of one name (or age) in several backends are listed in the order of their aliases.
         """
-        cursor = self.before or self.after
-        inclusive = cursor is not None and (
-            alias < cursor.alias if self.backwards else alias > cursor.alias
+        start = self.before or self.after
+        inclusive = start is not None and (
+            alias < start.alias if self.backwards else alias > start.alias
         )
         return LockQuery(
             search=self.search,
@@ -115,14 +115,14 @@ class Query:
             host=self.host,
             held_for=float(self.held_for),
             order=self.order,
-            start=cursor.place if cursor else None,
+            start=start.cursor if start else None,
             inclusive=inclusive,
             backwards=self.backwards,
-            size=SIZE,
+            size=PAGE_SIZE,
         )
 
     def url(self, **changes: Any) -> str:
-        """Return the address of another list: ``?…``."""
+        """Return the address of this list with some changes: ``?…``."""
         other = replace(self, **changes)
         values = {
             "q": other.search,
@@ -137,17 +137,17 @@ class Query:
         return "?" + urlencode({key: value for key, value in values.items() if value})
 
     @property
-    def first(self) -> str:
-        """The address of the first page of this list."""
+    def first_url(self) -> str:
+        """The address of the first page."""
         return self.url(after=None, before=None)
 
-    def sorted_by(self, order: Order) -> str:
-        """Return the address of the first page of this list in another order."""
+    def url_sorted_by(self, order: Order) -> str:
+        """Return the address of the first page in another order."""
         return self.url(order=order, after=None, before=None)
 
 
-def _text(given: str, longest: int) -> str:
-    return given.replace("\0", "").strip()[:longest]
+def _text(value: str, max_length: int) -> str:
+    return value.replace("\0", "").strip()[:max_length]
 
 
 def _member(kind: Any, value: str) -> Any:

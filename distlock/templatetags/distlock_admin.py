@@ -1,4 +1,4 @@
-"""Names, owners and times as the admin shows them: whatever they contain, they do no harm."""
+"""Filters for names, owners and times. Names may contain anything, so they are escaped."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ register = template.Library()
 
 @register.filter
 def visible(text: object) -> SafeString:
-    """Return text in which all that does not print stands out, apart from the text around it."""
+    """Return text as HTML: unprintable characters are marked, and its direction is isolated."""
     letters = "".join(
         conditional_escape(letter)
         if letter.isprintable()
@@ -28,22 +28,22 @@ def visible(text: object) -> SafeString:
 
 
 @register.filter
-def words(line: str) -> SafeString:
-    """Return a command whose lines are broken between its words, and in one only if it is long."""
+def command_line(line: str) -> SafeString:
+    """Return a command as HTML that wraps between its arguments."""
     return format_html_join(
         " ", '<span class="dl-word">{}</span>', ([word] for word in line.split(" "))
     )
 
 
 @register.filter
-def plain(text: object) -> str:
-    """Return text for an attribute, or for another sentence: what does not print is escaped."""
+def printable(text: object) -> str:
+    """Return plain text in which unprintable characters are escaped, for an attribute."""
     return escaped(str(text))
 
 
 @register.filter
-def span(seconds: float | None) -> str:
-    """Return a length of time in its two largest units; seconds are rounded down."""
+def duration(seconds: float | None) -> str:
+    """Return a duration in its two largest units, as "9 min 5 s"; seconds are rounded down."""
     if seconds is None:
         return ""
     rest = max(int(seconds), 0)
@@ -58,8 +58,8 @@ def span(seconds: float | None) -> str:
 
 
 @register.filter
-def length_of_time(seconds: int) -> str:
-    """Return a length of time that is a round number of its unit, in words."""
+def duration_in_words(seconds: int) -> str:
+    """Return a duration that is a whole number of one unit, as "5 minutes"."""
     if seconds < 60:
         return ngettext("%d second", "%d seconds", seconds) % seconds
     if seconds < 3600:
@@ -70,7 +70,7 @@ def length_of_time(seconds: int) -> str:
 
 
 @register.filter
-def exact(moment: datetime | None) -> str:
+def timestamp(moment: datetime | None) -> str:
     """Return a time to the second in the current time zone, with its offset from UTC."""
     if moment is None:
         return ""
@@ -80,7 +80,7 @@ def exact(moment: datetime | None) -> str:
 
 @register.filter
 def milliseconds(value: float) -> str:
-    """Return how long an answer took."""
+    """Return a number of milliseconds with its unit."""
     if value < 1:
         return pgettext("less than a millisecond", "< 1 ms")
     return gettext("%(milliseconds)d ms") % {"milliseconds": round(value)}

@@ -16,8 +16,8 @@ from locksite.demo.server import HOST, site_server
 from tests.servers.debian import program
 
 #: Seconds that anything on a page may take.
-PATIENCE = 15
-expect.set_options(timeout=PATIENCE * 1000)
+TIMEOUT_SECONDS = 15
+expect.set_options(timeout=TIMEOUT_SECONDS * 1000)
 
 #: Where screenshots of a run are kept.
 SHOTS = Path(__file__).parents[2] / "test-results" / "admin"
@@ -44,7 +44,7 @@ POLICY = (
 
 
 #: Refreshes pages more often than people need it; this runs before the page's own script.
-_IMPATIENT = """
+_FAST_REFRESH = """
 document.addEventListener("readystatechange", () => {
   document.getElementById("dl-live")?.setAttribute("data-seconds", "0.3");
 });
@@ -93,8 +93,8 @@ class Visitor:
     def __init__(self, browser: Browser, address: str, user, **options) -> None:
         options = {"viewport": DESKTOP, "color_scheme": "light", **options}
         self.context = browser.new_context(base_url=address, **options)
-        self.context.set_default_timeout(PATIENCE * 1000)
-        self.context.add_init_script(_IMPATIENT)
+        self.context.set_default_timeout(TIMEOUT_SECONDS * 1000)
+        self.context.add_init_script(_FAST_REFRESH)
         self.context.route("**/favicon.ico", lambda route: route.fulfill(status=204))
         client = Client()
         client.force_login(user)

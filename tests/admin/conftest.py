@@ -15,10 +15,13 @@ from django.urls import reverse
 from django.utils import translation
 
 from distlock import Lock, LockUnavailable
-from distlock.admin.fan_out import LIMIT, ask_all
+from distlock.admin import fan_out
 from distlock.conf import locks
 from distlock.types.lease import State
 from tests.admin import holders
+
+#: Seconds that pages wait for a backend.
+USUAL_TIMEOUT = fan_out.TIMEOUT
 
 RIGHTS = {
     "nobody": None,  # not even of the staff
@@ -49,15 +52,15 @@ def users(sqlite):
 
 
 @pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """Pages give backends as long as a busy machine may take."""
-    monkeypatch.setattr(ask_all, "__defaults__", (30.0,))
+def long_timeout(monkeypatch):
+    """Pages wait for backends as long as a busy machine may take."""
+    monkeypatch.setattr(fan_out, "TIMEOUT", 30.0)
 
 
 @pytest.fixture
-def impatient(monkeypatch):
-    """``impatient()``: from now on pages give backends no longer than they usually do."""
-    return lambda: monkeypatch.setattr(ask_all, "__defaults__", (LIMIT,))
+def usual_timeout(monkeypatch):
+    """``usual_timeout()``: from now on pages wait for backends only as long as they usually do."""
+    return lambda: monkeypatch.setattr(fan_out, "TIMEOUT", USUAL_TIMEOUT)
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 from django.contrib.admin.models import LogEntry
 from django.urls import reverse
 
-from distlock.admin.hold_ref import Chosen
+from distlock.admin.rows import HoldRef
 from distlock.conf import locks
 from distlock.models import DatabaseLock
 from distlock.types.names import MAX_DESCRIPTION, MAX_NAME
@@ -84,7 +84,7 @@ def test_every_page_shows_it_and_is_not_harmed(operator, url, hostile):
     page = operator.get(url("lock"), {"backend": "default", "name": hostile.lock})
     assert_harmless(page)
     assert page.context["info"].token == 1
-    assert_harmless(operator.post(url("release"), {"hold": [str(Chosen.of(info))]}))
+    assert_harmless(operator.post(url("release"), {"hold": [str(HoldRef.of(info))]}))
 
 
 def test_it_is_released_and_the_logs_are_not_harmed(operator, url, hostile, caplog):
@@ -93,7 +93,7 @@ def test_it_is_released_and_the_logs_are_not_harmed(operator, url, hostile, capl
         response = operator.post(
             url("release"),
             {
-                "hold": [str(Chosen.of(info))],
+                "hold": [str(HoldRef.of(info))],
                 "confirmed": "yes",
                 "reason": f"because {hostile.lock}".replace("\0", "")[:500],
             },

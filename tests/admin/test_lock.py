@@ -57,7 +57,7 @@ def test_it_tells_all_that_is_known_of_the_holder(backend, look):
         assert shown in page.text
     assert f'dl-mono">{info.owner.pid}</dd>' in page.text
     assert f'dl-mono">{info.token}</dd>' in page.text
-    assert "It is held by the very process that shows this page." in page.text
+    assert "It is held by the process that shows this page." in page.text
 
 
 def test_a_lock_that_is_free_may_be_looked_at_too(backend, look, url):
@@ -115,7 +115,7 @@ def test_a_hold_that_is_not_renewed(local, look, taken):
 @pytest.mark.parametrize("options", [{"lease": 6}, {"lease": 6, "renew": False}, {"lease": 900}])
 def test_a_lease_of_any_length_does_not_end_soon_while_all_is_well(local, look, taken, options):
     taken("a", **options)
-    assert look("a").context["listed"].label == "Held"
+    assert look("a").context["row"].label == "Held"
 
 
 def test_an_expired_hold(local, look, expired, url):
@@ -129,8 +129,8 @@ def test_a_lock_that_was_left_and_stays_taken(local, look):
     with Lock("a", at_least=600):
         pass
     page = look("a")
-    assert "Left, stays taken" in page.text
-    assert "Its holder has left it" in page.text
+    assert "Released, still reserved" in page.text
+    assert "Its holder has released it" in page.text
 
 
 def test_a_backend_that_is_gone_while_this_process_holds_a_lock_there(
@@ -160,7 +160,7 @@ def test_a_hold_in_zookeeper_tells_of_its_session(
     assert "It is not renewed: its process leaves it at the latest 8 s" in look("not renewed").text
 
 
-# As it is stored
+# Stored record
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgresql"])
@@ -171,9 +171,9 @@ def test_the_row_is_shown_as_it_is(backend, look):
         row = backend.stored("invoice:42")
         assert (row["token"], row["description"]) == (str(lock.token), "charging")
         assert row["nonce"] in look("invoice:42").text
-    assert look("invoice:42").context["subject"].stored["description"] == "charging"
+    assert look("invoice:42").context["detail"].stored["description"] == "charging"
     assert "charging" in look("invoice:42").text
-    assert "As it is stored" not in look("never taken").text
+    assert "Stored record" not in look("never taken").text
 
 
 # The command line
@@ -196,7 +196,7 @@ def test_its_command_names_exactly_this_hold_in_a_shell(local, look, taken, name
     """As bash reads it, whatever the name is."""
     (lock,) = taken(name)
     page = look(name)
-    line = page.context["subject"].release_line
+    line = page.context["detail"].release_line
     program = "import json, sys; print(json.dumps(sys.argv[1:]))"
     command = f"{sys.executable} -c '{program}' {line.removeprefix('manage.py ')}"
     ran = subprocess.run(["bash", "-c", command], capture_output=True, check=True)
@@ -208,7 +208,7 @@ def test_its_command_names_exactly_this_hold_in_a_shell(local, look, taken, name
 def test_its_command_does_the_same(sqlite, backend_settings, settings, look, taken):
     settings.DISTLOCK = backend_settings("sqlite")
     taken("a b")
-    line = look("a b").context["subject"].release_line
+    line = look("a b").context["detail"].release_line
     call_command(*shlex.split(line)[1:], "--yes")
     assert locks["default"].inspect("a b").state is State.FREE
 

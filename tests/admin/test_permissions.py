@@ -5,7 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django.test import Client
 from django.urls import NoReverseMatch, get_resolver, reverse
 
-from distlock.admin.hold_ref import Chosen
+from distlock.admin.rows import HoldRef
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.admin.conftest import RIGHTS
@@ -31,7 +31,7 @@ def held(local, taken, expired):
 
 def forms(held):
     return {
-        "release": {"hold": [str(Chosen.of(held))], "confirmed": "yes", "reason": "a test"},
+        "release": {"hold": [str(HoldRef.of(held))], "confirmed": "yes", "reason": "a test"},
         "sweep": {"confirmed": "yes"},
     }
 

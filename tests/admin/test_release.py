@@ -9,7 +9,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.contrib.messages import get_messages
 
 from distlock import LockLost, LockUnavailable
-from distlock.admin.hold_ref import MOST, Chosen
+from distlock.admin.rows import MAX_HOLDS, HoldRef
 from distlock.conf import locks
 from distlock.models import HeldLock
 from distlock.types.lease import State
@@ -17,10 +17,10 @@ from distlock.types.lease import State
 
 @pytest.fixture
 def ask(operator, url):
-    """``ask("a")``: choose these locks of the default backend; the page that asks."""
+    """``ask("a")``: select these locks of the default backend; the page that asks."""
 
     def choose(*names, **more):
-        holds = [str(Chosen.of(locks["default"].inspect(name))) for name in names]
+        holds = [str(HoldRef.of(locks["default"].inspect(name))) for name in names]
         return operator.post(url("release"), {"hold": holds, **more})
 
     return choose
@@ -31,7 +31,7 @@ def confirm(operator, url):
     """``confirm(page)``: send the form of that page, with a reason; what is said then."""
 
     def send(page, reason="it hangs", **more):
-        holds = [str(one.chosen) for one in page.context["current"]]
+        holds = [str(hold.ref) for hold in page.context["unchanged"]]
         response = operator.post(
             url("release"), {"hold": holds, "confirmed": "yes", "reason": reason, **more}
         )
@@ -41,7 +41,7 @@ def confirm(operator, url):
     return send
 
 
-def test_the_page_shows_exactly_the_chosen_holds_and_does_nothing_yet(ask, local, taken):
+def test_the_page_shows_exactly_the_selected_holds_and_does_nothing_yet(ask, local, taken):
     one, two, _ = taken("one", "two", "three", description="nightly")
     page = ask("one", "two")
     text = page.content.decode()
@@ -104,20 +104,20 @@ def test_a_reason_is_asked_for(ask, confirm, local, taken):
     assert lock.held
 
 
-def test_a_hold_that_changed_before_the_page_was_shown_is_left_alone(operator, url, local, taken):
+def test_a_hold_that_changed_before_the_page_was_shown_is_not_released(operator, url, local, taken):
     (lock,) = taken("one")
-    old = Chosen.of(local.inspect("one"))
+    old = HoldRef.of(local.inspect("one"))
     lock.release()
     (lock,) = taken("one")
     page = operator.post(url("release"), {"hold": [str(old)]})
     text = page.content.decode()
-    assert page.context["current"] == []
+    assert page.context["unchanged"] == []
     assert f"The hold with token {old.token} is over" in text
     assert str(lock.token) in text
     assert "There is nothing left to release." in text
 
 
-def test_a_hold_that_changes_while_the_page_is_shown_is_left_alone(ask, confirm, local, taken):
+def test_a_hold_that_changes_while_the_page_is_shown_is_not_released(ask, confirm, local, taken):
     one, two = taken("one", "two")
     page = ask("one", "two")
     one.release()
@@ -125,7 +125,7 @@ def test_a_hold_that_changes_while_the_page_is_shown_is_left_alone(ask, confirm,
     response = confirm(page)
     assert [said.partition(":")[0] for said in response.said] == [
         "1 lock was released",
-        "1 lock was left alone, because it was no longer held under the token shown",
+        "1 lock was not released, because it was no longer held under the token shown",
     ]
     assert one.held
     assert not two.held
@@ -134,7 +134,7 @@ def test_a_hold_that_changes_while_the_page_is_shown_is_left_alone(ask, confirm,
 
 def test_a_lock_that_is_free_by_now_is_reported(operator, url, local, taken):
     (lock,) = taken("one")
-    old = str(Chosen.of(local.inspect("one")))
+    old = str(HoldRef.of(local.inspect("one")))
     lock.release()
     page = operator.post(url("release"), {"hold": [old]})
     assert "is over; the lock is free" in page.content.decode()
@@ -200,7 +200,7 @@ def test_one_is_never_sent_elsewhere(ask, confirm, local, taken, url, back):
         ['["default", "1", "name"]'],
         ['["default", 1, ""]'],
         ['["default", 1, ' + '"' + "x" * 565 + '"]'],
-        [f'["default", {number}, "x"]' for number in range(MOST + 1)],
+        [f'["default", {number}, "x"]' for number in range(MAX_HOLDS + 1)],
         ["[" * 5000],
         ['["default", 1, "\\ud800"]'],
         ['["default", 1, "a\\u0000b"]'],
@@ -214,7 +214,7 @@ def test_what_names_no_holds_is_refused(operator, url, local, taken, holds):
 
 
 def test_a_hundred_at_once_can_be_released(ask, confirm, local, taken):
-    names = [f"many:{number:03}" for number in range(MOST)]
+    names = [f"many:{number:03}" for number in range(MAX_HOLDS)]
     held = taken(*names)
     assert confirm(ask(*names)).said[0].startswith("100 locks were released")
     assert not any(lock.held for lock in held)
@@ -267,7 +267,7 @@ def test_an_answer_that_is_lost_is_told_as_such_and_written_down(ask, confirm, b
     network.drop_replies()
     (said,) = confirm(page).said
     assert said.startswith("1 lock may have been released or not, because no answer came")
-    assert "Told to release token" in LogEntry.objects.first().change_message
+    assert "Release of token" in LogEntry.objects.first().change_message
 
 
 def test_a_trace_that_cannot_be_written_is_told(ask, confirm, local, taken, caplog, monkeypatch):

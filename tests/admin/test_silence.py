@@ -4,19 +4,19 @@ import time
 
 import pytest
 
-from distlock.admin.fan_out import LIMIT
+from distlock.admin.fan_out import TIMEOUT
 from distlock.conf import locks
 from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
 
 LOCAL = "distlock.backends.local.LocalBackend"
-#: Less than LIMIT, and more than a busy machine needs for a page.
+#: Less than TIMEOUT, and more than a busy machine needs for a page.
 SOON = 1.5
 
 
 @pytest.fixture
-def network(taken, proxied, backend_settings, settings, impatient):
+def network(taken, proxied, backend_settings, settings, usual_timeout):
     """The way to the database of the backend "default"; there is a local one beside it.
 
     It is healed before what was ``taken`` is released.
@@ -26,7 +26,7 @@ def network(taken, proxied, backend_settings, settings, impatient):
         **backend_settings("mariadb", OPTIONS={"timeout": 30}),
         "local": {"BACKEND": LOCAL},
     }
-    impatient()
+    usual_timeout()
     yield network
     network.heal()
     locks.close_all()
@@ -61,7 +61,7 @@ def test_a_silent_backend_is_waited_for_once(network, show, taken):
     assert cards(show())["default"].counts.held == 1
     network.silence()
     found_out = show()
-    assert found_out.seconds >= LIMIT - 0.1
+    assert found_out.seconds >= TIMEOUT - 0.1
     assert fastest(show) < SOON
     page = show()
     assert [row.info.name for row in page.context["overview"].rows] == ["here", "there"]
@@ -76,26 +76,26 @@ def test_its_last_known_figures_are_shown_with_their_age(network, show, taken):
     for page in (show(), show()):
         silent = cards(page)["default"]
         assert silent.counts is None
-        assert silent.last.held == 1
+        assert silent.last_counts.held == 1
         assert "Last known, " in page.text
         assert "What is held there is unknown" in page.text
-    eventually(lambda: cards(show())["default"].age > silent.age)
+    eventually(lambda: cards(show())["default"].last_age > silent.last_age)
 
 
 def test_of_one_that_has_never_answered_nothing_is_known(network, show):
     network.silence()
     page = show()
-    assert cards(page)["default"].last is None
+    assert cards(page)["default"].last_counts is None
     assert "Last known" not in page.text
 
 
 def test_anyone_can_have_it_asked_again(network, show):
     network.silence()
     show()
-    assert 'href="?again=1"' in show().text
-    assert show(again="1").seconds >= LIMIT - 0.1
+    assert 'href="?retry=1"' in show().text
+    assert show(retry="1").seconds >= TIMEOUT - 0.1
     page = show("lock", backend="default", name="a")
-    assert "?backend=default&amp;name=a&amp;again=1" in page.text
+    assert "?backend=default&amp;name=a&amp;retry=1" in page.text
 
 
 def test_once_it_answers_again_it_is_seen(network, show, taken):
@@ -108,10 +108,10 @@ def test_once_it_answers_again_it_is_seen(network, show, taken):
 
 
 def test_what_was_silent_is_waited_for_again_after_a_while(network, show, monkeypatch):
-    monkeypatch.setattr("distlock.admin.fan_out.REMEMBERED", 0.0)
+    monkeypatch.setattr("distlock.admin.fan_out.SILENT_FOR", 0.0)
     network.silence()
-    assert show().seconds >= LIMIT - 0.1
-    assert show().seconds >= LIMIT - 0.1
+    assert show().seconds >= TIMEOUT - 0.1
+    assert show().seconds >= TIMEOUT - 0.1
 
 
 def test_no_page_waits_for_longer(network, operator, taken):

@@ -5,7 +5,7 @@ import re
 import pytest
 from django.test import Client
 
-from distlock.admin.hold_ref import Chosen
+from distlock.admin.rows import HoldRef
 
 
 @pytest.fixture
@@ -20,11 +20,11 @@ def links(page):
 
 
 def test_every_link_stays_in_that_site(ops, local):
-    chosen = str(Chosen.of(local.inspect("a")))
+    ref = str(HoldRef.of(local.inspect("a")))
     pages = [
         ops.get("/ops/distlock/heldlock/"),
         ops.get("/ops/distlock/heldlock/lock/", {"backend": "default", "name": "a"}),
-        ops.post("/ops/distlock/heldlock/release/", {"hold": [chosen]}),
+        ops.post("/ops/distlock/heldlock/release/", {"hold": [ref]}),
         ops.post("/ops/distlock/heldlock/sweep/"),
     ]
     for page in pages:
@@ -35,15 +35,15 @@ def test_every_link_stays_in_that_site(ops, local):
 
 
 def test_what_was_done_comes_back_to_that_site(ops, local):
-    chosen = str(Chosen.of(local.inspect("a")))
-    form = {"hold": [chosen], "confirmed": "yes", "reason": "a test"}
+    ref = str(HoldRef.of(local.inspect("a")))
+    form = {"hold": [ref], "confirmed": "yes", "reason": "a test"}
     response = ops.post("/ops/distlock/heldlock/release/", form)
     assert response.headers["Location"].startswith("/ops/distlock/heldlock/")
     response = ops.post("/ops/distlock/heldlock/sweep/", {"confirmed": "yes"})
     assert response.headers["Location"] == "/ops/distlock/heldlock/"
 
 
-def test_strangers_sign_in_there(site, settings, local):
+def test_own_visitors_sign_in_there(site, settings, local):
     settings.ROOT_URLCONF = "tests.admin.urls"
     response = Client().get("/ops/distlock/heldlock/")
     assert response.headers["Location"] == "/ops/login/?next=/ops/distlock/heldlock/"

@@ -6,7 +6,7 @@ from django.test import TestCase
 from django.urls import reverse
 
 from distlock import Lock, LockLost
-from distlock.admin.hold_ref import Chosen
+from distlock.admin.rows import HoldRef
 from distlock.conf import locks
 
 
@@ -30,10 +30,10 @@ class PanelInTestCase(TestCase):
     def test_it_releases_what_the_test_holds(self):
         lock = Lock("held in a test")
         lock.acquire()
-        chosen = str(Chosen.of(lock.info()))
+        ref = str(HoldRef.of(lock.info()))
         self.client.post(
             reverse("admin:distlock_heldlock_release"),
-            {"hold": [chosen], "confirmed": "yes", "reason": "a test"},
+            {"hold": [ref], "confirmed": "yes", "reason": "a test"},
         )
         with self.assertRaises(LockLost):
             lock.release()

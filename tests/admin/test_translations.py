@@ -10,7 +10,7 @@ import polib
 import pytest
 
 import distlock
-from distlock.admin.hold_ref import Chosen
+from distlock.admin.rows import HoldRef
 from tests.servers.debian import program
 
 PACKAGE = Path(distlock.__file__).parent
@@ -87,7 +87,7 @@ def test_the_pages_speak_it(operator, url, local, taken, speaking, language, tit
     page = operator.get(url("list")).content.decode()
     assert f"<h1>{title}</h1>" in page
     assert state in page
-    chosen = str(Chosen.of(local.inspect("a")))
-    assert ask in operator.post(url("release"), {"hold": [chosen]}).content.decode()
+    ref = str(HoldRef.of(local.inspect("a")))
+    assert ask in operator.post(url("release"), {"hold": [ref]}).content.decode()
     lock = operator.get(url("lock"), {"backend": "default", "name": "a"})
     assert lock.status_code == 200

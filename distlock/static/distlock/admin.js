@@ -1,4 +1,4 @@
-// Keeps the pages about held locks fresh, if wanted, and counts what is ticked. They work without it.
+// Refreshes the pages about held locks, if wanted, and counts the selected locks. The pages work without it.
 "use strict";
 
 (() => {
@@ -7,22 +7,22 @@
   const note = document.getElementById("dl-live-note");
   const form = document.getElementById("dl-form");
 
-  const ticks = () => (form ? [...form.querySelectorAll('input[name="hold"]')] : []);
-  const ticked = () => ticks().filter((tick) => tick.checked);
+  const checkboxes = () => (form ? [...form.querySelectorAll('input[name="hold"]')] : []);
+  const selected = () => checkboxes().filter((checkbox) => checkbox.checked);
 
-  // Choosing
+  // Selecting
 
-  const showChosen = () => {
-    const count = document.getElementById("dl-count");
+  const showSelected = () => {
+    const count = document.getElementById("dl-selected-count");
     const all = document.getElementById("dl-all");
-    const number = ticked().length;
+    const number = selected().length;
     if (count) {
       const text = number === 1 ? count.dataset.one : count.dataset.many.replace("%d", number);
       count.textContent = number ? text : "";
     }
     if (all) {
       all.hidden = false;
-      all.checked = number > 0 && number === ticks().length;
+      all.checked = number > 0 && number === checkboxes().length;
       all.indeterminate = number > 0 && !all.checked;
     }
   };
@@ -30,26 +30,26 @@
   if (form) {
     form.addEventListener("change", (event) => {
       if (event.target.id === "dl-all") {
-        for (const tick of ticks()) tick.checked = event.target.checked;
+        for (const checkbox of checkboxes()) checkbox.checked = event.target.checked;
       }
-      showChosen();
+      showSelected();
       showLive();
     });
-    window.addEventListener("pageshow", showChosen); // a browser may bring ticks back
+    window.addEventListener("pageshow", showSelected); // the browser may restore the selection
   }
 
   // Refreshing
 
-  const seconds = (name) => 1000 * Number(button.dataset[name]); // what the page says, in ms
+  const seconds = (name) => 1000 * Number(button.dataset[name]); // a data attribute of the button, in ms
   const age = document.getElementById("dl-age");
-  let asOf = performance.timeOrigin; // when what is shown was asked for, by the browser's clock
+  let asOf = performance.timeOrigin; // when the shown data was requested, by the browser's clock
   let on = false;
-  let trouble = "";
+  let failure = "";
   let timer = 0;
   let refreshing = false;
 
   const pausedBecause = () => {
-    if (ticked().length) return button.dataset.pausedTicked;
+    if (selected().length) return button.dataset.pausedSelected;
     if (document.hidden) return button.dataset.pausedHidden;
     return "";
   };
@@ -67,19 +67,19 @@
     const paused = on ? pausedBecause() : "";
     const stale = on && !paused && old > seconds("staleSeconds");
     button.setAttribute("aria-pressed", String(on));
-    button.toggleAttribute("data-paused", Boolean(paused || trouble || stale));
+    button.toggleAttribute("data-paused", Boolean(paused || failure || stale));
     button.closest(".dl-panel").classList.toggle("dl-stale", stale);
     age.hidden = old <= seconds("staleSeconds");
     age.textContent = age.hidden ? "" : agoInWords(old);
-    const text = on ? paused || trouble : "";
+    const text = on ? paused || failure : "";
     if (on && note.textContent !== text) note.textContent = text;
   };
 
   const remember = () => {
-    try { localStorage.setItem(KEY, on ? "on" : "off"); } catch { /* not remembered then */ }
+    try { localStorage.setItem(KEY, on ? "on" : "off"); } catch { /* no storage: not remembered */ }
   };
 
-  // Whoever is at an element of a part must find themselves at the same one afterwards.
+  // The focus must stay on the same element when its part of the page is replaced.
   const selector = (element) => {
     if (element.dataset.dlKey) return `[data-dl-key="${CSS.escape(element.dataset.dlKey)}"]`;
     if (element.id) return `#${CSS.escape(element.id)}`;
@@ -87,7 +87,7 @@
     return href ? `a[href="${CSS.escape(href)}"]` : element.localName;
   };
 
-  const swap = (part, fresh) => {
+  const replacePart = (part, fresh) => {
     const active = part.contains(document.activeElement) ? selector(document.activeElement) : null;
     const left = part.querySelector(".dl-table-wrap")?.scrollLeft ?? 0;
     part.replaceChildren(...fresh.childNodes);
@@ -96,10 +96,10 @@
     if (active) part.querySelector(active)?.focus({ preventScroll: true });
   };
 
-  // The page as it is now; an error if it does not come in time, however much of it has come.
+  // Load the page again; throws if it has not come completely within the limit.
   const load = async () => {
     const address = new URL(window.location.href);
-    address.searchParams.delete("again"); // a silent backend is waited for once, not each time
+    address.searchParams.delete("retry"); // wait for a silent backend once, not at each refresh
     const stop = new AbortController();
     const limit = setTimeout(() => stop.abort(), seconds("limitSeconds"));
     try {
@@ -116,39 +116,39 @@
     const askedAt = Date.now();
     const fresh = await load();
     if (!fresh.getElementById("dl-live")) {
-      on = false; // not ours: the sign-in page
-      trouble = "";
+      on = false; // this is the sign-in page
+      failure = "";
       note.textContent = button.dataset.signedOut;
       return;
     }
-    if (!on || pausedBecause()) return; // it came too late
+    if (!on || pausedBecause()) return; // paused meanwhile
     for (const part of document.querySelectorAll("[data-dl-live]")) {
       const other = fresh.getElementById(part.id);
       if (!other) part.replaceChildren();
-      else if (other.innerHTML !== part.innerHTML) swap(part, other);
+      else if (other.innerHTML !== part.innerHTML) replacePart(part, other);
     }
-    showChosen();
-    trouble = "";
+    showSelected();
+    failure = "";
     asOf = askedAt;
     document.body.dataset.dlRefreshed = String(Number(document.body.dataset.dlRefreshed || 0) + 1);
   };
 
-  const tick = async () => {
-    if (refreshing) return; // that one goes on by itself
+  const refreshAndRepeat = async () => {
+    if (refreshing) return; // it sets the next timer itself
     refreshing = true;
     if (on && !pausedBecause()) {
-      try { await refresh(); } catch { trouble = button.dataset.failed; }
+      try { await refresh(); } catch { failure = button.dataset.failed; }
     }
     refreshing = false;
     showLive();
-    clearTimeout(timer); // of a click meanwhile
-    timer = on ? setTimeout(tick, seconds("seconds")) : 0;
+    clearTimeout(timer); // a click may have set one meanwhile
+    timer = on ? setTimeout(refreshAndRepeat, seconds("seconds")) : 0;
   };
 
   const refreshNow = () => {
     showLive();
     clearTimeout(timer);
-    timer = on ? setTimeout(tick, 0) : 0;
+    timer = on ? setTimeout(refreshAndRepeat, 0) : 0;
   };
 
   if (button) {
@@ -156,13 +156,13 @@
     try { on = localStorage.getItem(KEY) === "on"; } catch { /* no storage: off */ }
     button.addEventListener("click", () => {
       on = !on;
-      trouble = note.textContent = "";
+      failure = note.textContent = "";
       remember();
       refreshNow();
     });
     document.addEventListener("visibilitychange", refreshNow);
     setInterval(showLive, 1000);
     showLive();
-    if (on) timer = setTimeout(tick, seconds("seconds"));
+    if (on) timer = setTimeout(refreshAndRepeat, seconds("seconds"));
   }
 })();

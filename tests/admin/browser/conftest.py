@@ -9,7 +9,7 @@ from django.test import override_settings
 
 from distlock.conf import locks
 from tests.admin import holders
-from tests.admin.browser.seen import BIDI, HOSTILE, LONG, LOOKS
+from tests.admin.browser.looks import BIDI, HOSTILE, LONG, LOOKS
 from tests.admin.browsing import Visitor, chromium, served
 from tests.children import Child
 from tests.databases import ALIASES
@@ -88,7 +88,7 @@ def scene(backends):
 
 
 @pytest.fixture(scope="module")
-def regulars(browser, address, users):
+def shared_visitors(browser, address, users):
     """Visitors who come again and again, by user and look."""
     known = {}
 
@@ -103,16 +103,18 @@ def regulars(browser, address, users):
 
 
 @pytest.fixture
-def visit(regulars, browser, address, scene, users):
+def visit(shared_visitors, browser, address, scene, users):
     """``visit("operator")``: someone in front of a browser; nothing may be complained about."""
-    visitors, strangers = [], []
+    visitors, own_visitors = [], []
 
     def come(user="operator", look="light", **options):
         if options:
-            strangers.append(Visitor(browser, address, users[user], **{**LOOKS[look], **options}))
-            visitors.append(strangers[-1])
+            own_visitors.append(
+                Visitor(browser, address, users[user], **{**LOOKS[look], **options})
+            )
+            visitors.append(own_visitors[-1])
         else:
-            visitors.append(regulars(user, look))
+            visitors.append(shared_visitors(user, look))
         return visitors[-1]
 
     yield come
@@ -120,6 +122,6 @@ def visit(regulars, browser, address, scene, users):
     for visitor in visitors:
         visitor.complaints.clear()
         visitor.leave()
-    for stranger in strangers:
+    for stranger in own_visitors:
         stranger.close()
     assert complaints == []

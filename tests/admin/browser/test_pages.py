@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 from distlock.conf import locks
 from tests.admin import holders
-from tests.admin.browser.seen import BIDI, HOSTILE, LEISURELY, LONG, LOOKS, released_by
+from tests.admin.browser.looks import BIDI, HOSTILE, LONG, LOOKS, LOOKS_AND_SLOW_PHONE, released_by
 from tests.databases import ALIASES
 
 
@@ -42,16 +42,16 @@ def test_the_page_of_a_lock_shows_its_holder_and_who_waits_in_order(visit, scene
     visitor.list("?q=feed").get_by_role("link", name="feed", exact=True).click()
     page = visitor.page
     expect(page.get_by_role("heading", level=1)).to_have_text("feed")
-    line = page.locator(".dl-line li")
+    line = page.locator(".dl-waiter-list li")
     expect(line).to_contain_text([str(waiter.pid) for waiter in scene["waiters"][:2]])
     token = scene["tokens"][1][0]
     command = f"manage.py locks release --using=zookeeper --token={token} feed"
     expect(page.locator(".dl-code").first).to_have_text(command)
-    expect(page.locator(".dl-meaning")).to_contain_text("as long as the session of its process")
+    expect(page.locator(".dl-explanation")).to_contain_text("as long as the session of its process")
     visitor.check(f"lock-{look}")
 
 
-@pytest.mark.parametrize("look", LEISURELY)
+@pytest.mark.parametrize("look", LOOKS_AND_SLOW_PHONE)
 def test_the_page_that_asks_before_releasing(visit, look):
     visitor = visit(look=look)
     page = visitor.list("?q=stock")
@@ -68,7 +68,7 @@ def test_the_page_that_asks_before_releasing(visit, look):
     visitor.check(f"release-without-reason-{look}")
 
 
-@pytest.mark.parametrize("look", LEISURELY)
+@pytest.mark.parametrize("look", LOOKS_AND_SLOW_PHONE)
 def test_the_page_that_asks_before_sweeping(visit, look):
     visitor = visit(look=look)
     visitor.list().get_by_role("button", name="Sweep").click()
@@ -100,8 +100,8 @@ def test_a_release_reaches_the_holder(visit, child):
     token = int(holder.line())
     visitor = visit()
     page = visitor.list("?q=hung")
-    page.get_by_role("checkbox", name="Choose hung").check()
-    expect(page.get_by_role("status").filter(has_text="1 lock chosen")).to_be_visible()
+    page.get_by_role("checkbox", name="Select hung").check()
+    expect(page.get_by_role("status").filter(has_text="1 lock selected")).to_be_visible()
     page.get_by_role("button", name="Force release").click()
     expect(page.locator(".dl-danger tbody")).to_contain_text(str(token))
     released_by(visitor)
@@ -146,7 +146,7 @@ def test_a_token_that_changed_between_page_and_click(visit, child):
     first.line()
     visitor = visit()
     page = visitor.list("?q=changing")
-    page.get_by_role("checkbox", name="Choose changing").check()
+    page.get_by_role("checkbox", name="Select changing").check()
     page.get_by_role("button", name="Force release").click()
     first.tell()
     first.kill()
@@ -154,9 +154,9 @@ def test_a_token_that_changed_between_page_and_click(visit, child):
     second = child(holders.hold, "default", ["changing"], {})
     token = int(second.line())
     released_by(visitor)
-    expect(page.locator(".messagelist .warning")).to_contain_text("1 lock was left alone")
+    expect(page.locator(".messagelist .warning")).to_contain_text("1 lock was not released")
     assert locks["default"].inspect("changing").token == token
-    visitor.check("left-alone")
+    visitor.check("not-released")
 
 
 def test_a_viewer_is_offered_nothing_to_do(visit):
@@ -171,7 +171,7 @@ def test_a_viewer_is_offered_nothing_to_do(visit):
     visitor.check("lock-viewer")
 
 
-@pytest.mark.parametrize("look", LEISURELY)
+@pytest.mark.parametrize("look", LOOKS_AND_SLOW_PHONE)
 def test_a_backend_that_is_down(visit, backends, postgresql, settings, look):
     down = {
         "BACKEND": "distlock.backends.database.DatabaseBackend",

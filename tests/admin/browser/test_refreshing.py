@@ -36,22 +36,22 @@ def test_the_page_refreshes_itself_when_told_to_and_remembers(visit, child):
     expect(live).to_have_attribute("aria-pressed", "false")
 
 
-def test_refreshing_pauses_while_locks_are_chosen_or_the_page_is_out_of_sight(visit):
+def test_refreshing_pauses_while_locks_are_selected_or_the_page_is_hidden(visit):
     visitor = visit()
     page = visitor.list("?q=stock")
     page.get_by_role("button", name="Live").click()
     refreshed(page)
-    page.get_by_role("checkbox", name="Choose stock:7").check()
-    expect(page.locator("#dl-live-note")).to_have_text("Paused: locks are chosen")
-    visitor.check("list-chosen")
+    page.get_by_role("checkbox", name="Select stock:7").check()
+    expect(page.locator("#dl-live-note")).to_have_text("Paused: locks are selected")
+    visitor.check("list-selected")
     page.evaluate("window.requests = performance.getEntriesByType('resource').length")
-    page.get_by_role("checkbox", name="Choose stock:7").uncheck()
+    page.get_by_role("checkbox", name="Select stock:7").uncheck()
     refreshed(page)
     page.evaluate(
         "Object.defineProperty(document, 'hidden', {value: true, configurable: true});"
         "document.dispatchEvent(new Event('visibilitychange'))"
     )
-    expect(page.locator("#dl-live-note")).to_have_text("Paused: out of sight")
+    expect(page.locator("#dl-live-note")).to_have_text("Paused: the page is hidden")
     page.evaluate("delete document.hidden; document.dispatchEvent(new Event('visibilitychange'))")
     refreshed(page)
     expect(page.locator("#dl-live-note")).to_have_text("")
@@ -90,8 +90,8 @@ def test_signed_out_meanwhile_it_says_so(visit):
     assert "stock:7" in visitor.names()
 
 
-def briefly(page):
-    """Let the page be as impatient as a test."""
+def with_short_times(page):
+    """Refresh often, and give up soon."""
     page.evaluate(
         "Object.assign(document.getElementById('dl-live').dataset,"
         " {seconds: 0.2, limitSeconds: 0.5, staleSeconds: 1})"
@@ -107,7 +107,7 @@ def test_a_server_that_hangs_is_told_and_so_is_the_age_of_the_page(visit):
     refreshed(page)
     expect(live).not_to_have_attribute("data-paused", "")
     page.route("**/heldlock/**", lambda route: None)
-    briefly(page)
+    with_short_times(page)
     expect(page.locator("#dl-live-note")).to_have_text("No answer, trying again")
     expect(live).to_have_attribute("data-paused", "")
     expect(page.locator("#dl-age")).to_have_text(re.compile(r"^\d+ s ago$"))
@@ -124,16 +124,16 @@ def test_a_server_that_hangs_is_told_and_so_is_the_age_of_the_page(visit):
 def test_a_page_that_does_not_refresh_itself_tells_its_age_too(visit):
     page = visit().list("?q=stock")
     expect(page.locator("#dl-age")).to_be_hidden()
-    briefly(page)
+    with_short_times(page)
     expect(page.locator("#dl-age")).to_have_text(re.compile(r"^\d+ s ago$"))
     expect(page.locator(".dl-panel")).not_to_have_class(re.compile("dl-stale"))
 
 
 def test_only_the_first_look_waits_for_a_backend_that_is_asked_again(visit):
-    page = visit().list("?again=1")
+    page = visit().list("?retry=1")
     addresses = []
     page.on("request", lambda request: addresses.append(request.url))
     page.get_by_role("button", name="Live").click()
     refreshed(page)
     assert addresses
-    assert not [address for address in addresses if "again" in address]
+    assert not [address for address in addresses if "retry" in address]

@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.admin import holders
-from tests.admin.browser.seen import LEISURELY, LOOKS, released_by
+from tests.admin.browser.looks import LOOKS, LOOKS_AND_SLOW_PHONE, released_by
 
 
 def test_all_of_it_works_without_javascript(visit, child):
@@ -20,7 +20,7 @@ def test_all_of_it_works_without_javascript(visit, child):
     page.get_by_label("Name").fill("plain")
     page.get_by_role("button", name="Filter").click()
     visitor.sees("plain")
-    page.get_by_role("checkbox", name="Choose plain").check()
+    page.get_by_role("checkbox", name="Select plain").check()
     page.get_by_role("button", name="Force release").click()
     released_by(visitor)
     expect(page.locator(".messagelist")).to_contain_text("1 lock was released")
@@ -37,7 +37,7 @@ def test_all_of_it_works_with_the_keyboard(visit, child):
         if page.evaluate("document.activeElement.name") == "hold":
             break
     page.keyboard.press("Space")
-    expect(page.get_by_role("checkbox", name="Choose keys")).to_be_checked()
+    expect(page.get_by_role("checkbox", name="Select keys")).to_be_checked()
     page.keyboard.press("Enter")
     page.get_by_label("Reason").focus()
     page.keyboard.type("by hand")
@@ -45,13 +45,13 @@ def test_all_of_it_works_with_the_keyboard(visit, child):
     expect(page.locator(".messagelist")).to_contain_text("1 lock was released: keys")
 
 
-def test_all_on_the_page_can_be_chosen_at_once(visit):
+def test_all_on_the_page_can_be_selected_at_once(visit):
     visitor = visit()
     page = visitor.list("?q=stock")
-    every = page.get_by_role("checkbox", name="Choose all on this page")
+    every = page.get_by_role("checkbox", name="Select all on this page")
     every.check()
-    expect(page.get_by_role("status").filter(has_text="2 locks chosen")).to_be_visible()
-    page.get_by_role("checkbox", name="Choose stock:7").uncheck()
+    expect(page.get_by_role("status").filter(has_text="2 locks selected")).to_be_visible()
+    page.get_by_role("checkbox", name="Select stock:7").uncheck()
     assert every.evaluate("box => box.indeterminate")
 
 
@@ -72,7 +72,7 @@ def test_the_row_of_a_lock_can_be_unfolded_and_stays_so(visit, look):
     visitor = visit(look=look)
     page = visitor.list("?q=stock")
     page.get_by_role("link", name="stock:7").click()
-    page.get_by_text("As it is stored").click()
+    page.get_by_text("Stored record").click()
     expect(page.get_by_text("acquired_at")).to_be_visible()
     page.get_by_role("button", name="Live").click()
     expect(page.locator("body")).to_have_attribute("data-dl-refreshed", re.compile("."))
@@ -89,7 +89,7 @@ def test_a_free_lock_is_found_by_its_name(visit):
 @pytest.mark.parametrize(
     ("locale", "title"), [("de-DE", "Gehaltene Sperren"), ("zh-CN", "持有中的锁")]
 )
-@pytest.mark.parametrize("look", LEISURELY[::2])
+@pytest.mark.parametrize("look", LOOKS_AND_SLOW_PHONE[::2])
 def test_other_languages_fit_as_well(visit, locale, title, look):
     visitor = visit(look=look, locale=locale)
     page = visitor.list()

@@ -16,8 +16,8 @@ LOOKS = {
     "dark": {"color_scheme": "dark"},
     "phone": {"viewport": PHONE, "has_touch": True},
 }
-#: The list and the page of a lock are always looked at on a phone, the others when there is time.
-LEISURELY = ["light", "dark", pytest.param("phone", marks=pytest.mark.slow)]
+#: For pages that are tested on a phone only by the slow tests.
+LOOKS_AND_SLOW_PHONE = ["light", "dark", pytest.param("phone", marks=pytest.mark.slow)]
 
 
 def released_by(visitor, reason="the test says so"):

@@ -1,4 +1,4 @@
-"""The pages about held locks: their list, one of them, releasing some, sweeping."""
+"""The pages of the admin about locks: the list, one lock, force release, sweep."""
 
 from __future__ import annotations
 
@@ -19,16 +19,18 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
-from distlock.admin.detail import subject
-from distlock.admin.explanations import consequences
-from distlock.admin.force_release import look_at, release
-from distlock.admin.hold_ref import Chosen
-from distlock.admin.lock_row import LABELS
-from distlock.admin.messages import shortened, tell_released, tell_swept
+from distlock.admin.actions import (
+    ReasonForm,
+    consequences,
+    current_holds,
+    release_holds,
+    sweep_backends,
+)
+from distlock.admin.detail import lock_detail
+from distlock.admin.messages import add_release_messages, add_sweep_messages, shortened
 from distlock.admin.overview import overview
-from distlock.admin.query import SPANS, Query
-from distlock.admin.reason import ReasonForm
-from distlock.admin.sweep import sweep
+from distlock.admin.query import HELD_FOR_CHOICES, Query
+from distlock.admin.rows import LABELS, HoldRef
 from distlock.conf import locks
 from distlock.models import HeldLock
 from distlock.types.names import MAX_NAME
@@ -44,14 +46,14 @@ VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
 SWEEP = "distlock.sweep_locks"
 
-#: What an address says where a silent backend is to be waited for.
-AGAIN = "again"
+#: The parameter of an address that makes the page wait for a backend that was silent lately.
+RETRY = "retry"
 
 View = Callable[..., HttpResponse]
 
 
 class HeldLockAdmin(_Base):
-    """The panel. Nothing is changed but by POST, and nothing at all without its permission."""
+    """The pages about held locks. Only a POST changes anything, each with its own permission."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm(VIEW))
@@ -69,11 +71,11 @@ class HeldLockAdmin(_Base):
         return self.has_view_permission(request)
 
     def get_urls(self) -> list[URLPattern]:
-        """Return the addresses of the panel, in place of those of a model."""
+        """Return the addresses of these pages, in place of those of a model."""
 
         def page(address: str, view: View, name: str, permission: str = VIEW) -> URLPattern:
             name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-            return path(address, self._guarded(view, permission), name=name)
+            return path(address, self._with_permission(view, permission), name=name)
 
         return [
             page("", require_safe(self.list_view), "changelist"),
@@ -83,42 +85,40 @@ class HeldLockAdmin(_Base):
             page("sweep/", require_POST(self.sweep_view), "sweep", SWEEP),
         ]
 
-    def _guarded(self, view: View, permission: str) -> View:
-        def guarded(request: HttpRequest, **more: str) -> HttpResponse:
+    def _with_permission(self, view: View, permission: str) -> View:
+        def checked(request: HttpRequest, **more: str) -> HttpResponse:
             if not (self.has_view_permission(request) and request.user.has_perm(permission)):
                 raise PermissionDenied
             return view(request, **more)
 
-        inner = update_wrapper(self.admin_site.admin_view(guarded), view)
-        # What is done to locks is done at once, so its trace must not be rolled back either; and
-        # SQLite would have the transaction of a request wait for the sessions of the locks.
+        inner = update_wrapper(self.admin_site.admin_view(checked), view)
+        # A lock is released at once, on another connection, so its log entry must not be rolled
+        # back with the request. On SQLite the two connections would also wait for each other.
         for database in connections:
             inner = transaction.non_atomic_requests(using=database)(inner)
         return inner
 
-    # Looking
-
     def list_view(self, request: HttpRequest) -> HttpResponse:
         """Show all backends and one page of the locks in them."""
-        query = Query.read(request.GET, _aliases(request))
+        query = Query.parse(request.GET, _aliases(request))
         return self._render(
             request,
             "list",
             title=_("Held locks"),
             query=query,
-            overview=overview(query, patient=_again(request)),
-            again=query.url() + ("&" if query.url() != "?" else "") + f"{AGAIN}=1",
+            overview=overview(query, wait_for_silent=_wait_for_silent(request)),
+            retry_url=query.url() + ("&" if query.url() != "?" else "") + f"{RETRY}=1",
             statuses=[(status, LABELS[status]) for status in DisplayStatus],
-            spans=SPANS,
-            by_name=query.sorted_by(Order.NAME),
-            by_age=query.sorted_by(Order.AGE),
+            held_for_choices=HELD_FOR_CHOICES,
+            by_name=query.url_sorted_by(Order.NAME),
+            by_age=query.url_sorted_by(Order.AGE),
             now=timezone.now(),
         )
 
     def lock_view(self, request: HttpRequest) -> HttpResponse:
         """Show one lock: ``?backend=…&name=…``."""
         alias, name = request.GET.get("backend", ""), request.GET.get("name", "")
-        # Who can write the table by hand may have called a lock what no code can call it.
+        # Only the length: someone who writes the table by hand can use names that Lock refuses.
         if not 0 < len(name) <= MAX_NAME or alias not in _aliases():
             raise Http404
         return self._render(
@@ -126,56 +126,55 @@ class HeldLockAdmin(_Base):
             "lock",
             title=_("Lock"),
             subtitle=shortened(name),
-            subject=subject(alias, name, patient=_again(request)),
-            again="?" + urlencode({"backend": alias, "name": name, AGAIN: "1"}),
+            detail=lock_detail(alias, name, wait_for_silent=_wait_for_silent(request)),
+            retry_url="?" + urlencode({"backend": alias, "name": name, RETRY: "1"}),
             now=timezone.now(),
         )
 
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
-        """Go to the page about what the admin's log names by backend and name."""
+        """Redirect from the object id of a log entry to the page about that lock."""
         alias, _, name = unquote(object_id).partition(":")
         page = "lock" if name else "changelist"
         url = reverse(f"admin:distlock_heldlock_{page}", current_app=self.admin_site.name)
         query = f"?{urlencode({'backend': alias, 'name': name})}" if name else ""
         return HttpResponseRedirect(url + query)
 
-    # Doing
-
     def release_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask whether the chosen holds are to be released; once confirmed, release them."""
-        query = Query.read(QueryDict(request.POST.get("back", "").removeprefix("?")), _aliases())
+        """Ask for a reason and a confirmation; then break the selected holds."""
+        query = Query.parse(QueryDict(request.POST.get("back", "").removeprefix("?")), _aliases())
         back = reverse("admin:distlock_heldlock_changelist", current_app=self.admin_site.name)
         back += query.url()
         try:
-            chosen = Chosen.read_all(request.POST.getlist("hold"))
+            refs = HoldRef.parse_all(request.POST.getlist("hold"))
         except ValueError as error:
             messages.warning(request, str(error))
             return HttpResponseRedirect(back)
         form = ReasonForm(request.POST if "confirmed" in request.POST else None)
         if form.is_valid():
-            tell_released(request, release(chosen, request.user, form.cleaned_data["reason"]))
+            results = release_holds(refs, request.user, form.cleaned_data["reason"])
+            add_release_messages(request, results)
             return HttpResponseRedirect(back)
-        sightings = look_at(chosen)
-        current = [sighting for sighting in sightings if sighting.is_current]
+        holds = current_holds(refs)
+        unchanged = [hold for hold in holds if hold.is_unchanged]
         return self._render(
             request,
             "release",
             title=_("Force release"),
             form=form,
-            current=current,
-            others=[sighting for sighting in sightings if not sighting.is_current],
-            consequences=consequences(one.listed for one in current if one.listed),
+            unchanged=unchanged,
+            changed=[hold for hold in holds if not hold.is_unchanged],
+            consequences=consequences(hold.row for hold in unchanged if hold.row),
             back=back,
             query=query,
         )
 
     def sweep_view(self, request: HttpRequest) -> HttpResponse:
-        """Ask whether to sweep; once confirmed, sweep all backends."""
+        """Ask for a confirmation; then sweep all backends."""
         back = reverse("admin:distlock_heldlock_changelist", current_app=self.admin_site.name)
         if "confirmed" in request.POST:
-            tell_swept(request, sweep(_aliases(), request.user))
+            add_sweep_messages(request, sweep_backends(_aliases(), request.user))
             return HttpResponseRedirect(back)
-        query = Query.read(QueryDict(), _aliases())
+        query = Query.parse(QueryDict(), _aliases())
         return self._render(request, "sweep", title=_("Sweep"), overview=overview(query), back=back)
 
     def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
@@ -195,13 +194,12 @@ class HeldLockAdmin(_Base):
         )
 
 
-def _again(request: HttpRequest) -> bool:
-    """Return whether someone wants a backend to be waited for that has lately not answered."""
-    return AGAIN in request.GET
+def _wait_for_silent(request: HttpRequest) -> bool:
+    return RETRY in request.GET
 
 
 def _aliases(request: HttpRequest | None = None) -> list[str]:
-    """Return the aliases of all backends; none if the setting itself is wrong, which is told."""
+    """Return all aliases. If the setting is wrong, return none and add a message."""
     try:
         return list(locks)
     except ImproperlyConfigured as error:
