@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from distlock.backends.database.connection import Connection
 from distlock.backends.database.mariadb import MariaDB
 from distlock.backends.database.statements import Result
 from distlock.clock import clock
@@ -138,6 +139,57 @@ def test_the_last_verdict_of_a_statement_that_was_run_twice_counts():
     answer = Result([(wish.nonce, 5), ("", 6)], 2)
     assert MariaDB().granted(wish, answer) is None
     assert MariaDB().granted(wish, answer._replace(rows=[("", 5), (wish.nonce, 6)])) == 6
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+@pytest.mark.parametrize("found_rows", [True, False])
+def test_the_number_of_rows_grants_nothing_under_either_flag(make, kind, name, sql, found_rows):
+    """With CLIENT_FOUND_ROWS a row counts that was found, without it only one that was changed."""
+    from MySQLdb.constants import CLIENT
+
+    backend = make()
+    flags = CLIENT.MULTI_STATEMENTS | (CLIENT.FOUND_ROWS if found_rows else 0)
+    with backend.pool.session() as session:
+        wrapper = type(session.wrapper)(
+            {
+                **session.wrapper.settings_dict,
+                "OPTIONS": {**session.wrapper.settings_dict["OPTIONS"], "client_flag": flags},
+            },
+            "flags",
+        )
+        dialect = backend.dialect_for(session.wrapper)
+    wrapper.inc_thread_sharing()
+    connected = wrapper.get_connection_params()
+    connected["client_flag"] = flags
+    wrapper.get_connection_params = lambda: connected
+    connection = Connection(wrapper)
+    wrapper.ensure_connection()
+    wrapper.set_autocommit(True)
+    asked = []
+
+    def ask(statement):
+        asked.append(connection.run(statement, 5))
+        return asked[-1]
+
+    def tokens():
+        return [int(token) for (token,) in sql("SELECT token FROM database_lock")]
+
+    first, second = claim(name), claim(name)
+    try:
+        for wish in (first, first, first):  # as for the first time, and after a lost answer
+            token = dialect.acquire(ask, wish)
+            assert [token] == tokens()
+        before = tokens()
+        assert dialect.acquire(ask, second) is None
+        assert tokens() == before
+        ask(dialect.free(name, nonce=first.nonce))
+        asked.clear()
+        token = dialect.acquire(ask, second)
+        assert token > before[0]
+        assert [token] == tokens()
+        assert asked[0].affected == 1
+    finally:
+        wrapper.close()
 
 
 def test_without_the_lock_somebody_is_met(child, tmp_path):

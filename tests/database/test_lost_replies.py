@@ -28,6 +28,22 @@ def test_a_lock_that_was_taken_unheard_is_ones_own(backend, proxy, name):
     assert backend.release(lease)
 
 
+def test_a_lock_that_was_taken_again_unheard_is_ones_own(backend, kind, proxy, name):
+    earlier = backend.try_acquire(claim(name))
+    backend.release(earlier)
+    existing = {
+        "mariadb": b"UPDATE database_lock SET\n",
+        "postgresql": b"INSERT INTO database_lock",
+    }
+    lost = proxy.lose_reply(to=existing[kind])
+    lease = backend.try_acquire(claim(name))
+    assert lost.is_set()
+    assert lease.token > earlier.token + 1  # granted twice, to one claim
+    assert backend.verify(lease)
+    assert backend.try_acquire(claim(name)) is None
+    assert backend.release(lease)
+
+
 def test_a_lock_that_was_taken_unheard_by_another_is_busy(backend, proxy, name):
     held = backend.try_acquire(claim(name))
     lost = proxy.lose_reply(to=b"INSERT INTO database_lock")

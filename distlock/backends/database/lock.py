@@ -122,10 +122,8 @@ class DatabaseBackend(BaseBackend):
         def take(dialect: Dialect, ask: Ask) -> Lease | None:
             # Where one writes at a time, those who ask in vain must not keep holders from renewing.
             # In a brief time a row that is locked would not be told from a silent server.
-            if dialect.one_writer or brief:
-                rows = dialect.rows(ask(dialect.one(claim.name)))
-                if rows and rows[0].held_against(claim):
-                    return None
+            if (dialect.one_writer or brief) and ask(dialect.held_by_another(claim)).rows:
+                return None
             sent_at = clock()
             token = dialect.acquire(ask, claim)
             return None if token is None else claim.granted(token, sent_at)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
-from distlock.backends.database.sql import TABLE, Dialect, ceil_units
+from distlock.backends.database.sql import TABLE, Ask, Dialect, ceil_units
 from distlock.backends.database.statements import Statement
-from distlock.types.lease import Lease
+from distlock.types.lease import Claim, Lease
 
 _NOW = "UTC_TIMESTAMP(6)"
 _LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
@@ -42,6 +42,22 @@ ON DUPLICATE KEY UPDATE
 """
 
 
+# Takes a row that exists. Its verdict is the number of rows that it matched: with and without
+# CLIENT_FOUND_ROWS that is one or none, because the token of a row that it matched always changes.
+# Its token is what LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has
+# to be read. https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
+# Where Galera runs it again after it lost against another node, there is one OK packet, of the last
+# time. Repeated after a lost answer it matches again: the owner includes the nonce.
+_ACQUIRE_EXISTING = f"""
+UPDATE {TABLE} SET
+    token = LAST_INSERT_ID(GREATEST(token + 1, {_MICROSECONDS})),
+    description = %(description)s, nonce = %(nonce)s, host = %(host)s, process = %(process)s,
+    thread = %(thread)s, lease = %(lease)s, renews = %(renews)s,
+    acquired_at = {_NOW}, owner = %(owner)s, expires_at = {_LATER.format("%(duration)s")}
+WHERE `lock` = %(lock)s AND (owner = '' OR owner = %(owner)s OR expires_at <= {_NOW})
+    AND {{condition}}
+"""
+
 _VERDICT = "IF(owner = %(owner)s, nonce, '') AS nonce, token"
 
 
@@ -61,6 +77,14 @@ class MySQL(Dialect):
     SECONDS: ClassVar[str] = "{0} * 1000000"
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
+
+    def acquire(self, ask: Ask, claim: Claim, condition: str = "TRUE") -> int | None:
+        # Most locks have been taken before, and an UPDATE costs the server less than the INSERT.
+        existing = Statement(_ACQUIRE_EXISTING.format(condition=condition), self.params(claim))
+        answer = ask(existing)
+        if answer.affected == 1 and answer.insert_id:
+            return answer.insert_id
+        return super().acquire(ask, claim, condition)
 
     def guard(self, lease: Lease) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have

@@ -5,7 +5,6 @@ One class per engine fills the words in: see mariadb.py, postgresql.py and sqlit
 
 from __future__ import annotations
 
-import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -68,10 +67,6 @@ class Row(NamedTuple):
     def expired(self) -> bool:
         return bool(self.owner) and self.until <= self.now
 
-    def held_against(self, claim: Claim) -> bool:
-        """Return whether someone else held the lock when this was read."""
-        return not self.free and not self.expired and self.owner != holder(claim)
-
 
 class Dialect(ABC):
     """How one kind of database is spoken to, in as few statements as it can.
@@ -124,8 +119,8 @@ class Dialect(ABC):
 
     # Taking and leaving
 
-    def acquire_sql(self, claim: Claim, condition: str = "TRUE") -> Statement:
-        """Take the lock if it is free, has ended, or is the owner's; see granted().
+    def acquire(self, ask: Ask, claim: Claim, condition: str = "TRUE") -> int | None:
+        """Take the lock if it is free, has ended, or is the owner's: the token, or None if not.
 
         The token is the greater one of the last token + 1 and the server's time in microseconds: a
         row that has lost its last grants, on a standby or in a backup, repeats none of their
@@ -133,8 +128,11 @@ class Dialect(ABC):
 
         If the row exists, ``condition`` must be true, too. See owned() and untaken_for().
         """
-        params = {**columns(claim), "duration": self.duration(claim.reserved)}
-        return Statement(_with(condition, self.ACQUIRE), params)
+        return self.granted(claim, ask(self.acquire_sql(claim, condition)))
+
+    def acquire_sql(self, claim: Claim, condition: str = "TRUE") -> Statement:
+        """Return the one statement that does what acquire() does; see granted()."""
+        return Statement(self.ACQUIRE.format(condition=condition), self.params(claim))
 
     def granted(self, claim: Claim, answer: Result) -> int | None:
         """Read the answer to acquire_sql(): the token, or None if someone else has the lock."""
@@ -145,9 +143,29 @@ class Dialect(ABC):
         nonce, token = answer.rows[-1] if answer.rows else (None, None)
         return int(token) if nonce == claim.nonce and token is not None else None
 
-    def acquire(self, ask: Ask, claim: Claim) -> int | None:
-        """Take the lock: the token, or None if someone else has it. See acquire_sql()."""
-        return self.granted(claim, ask(self.acquire_sql(claim)))
+    def params(self, claim: Claim) -> dict[str, Any]:
+        """Return what a claim has to say for the columns of its row, and its duration."""
+        owner, seconds = claim.owner, claim.reserved
+        return {
+            "lock": claim.name,
+            "description": claim.description,
+            "owner": holder(claim),
+            "nonce": claim.nonce,
+            "host": _storable(owner.host),
+            "process": owner.pid,
+            "thread": _storable(owner.thread),
+            "lease": seconds,
+            "renews": claim.renews,
+            "duration": self.duration(seconds),
+        }
+
+    def held_by_another(self, claim: Claim) -> Statement:
+        """Ask whether someone else has the lock: one row if so. The row is not locked for it."""
+        return Statement(
+            f"SELECT 1 FROM {TABLE} WHERE {self.LOCK} = %(lock)s"
+            f" AND owner <> '' AND owner <> %(owner)s AND expires_at > {self.NOW}",
+            {"lock": claim.name, "owner": holder(claim)},
+        )
 
     @property
     def owned(self) -> str:
@@ -323,21 +341,6 @@ def holder(claim: Claim) -> str:
     return claim.owner.key if is_named(claim.owner) else f"{claim.owner.key}:{claim.nonce}"
 
 
-def columns(claim: Claim) -> dict[str, Any]:
-    """Return what a claim has to say for the columns of its row."""
-    return {
-        "lock": claim.name,
-        "description": claim.description,
-        "owner": holder(claim),
-        "nonce": claim.nonce,
-        "host": _storable(claim.owner.host),
-        "process": claim.owner.pid,
-        "thread": _storable(claim.owner.thread),
-        "lease": claim.reserved,
-        "renews": claim.renews,
-    }
-
-
 def ceil_units(seconds: float, per_second: int) -> int:
     """Return a duration in whole units, rounded up.
 
@@ -352,11 +355,6 @@ def _storable(text: str) -> str:
     if not text.isprintable():
         text = "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])
     return text[:_MAX_TEXT]
-
-
-@functools.lru_cache(maxsize=64)
-def _with(condition: str, acquire: str) -> str:
-    return acquire.format(condition=condition)
 
 
 def _in(column: str, name: str, values: Sequence[Any]) -> str:
