@@ -28,8 +28,7 @@ RENEWED = 3  # and of one that is not
 READERS = {
     "admin/held.py": "when the page was made, for people",
     "celery/publishing.py": "the countdown to an eta, which Celery counts on this clock, too",
-    "backends/zookeeper/record.py": "since when a node is held, for people",
-    "backends/zookeeper/survey.py": "for how long a node is held, for people",
+    "backends/zookeeper/tree.py": "since when and for how long a node is held, for people",
     "backends/local.py": "since when a lock is held, for people, and tokens that outlive a restart",
 }
 

@@ -25,12 +25,9 @@ def using(configure):
 
 def serving(servers, alias):
     """Return the server that a client is connected to; None if there is none at the moment."""
-    client = locks[alias]._client
-    try:
-        port = client._handler.wire._socket.getpeername()[1]
-    except OSError:
+    if (found := locks[alias].client.server) is None:
         return None
-    return next(server for server in servers if server.port == port) if client.connected else None
+    return next(server for server in servers if server.port == found[1])
 
 
 def moves(servers, alias, lost):
@@ -80,7 +77,7 @@ def test_the_leader_is_killed_while_the_lock_is_held_and_waited_for(
     eventually(lambda: len(tree.line(name)) == 2)
     ensemble.leader.kill()
     assert ensemble.leader.running
-    eventually(lambda: locks[using]._client.connected)
+    eventually(lambda: locks[using].client.connected)
     had_by_the_next = next_one.done()  # first, because the lock may be lost any time
     assert not (still_held(lock, token) and had_by_the_next)
     held = leave(lock)

@@ -9,7 +9,8 @@ from kazoo.security import make_digest_acl
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.zookeeper import ZooKeeperBackend
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import run
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.children import hear, say
@@ -25,6 +26,8 @@ def use_greenlets(using, name):
     """Many greenlets under one lock, while another one must not be blocked."""
     import gevent
     from kazoo.handlers.gevent import SequentialGeventHandler
+
+    from distlock.backends.zookeeper.transport import new_handler
 
     ticks, inside, most = [], [], []
 
@@ -43,8 +46,7 @@ def use_greenlets(using, name):
 
     ticking = gevent.spawn(tick)
     gevent.joinall([gevent.spawn(work) for _ in range(10)], raise_error=True)
-    handler = locks[using]._client._handler
-    say(isinstance(handler, SequentialGeventHandler), len(most), max(most))
+    say(isinstance(new_handler(), SequentialGeventHandler), len(most), max(most))
     lock = Lock(name, using=using)
     lock.acquire()
     say("held", lock.token)
@@ -93,11 +95,11 @@ def KazooWithPassword(tree):  # noqa: N802 - reads as the class it stands for
 
 def test_others_are_refused_and_that_is_not_a_held_lock(guarded, hosts, root, name):
     stranger = ZooKeeperBackend("stranger", {"LOCATION": hosts, "OPTIONS": {"root": root}})
-    wish = Claim(name, current_owner(), 5.0)
+    claim = Claim(name, current_owner(), 5.0)
     with Lock(name, using=guarded):
         for act in (
-            lambda: stranger.try_acquire(wish),
-            lambda: stranger.acquire(wish, clock() + 5),
+            lambda: stranger.try_acquire(claim),
+            lambda: run(stranger.enqueue(claim, clock() + 5)),
             lambda: stranger.inspect(name),
             lambda: stranger.list(),
         ):

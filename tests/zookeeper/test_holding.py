@@ -9,7 +9,7 @@ import time
 import pytest
 
 from distlock import Lock, LockLost, LockNotHeld, locks
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.children import hear, say
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
@@ -260,8 +260,8 @@ def test_tasks_wait_without_threads(using, actor, name):
             asyncio.create_task(Lock(f"{name}:{number}", using=using).aacquire())
             for number in range(count)
         ]
-        client = locks[using]._connected()
-        while len(client.watches._by_path) < count:
+        client = locks[using].client
+        while len(client.watches) < count:
             await asyncio.sleep(0.01)
         threads = threading.active_count()
         for lock in held:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import socket
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
@@ -10,7 +11,7 @@ from kazoo.security import make_digest_acl
 
 from distlock import Lock, LockUnavailable, NotSupported, locks
 from distlock.backends.zookeeper import ZooKeeperBackend
-from distlock.backends.zookeeper.handlers import new_handler
+from distlock.backends.zookeeper.transport import new_handler
 from tests.contract.watch import eventually
 
 HOSTS = "127.0.0.1:1"
@@ -114,10 +115,13 @@ def test_one_of_several_servers_that_is_cut_off_does_not_take_the_time_of_the_ot
 
 
 def test_nothing_is_connected_to_before_it_is_needed(configure, zookeeper):
-    using = configure({"default": HOSTS})
-    lock = Lock("x", using=using)
-    assert not lock.held
-    assert locks[using]._client is None
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        using = configure({"default": f"127.0.0.1:{server.getsockname()[1]}"})
+        lock = Lock("x", using=using)
+        assert not lock.held
+        server.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            server.accept()
 
 
 def test_a_password_is_never_shown(configure, tree, caplog, root):

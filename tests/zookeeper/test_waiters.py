@@ -50,7 +50,7 @@ async def test_each_release_wakes_the_next_and_nobody_else(clients, patient, roo
     """By the figures of the server: what it has sent to each session, and what each has asked."""
     name = "popular"
     holder, *others = clients
-    lease = await holder.aacquire(Claim(name, owner(), 400.0), None)
+    lease = await arun(holder.enqueue(Claim(name, owner(), 400.0), None))
     served, waiting = [], []
 
     async def wait(backend):

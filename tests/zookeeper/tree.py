@@ -7,7 +7,7 @@ import socket
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Connect
 
-from distlock.backends.zookeeper.paths import escaped, in_order
+from distlock.backends.zookeeper.tree import escaped, in_order
 
 
 class Tree:
@@ -69,7 +69,7 @@ def packets(server):
 
 def session_of(backend):
     """Return the id of the session that a backend has, as ``packets`` gives it."""
-    return backend._client.session.id % 2**64
+    return backend.client.session.id % 2**64
 
 
 def expire(server, client_id):

@@ -1,5 +1,5 @@
 """Locks that live in ZooKeeper."""
 
-from distlock.backends.zookeeper.backend import ZooKeeperBackend
+from distlock.backends.zookeeper.lock import ZooKeeperBackend
 
 __all__ = ["ZooKeeperBackend"]

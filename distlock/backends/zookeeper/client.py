@@ -1,11 +1,13 @@
-"""One kazoo client: its session, its requests, and when it can be used."""
+"""The client of a ZooKeeper: its connection, its session, its requests and its watches."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
+from enum import Enum, auto
 from typing import Any
 
 from kazoo.client import KazooClient
@@ -13,29 +15,37 @@ from kazoo.exceptions import (
     AuthFailedError,
     ConnectionLoss,
     KazooException,
+    NoNodeError,
     SASLException,
     SessionClosedRequireSaslError,
 )
 from kazoo.protocol.states import KazooState, KeeperState
 
-from distlock.backends.zookeeper.handlers import new_handler
 from distlock.backends.zookeeper.options import Options
-from distlock.backends.zookeeper.requests import Reply
-from distlock.backends.zookeeper.watches import Watches
-from distlock.backends.zookeeper.wire import Wire
-from distlock.bell import Bell
-from distlock.clock import clock, left
+from distlock.backends.zookeeper.requests import Delete, GetData, RemoveDataWatch, Reply
+from distlock.backends.zookeeper.transport import Transport, new_handler
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.pending import Latch
 from distlock.exceptions import LockUnavailable
 
 logger = logging.getLogger("distlock")
 
-#: Seconds that a server gets to acknowledge the end of a session.
-_FAREWELL = 2.0
+#: Seconds that a server gets to confirm the end of a session.
+_CLOSE_LIMIT = 2.0
 _REFUSALS = (AuthFailedError, SASLException, SessionClosedRequireSaslError)
+
+_DELETED_EVENT = 2  # see Watcher.Event.EventType
+
+#: The leader alone ends sessions. Another server tells it twice in a tick whom it has heard of; so
+#: what a server has heard, the leader knows after this part of a session of five ticks, or more.
+REPORTED_AFTER = 1 / 10
+#: SessionLiveness keeps times in steps of this part of that time, and so many of them.
+_STEP = 1 / 4
+_MOST_TIMES = 64
 
 
 class Session:
-    """A session with the servers: nodes that stand in line live as long as it does."""
+    """A session with the servers: its ephemeral nodes live as long as it does."""
 
     __slots__ = ("id", "over", "timeout")
 
@@ -43,6 +53,34 @@ class Session:
         self.id = number
         self.timeout = timeout
         self.over = False
+
+
+class SessionLiveness:
+    """From when on the leader counts the time-out of a session, as far as this side can know.
+
+    It is told when each request was sent that was answered, all on one connection. ``begun_at`` is
+    from before the connection was made: the leader confirmed that.
+    """
+
+    def __init__(self, begun_at: float, session_timeout: float) -> None:
+        self._reported_after = session_timeout * REPORTED_AFTER
+        self._times = deque([begun_at], maxlen=_MOST_TIMES)
+        self._begun_at = begun_at
+
+    def add(self, sent_at: float) -> None:
+        """Note that a request was answered which was sent at this time."""
+        if sent_at - self._times[-1] >= self._reported_after * _STEP:
+            self._times.append(sent_at)
+
+    def counted_from(self, at: float) -> float:
+        """Return from when on the leader counts at the least, if a request of ``at`` was answered.
+
+        That answer says that the session was alive, and that its server was in touch with the
+        leader; so that knows what the server had heard well before.
+        """
+        latest = at - self._reported_after
+        times = reversed(list(self._times))  # a copy, because answers go on coming
+        return next((time for time in times if time <= latest), self._begun_at)
 
 
 class Client:
@@ -62,6 +100,7 @@ class Client:
     ) -> None:
         self.options = options
         self.session: Session | None = None
+        self.liveness: SessionLiveness | None = None  # none before the first connection
         self.dead = False  # it will not connect again
         self._failure: Exception | None = None  # why
         self._on_begin = on_begin
@@ -71,13 +110,14 @@ class Client:
         self._handler.greeting_limit = options.greeting_limit
         self._handler.on_end = self._on_end
         self._handler.on_open = self._on_open
+        self._handler.on_answer = self._on_answer
         self._handler.on_tick = on_tick
         self._kazoo = KazooClient(**options.arguments(self._handler))
         self._kazoo.add_listener(self._on_state)
         self._mutex = threading.Lock()
-        self._wire: Wire | None = None  # while requests can be sent
+        self._transport: Transport | None = None  # while requests can be sent
         self._waiting: list[Callable[[], None]] = []
-        self.watches = Watches(self.send)
+        self.watches = NodeWatches(self.send)
         self._handler.on_event = self.watches.on_event
 
     def start(self) -> None:
@@ -88,23 +128,34 @@ class Client:
         """End the session, and with it everything that is held; waits a moment for the servers."""
         if self.dead:
             return
-        self._handler.close_within(_FAREWELL)
+        self._handler.close_within(_CLOSE_LIMIT)
         with contextlib.suppress(KazooException, OSError):
             self._kazoo.stop()
         with contextlib.suppress(Exception):  # a plain Exception if its thread still runs
             self._kazoo.close()
 
-    def abandon(self) -> None:
-        """Let go of the connection in a forked child; the session is the parent's."""
+    def discard(self) -> None:
+        """Drop the connection in a forked child; the session is the parent's."""
         self.dead = True
-        self._handler.abandon()
+        self._handler.discard()
 
     # Asking
 
     @property
     def connected(self) -> bool:
         """Whether requests can be sent now."""
-        return self._wire is not None
+        return self._transport is not None
+
+    @property
+    def server(self) -> tuple[str, int] | None:
+        """Host and port of the server that is connected to; None if there is none."""
+        transport = self._transport
+        return None if transport is None else transport.server
+
+    @property
+    def credentials(self) -> tuple[int, bytes] | None:
+        """The number of the session and its password, with which a client can take it up."""
+        return self._kazoo.client_id  # type: ignore[no-any-return]
 
     def send(self, request: Any) -> Reply:
         """Send a request without waiting for anything; see send_all()."""
@@ -112,11 +163,11 @@ class Client:
 
     def send_all(self, requests: Sequence[Any]) -> list[Reply]:
         """Send requests after all that were sent before; they get lost without a connection."""
-        if wire := self._wire:
-            return wire.submit(requests)
+        if transport := self._transport:
+            return transport.submit(requests)
         replies = [Reply() for _ in requests]
         for reply in replies:
-            reply.set_exception(ConnectionLoss())
+            reply.settle(error=ConnectionLoss())
         return replies
 
     def ask(self, requests: Sequence[Any], deadline: float | None) -> list[Reply]:
@@ -128,7 +179,7 @@ class Client:
         ends = clock() + left(deadline, self.options.timeout)
         repeated = False
         while True:
-            self._await_connection(ends)
+            self._wait_until_connected(ends)
             replies = self.send_all(requests)
             if not replies[-1].wait(left(ends, self.options.timeout)):
                 raise self.unavailable("does not answer")
@@ -137,6 +188,22 @@ class Client:
                     reply.repeated = repeated
                 return replies
             repeated = True
+
+    def delete_node(self, session: Session, path: str) -> None:
+        """Delete a node of ``session`` without waiting, also after the connection has come back.
+
+        The end of the session removes it too.
+        """
+
+        def delete() -> None:
+            if self.session is session and not session.over:
+                self.send(Delete(path, -1)).then(done)
+
+        def done(reply: Reply) -> None:
+            if reply.lost:
+                self.when_connected(delete)
+
+        delete()
 
     def when_connected(self, callback: Callable[[], None]) -> None:
         """Call back as soon as requests can be sent, or never will be; that may be now."""
@@ -147,8 +214,9 @@ class Client:
         callback()
 
     def counted_from(self, at: float) -> float:
-        """Return from when on the servers count this session's time-out; see Evidence."""
-        return float(self._handler.wire.evidence.counted_from(at))
+        """Return from when on the servers count this session's time-out; see SessionLiveness."""
+        assert self.liveness is not None, "it has never been connected"
+        return self.liveness.counted_from(at)
 
     def unavailable(self, problem: str = "", cause: Exception | None = None) -> LockUnavailable:
         """Return the error that says why the servers cannot be asked."""
@@ -168,41 +236,43 @@ class Client:
             return reply.value
         raise self.unavailable("refused", reply.error) from reply.error
 
-    def _await_connection(self, ends: float) -> None:
+    def _wait_until_connected(self, ends: float) -> None:
         if self.connected:
             return
-        connected = Bell()
-        self.when_connected(connected.ring)
+        connected = Latch()
+        self.when_connected(connected.set)
         if not connected.wait(left(ends, self.options.timeout)) or self.dead:
             error = self.unavailable()
             error.maybe_applied = False
             raise error
 
-    # What kazoo tells, on its thread
+    # What kazoo calls, on its thread
 
     def _on_open(self) -> None:
-        self._begin_session()
+        transport = self._handler.transport
+        self.liveness = SessionLiveness(transport.created_at, transport.session_timeout)
+        self._begin_session(self._kazoo.client_id[0], transport.session_timeout)
         with self._mutex:
-            self._wire = self._handler.wire
+            self._transport = transport
         self._call_waiting()
+
+    def _on_answer(self, sent_at: float) -> None:
+        if self.liveness is not None:
+            self.liveness.add(sent_at)
 
     def _on_state(self, state: str) -> None:
         if state == KazooState.CONNECTED:
             return  # but not authenticated yet
-        if wire := self._wire:
-            self._wire = None
-            self._kazoo.last_zxid = max(self._kazoo.last_zxid, wire.last_zxid)
-            self._handler.hurry()
+        if transport := self._transport:
+            self._transport = None
+            self._kazoo.last_zxid = max(self._kazoo.last_zxid, transport.last_zxid)
         if state == KazooState.LOST:
             self._end_session()
-        self.watches.lose()
+        self.watches.on_disconnect()
         if self._kazoo.client_state == KeeperState.AUTH_FAILED:
             self._on_end(AuthFailedError())
 
-    def _begin_session(self) -> None:
-        number, timeout = self._kazoo.client_id[0], self._handler.wire.session_timeout
-        self._handler.wire.evidence.session_timeout = timeout
-        self._handler.attend(timeout, self.options.server_count)
+    def _begin_session(self, number: int, timeout: float) -> None:
         if self.session is None or self.session.id != number or self.session.over:
             self._end_session()
             self.session = Session(number, timeout)
@@ -217,7 +287,7 @@ class Client:
         """Note that kazoo has given up, or was told to."""
         self._failure = self._failure or failure
         self.dead = True
-        self._wire = None
+        self._transport = None
         self._end_session()
         self._call_waiting()
         with contextlib.suppress(Exception):  # a plain Exception while its thread still runs
@@ -231,3 +301,108 @@ class Client:
                 callback()
             except Exception:  # or the connection would break for everyone
                 logger.exception("a callback of the ZooKeeper client failed")
+
+
+class WatchEnd(Enum):
+    """What ended a watch."""
+
+    DELETED = auto()  # the node is deleted, or was not there
+    CHANGED = auto()
+    DISCONNECTED = auto()
+    REFUSED = auto()
+
+
+class NodeWatch:
+    """Waits for a change of one node; ``reply`` is the server's answer to the request for it."""
+
+    __slots__ = ("_callback", "path", "reply")
+
+    def __init__(self, path: str, callback: Callable[[WatchEnd], None]) -> None:
+        self.path = path
+        self.reply: Reply | None = None
+        self._callback: list[Callable[[WatchEnd], None]] = [callback]
+
+    @property
+    def ended(self) -> bool:
+        return not self._callback
+
+    def end(self) -> Callable[[WatchEnd], None] | None:
+        """Take the callback away; None if it has been taken before."""
+        try:
+            return self._callback.pop()
+        except IndexError:
+            return None
+
+
+class NodeWatches:
+    """The watches of a client, by path. Each ends once and leaves nothing behind.
+
+    A node is watched by reading it: ``exists`` on a node that has gone would leave a watch on a
+    name that never comes again.
+    """
+
+    def __init__(self, send: Callable[[Any], Reply]) -> None:
+        self._send = send
+        self._mutex = threading.Lock()
+        self._by_path: dict[str, list[NodeWatch]] = {}
+
+    def __len__(self) -> int:
+        """Return how many nodes are watched."""
+        return len(self._by_path)
+
+    def add(self, watch: NodeWatch) -> None:
+        """Watch a node; the callback is called once, on the connection thread."""
+        with self._mutex:
+            if watch.ended:
+                return
+            self._by_path.setdefault(watch.path, []).append(watch)
+            reply = watch.reply = self._send(GetData(watch.path, True))
+        reply.then(lambda reply: self._on_reply(watch, reply))
+
+    def cancel(self, watch: NodeWatch) -> bool:
+        """End a watch without calling back; False if that has been done already."""
+        with self._mutex:
+            if watch.end() is None:
+                return False
+            if self._drop(watch):
+                self._send(RemoveDataWatch(watch.path))
+        return True
+
+    def on_event(self, type: int, path: str) -> None:
+        """Call back those who watch ``path``."""
+        with self._mutex:
+            ended = self._by_path.pop(path, [])
+        for watch in ended:
+            self._end(watch, WatchEnd.DELETED if type == _DELETED_EVENT else WatchEnd.CHANGED)
+
+    def on_disconnect(self) -> None:
+        """Call back everyone: with the connection the server has forgotten all watches."""
+        with self._mutex:
+            ended = [watch for watches in self._by_path.values() for watch in watches]
+            self._by_path.clear()
+        for watch in ended:
+            self._end(watch, WatchEnd.DISCONNECTED)
+
+    def _drop(self, watch: NodeWatch) -> bool:
+        """Drop a watch, under the mutex; True if it was the last one on its path."""
+        watches = self._by_path.get(watch.path, [])
+        if watch not in watches:
+            return False
+        watches.remove(watch)
+        if not watches:
+            del self._by_path[watch.path]
+        return not watches
+
+    def _on_reply(self, watch: NodeWatch, reply: Reply) -> None:
+        if reply.error is None:
+            return
+        with self._mutex:
+            self._drop(watch)
+        if isinstance(reply.error, NoNodeError):
+            self._end(watch, WatchEnd.DELETED)
+        else:
+            self._end(watch, WatchEnd.DISCONNECTED if reply.lost else WatchEnd.REFUSED)
+
+    def _end(self, watch: NodeWatch, reason: WatchEnd) -> None:
+        if callback := watch.end():
+            callback(reason)

@@ -1,4 +1,4 @@
-"""Requests to ZooKeeper, those that kazoo has and two that it lacks; and their replies."""
+"""Requests to ZooKeeper, those that kazoo has and three that it lacks; and their replies."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from kazoo.protocol.serialization import (
     write_string,
 )
 
-from distlock.bell import Bell
+from distlock.concurrency.pending import Latch
 
 __all__ = [
     "CreateContainer",
-    "CreateInLine",
+    "CreateEphemeral",
     "Delete",
     "GetChildren",
     "GetData",
@@ -41,7 +41,7 @@ __all__ = [
     "SetData",
     "Sync",
     "create_persistent",
-    "encoded",
+    "encoded_acl",
     "error_of",
 ]
 
@@ -56,10 +56,10 @@ _DATA_WATCH = _INT.pack(2)
 _LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
 
 
-class CreateInLine(namedtuple("CreateInLine", "prefix data acl")):
-    """A node of one's own session behind all others; answered by its path and its stat.
+class CreateEphemeral(namedtuple("CreateEphemeral", "prefix data acl")):
+    """A numbered node of one's own session; answered by its path and its stat.
 
-    ``acl`` is as ``encoded()`` has it, so that it need not be encoded each time.
+    ``acl`` is as ``encoded_acl()`` returns it, so that it need not be encoded each time.
     """
 
     type = Create2.type
@@ -71,19 +71,6 @@ class CreateInLine(namedtuple("CreateInLine", "prefix data acl")):
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> Any:
         return Create2.deserialize(data, offset)
-
-
-def encoded(acl: Any) -> bytes:
-    """Return an access control list as requests have it."""
-    parts = [_INT.pack(len(acl))]
-    for each in acl:
-        parts += [_INT.pack(each.perms), write_string(each.id.scheme), write_string(each.id.id)]
-    return bytes(b"".join(parts))
-
-
-def create_persistent(path: str, acl: Any) -> Any:
-    """A node that stays."""
-    return Create(path, b"", acl, 0)
 
 
 class CreateContainer(Create2):  # type: ignore[misc]
@@ -106,6 +93,19 @@ class RemoveDataWatch(namedtuple("RemoveDataWatch", "path")):
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> bool:
         return True
+
+
+def create_persistent(path: str, acl: Any) -> Any:
+    """Return the request for a node that stays."""
+    return Create(path, b"", acl, 0)
+
+
+def encoded_acl(acl: Any) -> bytes:
+    """Return an access control list as requests have it."""
+    parts = [_INT.pack(len(acl))]
+    for each in acl:
+        parts += [_INT.pack(each.perms), write_string(each.id.scheme), write_string(each.id.id)]
+    return bytes(b"".join(parts))
 
 
 def error_of(code: int) -> Exception:
@@ -143,19 +143,12 @@ class Reply:
 
     def wait(self, seconds: float) -> bool:
         """Block until the answer is there; False if it is not in time."""
-        answered = Bell()
-        self.then(lambda _: answered.ring())
+        answered = Latch()
+        self.then(lambda _: answered.set())
         return answered.wait(seconds)
 
-    # The wire
-
-    def set(self, value: Any = None) -> None:
-        self._settle(value, None)
-
-    def set_exception(self, error: Exception) -> None:
-        self._settle(None, error)
-
-    def _settle(self, value: Any, error: Exception | None) -> None:
+    def settle(self, value: Any = None, error: Exception | None = None) -> None:
+        """Give the answer; only the first one counts."""
         with self._mutex:
             if self.done:
                 return

@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost, locks
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
 from tests.zookeeper.conftest import SESSION
@@ -95,7 +95,7 @@ def test_a_session_that_the_server_ends_is_told_at_once(using, tree, servers, na
     lock = Lock(name, using=using, on_lost=on_lost)
     lock.acquire()
     token = lock.token
-    expire(servers[0], locks[using]._client._kazoo.client_id)
+    expire(servers[0], locks[using].client.credentials)
     (lease,) = on_lost.wait()
     assert lease.token == token
     with pytest.raises(LockLost, match="session"):

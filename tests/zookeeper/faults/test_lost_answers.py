@@ -34,7 +34,7 @@ def test_a_place_in_line_that_was_never_answered_is_found_again(using, network, 
         lost = network.lose_reply(to=f"{name}/".encode())
         waiting = person.lock(name).start("acquire")
         assert lost.wait(PATIENCE)
-        eventually(lambda: locks[using]._client.connected)
+        eventually(lambda: locks[using].client.connected)
         assert len(tree.line(name)) == 2
         assert waits(waiting)
         assert len(tree.line(name)) == 2

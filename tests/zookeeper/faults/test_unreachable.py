@@ -38,7 +38,7 @@ def test_a_held_lock_can_be_left_after_the_outage(using, network, tree, name):
     lock.acquire()
     passed(0.1)
     network.refuse()
-    eventually(lambda: not locks[using]._client.connected)
+    eventually(lambda: not locks[using].client.connected)
     network.heal()
     lock.release()
     assert tree.line(name) == []
@@ -53,10 +53,10 @@ def test_a_lock_that_is_left_without_a_connection_is_freed_when_it_comes_back(
     lock.acquire()
     passed(0.1)
     network.refuse()
-    eventually(lambda: not locks[using]._client.connected)
+    eventually(lambda: not locks[using].client.connected)
     with pytest.raises(LockUnavailable):
         lock.release()
-    session = locks[using]._client.session
+    session = locks[using].client.session
     network.heal()
     eventually(lambda: tree.line(name) == [])
     assert not session.over

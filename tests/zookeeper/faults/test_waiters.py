@@ -58,7 +58,7 @@ def test_a_waiter_whose_session_the_server_ends_starts_over(using, servers, tree
     with Lock(name, using="other"):
         waiting = actor("thread", using).lock(name).start("acquire")
         eventually(lambda: len(tree.line(name)) == 2)
-        expire(servers[0], locks[using]._client._kazoo.client_id)
+        expire(servers[0], locks[using].client.credentials)
         eventually(lambda: len(tree.line(name)) == 2)
         assert waits(waiting, 0.01)
     assert waiting.result(PATIENCE) is True
@@ -79,7 +79,7 @@ def test_a_waiter_gives_up_in_time_during_an_outage_and_leaves_no_node(
         with pytest.raises(LockUnavailable):
             waiting.result(PATIENCE)
         network.heal()
-        eventually(lambda: locks[using]._client.connected)
+        eventually(lambda: locks[using].client.connected)
         assert person.lock(name).acquire(blocking=False) is False
         eventually(lambda: len(tree.line(name)) == 1)
 

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
+import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from functools import partial
 from typing import Any, ClassVar
 
 from kazoo.exceptions import NoNodeError
 
-from distlock.backends.base import BaseBackend, Capabilities
-from distlock.backends.zookeeper.breaking import YOUNG, break_hold
-from distlock.backends.zookeeper.client import Client, Session
-from distlock.backends.zookeeper.evidence import REPORTED_AFTER
-from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Grants
-from distlock.backends.zookeeper.instances import register
-from distlock.backends.zookeeper.node import Node
+from distlock.backends.base import BaseBackend, Capabilities, PendingLease
+from distlock.backends.zookeeper.client import REPORTED_AFTER, Client, Session
+from distlock.backends.zookeeper.contender import (
+    BROKEN,
+    SESSION_OVER,
+    Contender,
+    Grant,
+    Grants,
+)
 from distlock.backends.zookeeper.options import DEFAULTS, Options
-from distlock.backends.zookeeper.paging import page
-from distlock.backends.zookeeper.patience import Patience
-from distlock.backends.zookeeper.place import Place
-from distlock.backends.zookeeper.requests import Delete, GetData, SetData, Sync
-from distlock.backends.zookeeper.survey import Survey, mark_of
-from distlock.clock import clock, left
+from distlock.backends.zookeeper.requests import Delete, GetData, Sync
+from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader
+from distlock.concurrency import fork
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.steps import Either, Step, arun, run
+from distlock.concurrency.timers import call_after
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.query import LockQuery, Page
-from distlock.watchdog import watchdog
 
-#: Waits longer than this many seconds are not counted among the time that a lock is held.
-_LONG_WAIT = 1.0
+_backends: weakref.WeakSet[ZooKeeperBackend] = weakref.WeakSet()
 
 
 class ZooKeeperBackend(BaseBackend):
     """Locks that are held for as long as a session with ZooKeeper lives.
 
-    Whoever wants a lock has a node in line below the node of the lock: ephemeral, so that it goes
+    Each contender for a lock has a node below the node of the lock: ephemeral, so that it goes
     with its session, and numbered by ZooKeeper. The lowest number holds; everyone else watches the
-    node just before its own. See "Locks" in ZooKeeper's "Recipes and Solutions". The fencing token
-    is the ``czxid`` of the holder's node: the number of the transaction that created it.
+    node just before the own one; see :class:`Contender`. The fencing token is the ``czxid`` of the
+    holder's node: the number of the transaction that created it.
     """
 
     default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
@@ -58,79 +60,39 @@ class ZooKeeperBackend(BaseBackend):
         self.options = Options(self.settings)
         self._set_lease(self.options.session_timeout)
         self._reset()
-        register(self)
+        _backends.add(self)
+        fork.reset_in_child(self)
 
     def _reset(self) -> None:
-        self._making = threading.Lock()
+        self._connecting = threading.Lock()
         self._client: Client | None = None
         self._grants = Grants(self._on_loss)
 
-    def after_fork(self) -> None:
-        """Hold nothing and be connected to nothing, in the child: all that is the parent's."""
+    def after_fork_in_child(self) -> None:
+        """Hold nothing and be connected to nothing: all that is the parent's."""
         if self._client is not None:
-            self._client.abandon()
+            self._client.discard()
         self._reset()
 
     # Taking and leaving
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
-        return self._wait(claim, deadline, wait=False)
+        return run(self._contend(claim, deadline, wait=False))
 
-    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        return self._wait(claim, deadline, wait=True)
+    def attempt(self, claim: Claim, deadline: float | None) -> Step:
+        """See BaseBackend.attempt(). A task needs no other thread for it."""
+        return Either(
+            partial(self.try_acquire, claim, deadline),
+            lambda: arun(self._contend(claim, deadline, wait=False)),
+        )
 
-    async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
-        return await self._await(claim, deadline, wait=False)
+    def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
+        return self._contend(claim, deadline, wait=True)
 
-    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        return await self._await(claim, deadline, wait=True)
-
-    def _wait(self, claim: Claim, deadline: float | None, *, wait: bool) -> Lease | None:
-        place = self._place(claim, wait=wait)
-        try:
-            place.begin()
-            return self._taken(Patience(place, deadline).wait())
-        except BaseException:
-            self._quit(place)
-            raise
-
-    async def _await(self, claim: Claim, deadline: float | None, *, wait: bool) -> Lease | None:
-        place = self._place(claim, wait=wait)
-        try:
-            place.begin()
-            return self._taken(await Patience(place, deadline).await_())
-        except BaseException:
-            self._quit(place)
-            raise
-
-    def _place(self, claim: Claim, *, wait: bool) -> Place:
-        if mine := self._grants.take_owners(claim.name, claim.owner):
-            mine.drop()
-        earlier = self._grants.just_left(claim.name)
-        return Place(self._connected(), claim, wait=wait, earlier=earlier, on_grant=self._admit)
-
-    def _admit(self, place: Place, node: Node) -> Lease:
-        claim = place.claim
-        duration = self.options.lease_of(node.session.timeout)
-        if duration < claim.duration:
-            claim = replace(claim, duration=duration)
-        unproven = node.session.timeout - self.options.lease_of(node.session.timeout)
-        counted_from = place.client.counted_from(place.asked_at)
-        lease = claim.granted(node.czxid, min(place.asked_at, counted_from + unproven))
-        self._grants.add(Grant(lease, place.client, node, place.has_waited))
-        if place.has_waited and clock() - node.created_after > _LONG_WAIT:
-            place.client.send(SetData(place.parent, mark_of(node.czxid), -1))
-        return lease
-
-    def _taken(self, lease: Lease | None) -> Lease | None:
-        if lease is not None:
-            self._grants.note_taken(lease)
-        return lease
-
-    def _quit(self, place: Place) -> None:
-        """Leave the line, or the lock if it was had at the last moment."""
-        if lease := place.give_up():
-            self.discard_local(lease)
+    def _contend(self, claim: Claim, deadline: float | None, *, wait: bool) -> PendingLease:
+        self._grants.drop_of_owner(claim.name, claim.owner)
+        contender = Contender(self.client, self._grants, claim, deadline, wait=wait)
+        return (yield from contender.steps())
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         if leases and self._client is not None:
@@ -163,12 +125,10 @@ class ZooKeeperBackend(BaseBackend):
             time.sleep(pause)
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
-        grant = self._grants.take(lease.name, lease.nonce)
+        grant = self._grants.remove(lease.name, lease.nonce)
         if grant is None:
             return False
-        self._grants.note_left(grant)
-        age = clock() - grant.node.created_after
-        if age < YOUNG and not grant.has_waited and grant.client.connected:
+        if clock() - grant.node.created_after < UNBREAKABLE and grant.client.connected:
             grant.drop()
             return True
         grant.unwatch()
@@ -187,25 +147,24 @@ class ZooKeeperBackend(BaseBackend):
         return True
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
-        """See BaseBackend.reserve_for(). The node stays, and goes with this process."""
+        """See BaseBackend.reserve_for(). The node stays, but no longer than this process."""
         if not self.verify(lease, deadline):
             return False
-        grant = self._grants.take(lease.name, lease.nonce)
+        grant = self._grants.remove(lease.name, lease.nonce)
         if grant is not None:
-            watchdog.add(seconds, grant.drop)
+            call_after(seconds, grant.drop)
         return grant is not None
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
-        self._grants.take(claim.name, claim.nonce)
+        self._grants.remove(claim.name, claim.nonce)
         if self._client is None:
             return  # closed: the session has taken its nodes along
-        survey = self._survey(deadline)
-        if nodes := survey.nodes_of(claim.name, claim.nonce):
-            survey.client.ask([Delete(path, -1) for path in nodes], deadline)
+        reader = self._reader(deadline)
+        if nodes := reader.nodes_of(claim.name, claim.nonce):
+            reader.delete(nodes)
 
     def discard_local(self, lease: Lease) -> None:
-        if grant := self._grants.take(lease.name, lease.nonce):
-            grant.drop()
+        self._grants.drop(lease)
 
     # Looking
 
@@ -221,23 +180,22 @@ class ZooKeeperBackend(BaseBackend):
         return bool(stat.czxid == lease.token and stat.ephemeralOwner == grant.node.session.id)
 
     def known_lost(self, lease: Lease) -> str | None:
-        """See BaseBackend.known_lost()."""
-        return SESSION_OVER if self._grants.is_lost(lease.nonce) else None
+        return self._grants.why_lost(lease.nonce)
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
-        return self._survey(deadline).lock(name)
+        return self._reader(deadline).lock(name)
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
-        return [*self._survey(deadline).held(prefix)]
+        return [*self._reader(deadline).held(prefix)]
 
     def page(self, query: LockQuery, deadline: float | None = None) -> Page:
         """See BaseBackend.page(). Of very many locks, only those on the page are looked at."""
-        return page(self._survey(deadline), query)
+        return self._reader(deadline).page(query)
 
     # Clearing
 
     def force_release(self, name: str, token: int, deadline: float | None = None) -> Lease | None:
-        lease = break_hold(self._survey(deadline), name, token, self.settings.lease)
+        lease = self._reader(deadline).break_hold(name, token, self.settings.lease)
         if lease is not None and (grant := self._grants.find(name, lease.nonce)):
             self._grants.lose(grant, BROKEN)
         return lease
@@ -247,40 +205,40 @@ class ZooKeeperBackend(BaseBackend):
 
         Nothing expires here: the servers end sessions, and remove their nodes.
         """
-        return SweepResult(removed=self._survey(None).clear())
+        return SweepResult(removed=self._reader(None).clear())
 
     def close(self) -> None:
         """End the session, and every hold with it."""
-        with self._making:
+        with self._connecting:
             client, self._client = self._client, None
         self._grants.lose_all("the connection to ZooKeeper was closed")
         if client is not None:
             client.close()
 
-    # Being connected
+    # The connection
 
-    def _connected(self) -> Client:
-        """Return the client of this process, a new one if there is none that is of use."""
+    @property
+    def client(self) -> Client:
+        """The client of this process; a new one, which begins to connect, if there is none."""
         client = self._client
         if client is not None and not client.dead:
             return client
-        with self._making:
+        with self._connecting:
             if self._client is None or self._client.dead:
-                self._client = Client(self.options, self._on_begin, self._on_over, self._on_tick)
+                self._client = Client(
+                    self.options, self._on_begin, self._on_over, self._grants.drop_untaken
+                )
                 self._client.start()
             return self._client
 
-    def _survey(self, deadline: float | None) -> Survey:
-        return Survey(self._connected(), self.alias, deadline)
+    def _reader(self, deadline: float | None) -> TreeReader:
+        return TreeReader(self.client, self.alias, deadline)
 
     def _on_begin(self, session: Session) -> None:
         self._set_lease(session.timeout)
 
     def _on_over(self, session: Session) -> None:
         self._grants.lose_all(SESSION_OVER, session)
-
-    def _on_tick(self) -> None:
-        self._grants.drop_untaken()
 
     def _on_loss(self, lease: Lease, reason: str) -> None:
         if self.listener is not None:
@@ -290,3 +248,9 @@ class ZooKeeperBackend(BaseBackend):
         self.settings.lease = self.options.lease_of(session_timeout)
         # Often enough for each renewal to be the proof of the next one; see _prove_alive().
         self.settings.renew = self.settings.lease / 4
+
+
+@atexit.register
+def _close_all() -> None:
+    for backend in list(_backends):
+        backend.close()

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from distlock.backends.zookeeper.paths import (
+from distlock.backends.zookeeper.tree import (
     ancestors,
     escaped,
     in_order,
