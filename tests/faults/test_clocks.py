@@ -28,7 +28,8 @@ RENEWED = 3  # and of one that is not
 READERS = {
     "admin/held.py": "when the page was made, for people",
     "celery/publishing.py": "the countdown to an eta, which Celery counts on this clock, too",
-    "backends/zookeeper/tree.py": "since when and for how long a node is held, for people",
+    "backends/zookeeper/reader.py": "for how long a lock is held, for people",
+    "backends/zookeeper/tree.py": "since when a node is there, for people",
     "backends/local.py": "since when a lock is held, for people, and tokens that outlive a restart",
 }
 

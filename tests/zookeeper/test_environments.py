@@ -27,7 +27,7 @@ def use_greenlets(using, name):
     import gevent
     from kazoo.handlers.gevent import SequentialGeventHandler
 
-    from distlock.backends.zookeeper.transport import new_handler
+    from distlock.backends.zookeeper.handler import new_handler
 
     ticks, inside, most = [], [], []
 

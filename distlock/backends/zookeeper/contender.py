@@ -1,17 +1,16 @@
-"""One claim that contends for its lock, and what is granted to it."""
+"""One claim that contends for its lock: the protocol, and the wait."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import replace
 
 from kazoo.exceptions import NoNodeError
 
 from distlock.backends.base import PendingLease
 from distlock.backends.zookeeper import tree
-from distlock.backends.zookeeper.client import Client, NodeWatch, Session, WatchEnd
+from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
 from distlock.backends.zookeeper.requests import (
     CreateEphemeral,
     GetChildren,
@@ -20,13 +19,11 @@ from distlock.backends.zookeeper.requests import (
     SetData,
     Sync,
 )
+from distlock.backends.zookeeper.watches import NodeWatch, WatchEnd
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Wait
-from distlock.types.lease import Claim, Lease, Owner
-
-SESSION_OVER = "its ZooKeeper session ended"
-BROKEN = "its node in ZooKeeper was deleted: it was broken"
+from distlock.types.lease import Claim, Lease
 
 #: Seconds that the servers have for their first answer, however short the caller's limit is: a lock
 #: that is free must be had within any limit.
@@ -35,20 +32,6 @@ _FIRST_ANSWER = 0.5
 _LONGEST_WAIT = 1.0
 #: Waits longer than this many seconds are not counted among the time that a lock is held.
 _LONG_WAIT = 1.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class ContenderNode:
-    """A contender's node that this process has made."""
-
-    session: Session
-    path: str
-    czxid: int
-    created_after: float  # of clock()
-
-    @property
-    def name(self) -> str:
-        return self.path.rpartition("/")[2]
 
 
 class Contender:
@@ -337,114 +320,3 @@ class Contender:
         node, self._node = self._node, None
         if node is not None:
             self._client.delete_node(node.session, node.path)
-
-
-@dataclass(slots=True, eq=False)
-class Grant:
-    """A lease, and the node that stands for it."""
-
-    lease: Lease
-    client: Client
-    node: ContenderNode
-    #: whether the caller has got it, and will release it or have it renewed
-    taken: bool = False
-    watch: NodeWatch | None = field(default=None, repr=False)
-
-    def drop(self) -> None:
-        """Delete the node without waiting for it."""
-        self.unwatch()
-        self.client.delete_node(self.node.session, self.node.path)
-
-    def unwatch(self) -> None:
-        """End the watch: the node is about to be deleted, and the server's watch with it."""
-        watch, self.watch = self.watch, None
-        if watch is not None:
-            watch.end()
-
-
-class Grants:
-    """The current grants of a process, at most one for each lock.
-
-    ``on_loss`` is called with those that end otherwise than by being taken from here.
-    """
-
-    def __init__(self, on_loss: Callable[[Lease, str], None]) -> None:
-        self._on_loss = on_loss
-        self._mutex = threading.Lock()
-        self._by_name: dict[str, Grant] = {}
-        #: Why a lease was lost, by its nonce, while its holder may not have heard of it.
-        self._lost: dict[str, str] = {}
-
-    def add(self, grant: Grant) -> None:
-        """Note a grant, before anyone has been told of it."""
-        with self._mutex:
-            self._by_name[grant.lease.name] = grant
-        if grant.node.session.over:  # it has ended just now, and may have done so too early for us
-            self.lose(grant, SESSION_OVER)
-
-    def note_taken(self, lease: Lease) -> None:
-        """Note that the caller has got the lease."""
-        if grant := self.find(lease.name, lease.nonce):
-            grant.taken = True
-
-    def drop_untaken(self) -> None:
-        """Free what nobody has taken in time: an event loop may have been stopped for good."""
-        now = clock()
-        for grant in list(self._by_name.values()):
-            if not grant.taken and now >= grant.lease.deadline:
-                self.drop(grant.lease)
-
-    def find(self, name: str, nonce: str) -> Grant | None:
-        """Return the grant that answers the claim with this nonce."""
-        grant = self._by_name.get(name)
-        return grant if grant is not None and grant.lease.nonce == nonce else None
-
-    def remove(self, name: str, nonce: str) -> Grant | None:
-        """Remove the grant that answers the claim with this nonce; None if it is not there."""
-        with self._mutex:
-            self._lost.pop(nonce, None)
-            grant = self.find(name, nonce)
-            if grant is not None:
-                del self._by_name[name]
-            return grant
-
-    def drop(self, lease: Lease) -> None:
-        """Remove the grant of this lease, and delete its node without waiting for it."""
-        if grant := self.remove(lease.name, lease.nonce):
-            grant.drop()
-
-    def drop_of_owner(self, name: str, owner: Owner) -> None:
-        """Remove the grant of a lock if it is this owner's, who asks for the lock anew."""
-        grant = self._by_name.get(name)
-        if grant is not None and grant.lease.owner == owner:
-            self.drop(grant.lease)
-
-    def why_lost(self, nonce: str) -> str | None:
-        """Return why the lease with this nonce was lost; None if it was not."""
-        return self._lost.get(nonce)
-
-    def lose(self, grant: Grant, reason: str) -> None:
-        """Note that a grant has ended, and call ``on_loss``; once."""
-        with self._mutex:
-            if self._by_name.get(grant.lease.name) is not grant:
-                return
-            del self._by_name[grant.lease.name]
-            self._lost[grant.lease.nonce] = reason
-        self._on_loss(grant.lease, reason)
-
-    def lose_all(self, reason: str, session: Session | None = None) -> None:
-        """Note that all grants, or those of one session, have ended."""
-        for grant in list(self._by_name.values()):
-            if session is None or grant.node.session is session:
-                self.lose(grant, reason)
-
-    def watch(self, grant: Grant) -> None:
-        """Be told, from now on, when someone else deletes the node."""
-        if grant.watch is None:
-            grant.watch = NodeWatch(grant.node.path, partial(self._on_watch_end, grant))
-            grant.client.watches.add(grant.watch)
-
-    def _on_watch_end(self, grant: Grant, reason: WatchEnd) -> None:
-        grant.watch = None  # the next renewal adds another
-        if reason is WatchEnd.DELETED:
-            self.lose(grant, BROKEN)

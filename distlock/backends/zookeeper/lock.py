@@ -14,16 +14,11 @@ from kazoo.exceptions import NoNodeError
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.zookeeper.client import REPORTED_AFTER, Client, Session
-from distlock.backends.zookeeper.contender import (
-    BROKEN,
-    SESSION_OVER,
-    Contender,
-    Grant,
-    Grants,
-)
+from distlock.backends.zookeeper.contender import Contender
+from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Grants
 from distlock.backends.zookeeper.options import DEFAULTS, Options
+from distlock.backends.zookeeper.reader import UNBREAKABLE, TreeReader
 from distlock.backends.zookeeper.requests import Delete, GetData, Sync
-from distlock.backends.zookeeper.tree import UNBREAKABLE, TreeReader
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Either, Step, arun, run
