@@ -1,1 +1,1 @@
-"""The site at work: real processes that take turns, and what happens when they do not."""
+"""``manage.py demo``: real processes work with the lock, and without it for comparison."""

@@ -1,4 +1,4 @@
-"""The work that goes on behind the site: guests who buy and give back, a counter that counts."""
+"""The work behind the served site: guests buy and return seats, processes count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django.db import DatabaseError
 
 from distlock import Lock, LockError
 from locksite.demo.models import Counter
-from locksite.demo.worker import Boss
+from locksite.demo.worker import Controller
 from locksite.shop import sales
 from locksite.shop.models import Order
 
@@ -22,11 +22,11 @@ _LAST = "Adler Bianchi Costa Dahl Egede Fofana Grau Hoang Ito Jansen Kovac Lund 
 
 T = TypeVar("T")
 
-#: Orders that one guest keeps; beyond that the oldest is given back.
-MOST_ORDERS = 45
+#: Orders that one guest keeps; above that the oldest is returned.
+MAX_ORDERS = 45
 
 
-def keep_adding(boss: Boss, counter: int) -> int:
+def keep_adding(controller: Controller, counter: int) -> int:
     """Add 1 to the shared counter again and again; returns how often it was done."""
     lock = Lock(f"counter:{counter}", description="shared counter")
 
@@ -38,12 +38,12 @@ def keep_adding(boss: Boss, counter: int) -> int:
         return True
 
     done = 0
-    while boss.hear(random.uniform(0.1, 0.6)) is None:
-        done += bool(_undisturbed(add_one))
+    while controller.receive(random.uniform(0.1, 0.6)) is None:
+        done += bool(_ignore_outages(add_one))
     return done
 
 
-def keep_buying(boss: Boss, events: list[int], guest: int, guests: int) -> int:
+def keep_buying(controller: Controller, events: list[int], guest: int, guests: int) -> int:
     """Buy seats as guest number ``guest`` of ``guests``; returns how many orders were placed."""
     orders = deque(
         order
@@ -51,13 +51,13 @@ def keep_buying(boss: Boss, events: list[int], guest: int, guests: int) -> int:
         if order.pk % guests == guest
     )
     placed = 0
-    while boss.hear(random.uniform(0.2, 1.2)) is None:
-        order = _undisturbed(partial(_buy_something, events))
+    while controller.receive(random.uniform(0.2, 1.2)) is None:
+        order = _ignore_outages(partial(_buy_something, events))
         if order:
             orders.append(order)
             placed += 1
-        if orders and (order is None or len(orders) > MOST_ORDERS):
-            _undisturbed(partial(sales.cancel, orders.popleft()))
+        if orders and (order is None or len(orders) > MAX_ORDERS):
+            _ignore_outages(partial(sales.cancel, orders.popleft()))
     return placed
 
 
@@ -77,8 +77,8 @@ def _pay(token: int) -> None:
     time.sleep(random.uniform(0.2, 0.9))
 
 
-def _undisturbed(work: Callable[[], T]) -> T | None:
-    """Do ``work``; a database or lock service that is away for a while ends no guest's evening."""
+def _ignore_outages(work: Callable[[], T]) -> T | None:
+    """Call ``work``; return None if the database or the lock service is down."""
     try:
         return work()
     except (DatabaseError, LockError):

@@ -14,14 +14,14 @@ from celery.platforms import SecurityWarning
 from locksite.celery import app
 
 #: Seconds that running tasks get to end.
-GRACE = 5.0
+END_TIMEOUT = 5.0
 
 
 def _end_with_the_demo() -> None:
     while sys.stdin.read(1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)  # a warm shutdown
-    time.sleep(GRACE)
+    time.sleep(END_TIMEOUT)
     os._exit(1)
 
 

@@ -9,7 +9,7 @@ from django.urls import reverse
 
 from locksite.demo.models import Counter
 from locksite.demo.operator import NAME, operator
-from locksite.demo.processes import Crew
+from locksite.demo.processes import WorkerPool
 from locksite.demo.server import HOST, site_server
 from locksite.shop.models import Event
 from locksite.shop.pages import events_with_sales, oversold
@@ -29,8 +29,8 @@ def serve(port: int | None, say: Callable[[str], object]) -> str:
     counter = Counter.objects.create()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     try:
-        with operator() as password, Crew(GUESTS + COUNTERS) as crew:
-            _start_work(crew, counter.pk)
+        with operator() as password, WorkerPool(GUESTS + COUNTERS) as pool:
+            _start_work(pool, counter.pk)
             thread.start()
             say(f"\n  The shop is open: http://{HOST}:{server.server_port}/")
             say(f"  {GUESTS} guests buy, {COUNTERS} processes count. Ctrl-C closes it.\n")
@@ -42,7 +42,7 @@ def serve(port: int | None, say: Callable[[str], object]) -> str:
                 thread.join()
             except KeyboardInterrupt:
                 say("")
-            done = _end_work(crew)
+            done = _end_work(pool)
         counter.refresh_from_db()
         return (
             f"  Orders: {sum(done[:GUESTS])}; seats oversold: {oversold(events_with_sales())}."
@@ -55,15 +55,15 @@ def serve(port: int | None, say: Callable[[str], object]) -> str:
         counter.delete()
 
 
-def _start_work(crew: Crew, counter: int) -> None:
+def _start_work(pool: WorkerPool, counter: int) -> None:
     events = list(Event.objects.values_list("pk", flat=True))
-    for guest, worker in enumerate(crew.workers[:GUESTS]):
+    for guest, worker in enumerate(pool.workers[:GUESTS]):
         worker.start("keep_buying", events=events, guest=guest, guests=GUESTS)
-    for worker in crew.workers[GUESTS:]:
+    for worker in pool.workers[GUESTS:]:
         worker.start("keep_adding", counter=counter)
 
 
-def _end_work(crew: Crew) -> Sequence[int]:
-    for worker in crew.workers:
-        worker.tell("enough")
-    return crew.results()
+def _end_work(pool: WorkerPool) -> Sequence[int]:
+    for worker in pool.workers:
+        worker.send_line("enough")
+    return pool.results()

@@ -7,7 +7,7 @@ from django.db.models.functions import Now
 
 
 class Counter(models.Model):
-    """A number that several processes add to: read, think, write."""
+    """A number that several processes add to: read, wait, write."""
 
     value = models.PositiveIntegerField(default=0)
 

@@ -1,4 +1,4 @@
-"""Someone who may look at the locks in the admin and break them, for as long as the demo runs."""
+"""A user who may see, break and sweep locks in the admin while the demo runs."""
 
 from __future__ import annotations
 

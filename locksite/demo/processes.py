@@ -1,4 +1,4 @@
-"""Worker processes, as seen by the demo that starts them, talks to them and ends them."""
+"""The demo's worker processes: start them, give them tasks, end them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from typing import Any
 
 #: Where the packages ``locksite`` and ``distlock`` are.
 PROJECT = Path(__file__).resolve().parents[2]
-#: Seconds that a worker may be silent while something is expected of it.
-PATIENCE = 60.0
+#: Seconds within which a worker must send the next message.
+ANSWER_TIMEOUT = 60.0
 #: Seconds that a worker gets to end by itself.
-GRACE = 5.0
+END_TIMEOUT = 5.0
 
 
 class WorkerFailed(Exception):
@@ -39,11 +39,11 @@ class Worker:
             cwd=PROJECT,
             env={**os.environ, "DEBUG": "0"},  # with DEBUG, Django remembers every query
         )
-        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
-    def tell(self, line: str) -> None:
+    def send_line(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
             self._process.stdin.write(line + "\n")
@@ -52,15 +52,15 @@ class Worker:
             raise WorkerFailed("a worker has ended") from error
 
     def start(self, task: str, **arguments: Any) -> None:
-        """Give the worker a task; its result is the ``done`` that it says."""
-        self.tell(json.dumps({"task": task, **arguments}))
+        """Give the worker a task; it sends the result as ``done``."""
+        self.send_line(json.dumps({"task": task, **arguments}))
 
     def expect(self, word: str) -> Any:
-        """Return what the worker says of ``word``, which must be the next thing it says."""
+        """Return the value of ``word``, which the worker's next message must contain."""
         try:
-            line = self._heard.get(timeout=PATIENCE)
+            line = self._lines.get(timeout=ANSWER_TIMEOUT)
         except queue.Empty:
-            raise WorkerFailed(f"a worker said nothing for {PATIENCE:g} seconds") from None
+            raise WorkerFailed(f"a worker sent nothing for {ANSWER_TIMEOUT:g} seconds") from None
         if not line:
             raise WorkerFailed(f"a worker ended with exit code {self._process.wait()}")
         message = json.loads(line)
@@ -69,41 +69,41 @@ class Worker:
         return message[word]
 
     def kill(self) -> None:
-        """End the process with SIGKILL: it can neither release nor say anything any more."""
+        """End the process with SIGKILL: it can release nothing."""
         self._process.kill()
         self._process.wait()
 
-    def dismiss(self) -> None:
+    def close_input(self) -> None:
         """Let the process end by itself."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
 
-    def reap(self) -> None:
+    def join(self) -> None:
         """Wait until the process has ended, and make it end if it does not."""
         try:
-            self._process.wait(GRACE)
+            self._process.wait(END_TIMEOUT)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._listener.join(GRACE)
+        self._listener.join(END_TIMEOUT)
         assert self._process.stdout is not None
         self._process.stdout.close()
 
     def _listen(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            self._heard.put(line)
-        self._heard.put("")
+            self._lines.put(line)
+        self._lines.put("")
 
 
-class Crew:
-    """Some workers, all ready; leaving the ``with`` block ends them all."""
+class WorkerPool:
+    """Some workers; the ``with`` block begins when all are ready, and its end ends them all."""
 
     def __init__(self, size: int) -> None:
         self.size = size
         self.workers: list[Worker] = []
 
-    def __enter__(self) -> Crew:
+    def __enter__(self) -> WorkerPool:
         try:
             for _ in range(self.size):
                 self.workers.append(Worker())
@@ -122,7 +122,7 @@ class Crew:
     ) -> None:
         self.end()
 
-    def together(self, task: str, **arguments: Any) -> Sequence[Any]:
+    def run_all(self, task: str, **arguments: Any) -> Sequence[Any]:
         """Have all workers do the same task at the same time; returns their results.
 
         Raises WorkerFailed, when all have ended the task, if it failed for one of them.
@@ -132,7 +132,7 @@ class Crew:
         return self.results()
 
     def results(self) -> Sequence[Any]:
-        """Wait for what all workers are doing; see :meth:`together`."""
+        """Wait for what all workers are doing; see :meth:`run_all`."""
         results, failures = [], []
         for worker in self.workers:
             try:
@@ -145,7 +145,7 @@ class Crew:
 
     def end(self) -> None:
         for worker in self.workers:
-            worker.dismiss()
+            worker.close_input()
         for worker in self.workers:
-            worker.reap()
+            worker.join()
         self.workers.clear()

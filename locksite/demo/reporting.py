@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import date, timedelta
 
-from locksite.demo.processes import GRACE, PATIENCE, PROJECT, WorkerFailed
+from locksite.demo.processes import ANSWER_TIMEOUT, END_TIMEOUT, PROJECT, WorkerFailed
 from locksite.reports.models import Report
 
 
 @contextmanager
-def folder_of_messages() -> Iterator[None]:
+def message_folder() -> Iterator[None]:
     """Give the demo's processes a folder of their own for Celery's messages."""
     with tempfile.TemporaryDirectory(prefix="distlock-demo-") as folder:
         os.environ["CELERY_FOLDER"] = folder
@@ -28,10 +28,10 @@ def folder_of_messages() -> Iterator[None]:
 
 
 @contextmanager
-def some_day() -> Iterator[date]:
-    """Choose a day of which there is no report, nor will be when the demo is over.
+def unused_day() -> Iterator[date]:
+    """Return a random day that has no report; a report of that day is deleted afterwards.
 
-    A demo that was killed may have left a queueing lock, whose message is lost, for a day.
+    The day is random because a demo that was killed may have left a queueing lock for its day.
     """
     day = date(1, 1, 1) + timedelta(days=random.randrange(1800 * 365))
     try:
@@ -41,11 +41,11 @@ def some_day() -> Iterator[date]:
 
 
 def times_built(day: date, expected: int, worker: subprocess.Popen[bytes]) -> int:
-    """Return how often the report was written, once that is as often as expected or too late.
+    """Return how often the report was written, after waiting until that is as often as expected.
 
     Raises WorkerFailed if the Celery worker ends before.
     """
-    ends = time.monotonic() + PATIENCE * 2 / 3
+    ends = time.monotonic() + ANSWER_TIMEOUT * 2 / 3
     while (built := _built(day)) != expected and time.monotonic() < ends:
         if worker.poll() is not None:
             raise WorkerFailed(f"the Celery worker ended with exit code {worker.returncode}")
@@ -74,7 +74,7 @@ def celery_worker() -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.stdin.close()
         try:
-            process.wait(2 * GRACE)
+            process.wait(2 * END_TIMEOUT)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -1,6 +1,6 @@
-"""The program of one worker process: does the tasks that come in as lines of JSON.
+"""A worker process of the demo: reads tasks as lines of JSON, and runs them.
 
-It ends when its input does, so that none outlives the demo, however that ended.
+It ends at the end of its input, so it never outlives the demo.
 """
 
 from __future__ import annotations
@@ -15,54 +15,54 @@ from typing import Any
 import django
 
 
-class Boss:
-    """The demo that started this process, as seen from here."""
+class Controller:
+    """The connection to the demo, which has started this process: lines over stdin and stdout."""
 
     def __init__(self) -> None:
         self._out = sys.stdout
-        sys.stdout = sys.stderr  # nothing but messages goes to the demo
-        self._heard: queue.SimpleQueue[str] = queue.SimpleQueue()
+        sys.stdout = sys.stderr  # only messages may go to the demo
+        self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         threading.Thread(target=self._listen, daemon=True).start()
 
-    def say(self, **message: Any) -> None:
+    def send(self, **message: Any) -> None:
         print(json.dumps(message), file=self._out, flush=True)
 
-    def hear(self, timeout: float | None = None) -> str | None:
+    def receive(self, timeout: float | None = None) -> str | None:
         """Return the next line; None if there was none for ``timeout`` seconds (None: no limit).
 
-        Raises EOFError when the demo has gone or has dismissed this worker.
+        Raises EOFError at the end of the input.
         """
         try:
-            line = self._heard.get(timeout=timeout)
+            line = self._lines.get(timeout=timeout)
         except queue.Empty:
             return None
         if not line:
-            self._heard.put(line)  # for whoever asks again
+            self._lines.put(line)  # the next call must raise, too
             raise EOFError
         return line.strip()
 
     def _listen(self) -> None:
         while line := sys.stdin.readline():
-            self._heard.put(line)
-        self._heard.put("")
+            self._lines.put(line)
+        self._lines.put("")
 
 
 def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "locksite.settings")
-    boss = Boss()
+    controller = Controller()
     django.setup()
     from locksite.demo.tasks import TASKS  # its models need the apps
 
-    boss.say(ready=True)
+    controller.send(ready=True)
     try:
-        while line := boss.hear():
+        while line := controller.receive():
             task = json.loads(line)
             try:
-                boss.say(done=TASKS[task.pop("task")](boss, **task))
+                controller.send(done=TASKS[task.pop("task")](controller, **task))
             except EOFError:
                 raise
             except Exception as error:
-                boss.say(error=f"{type(error).__name__}: {error}")
+                controller.send(error=f"{type(error).__name__}: {error}")
     except (EOFError, BrokenPipeError):
         pass
 

@@ -7,7 +7,7 @@ import unicodedata
 from django import forms
 from django.core.exceptions import ValidationError
 
-MOST_SEATS = 6
+MAX_SEATS = 6
 
 
 def printable(value: str) -> None:
@@ -19,9 +19,9 @@ def printable(value: str) -> None:
 class BuyForm(forms.Form):
     quantity = forms.TypedChoiceField(
         label="Seats",
-        choices=[(n, str(n)) for n in range(1, MOST_SEATS + 1)],
+        choices=[(n, str(n)) for n in range(1, MAX_SEATS + 1)],
         coerce=int,
-        error_messages={"invalid_choice": f"Please choose 1 to {MOST_SEATS} seats."},
+        error_messages={"invalid_choice": f"Please choose 1 to {MAX_SEATS} seats."},
     )
     buyer = forms.CharField(
         label="Your name",

@@ -13,28 +13,28 @@ from distlock import LockError, locks
 from distlock.types.lease import LockInfo
 from locksite.shop.models import Event, Order
 
-MOST_LOCKS = 12
-MOST_ORDERS = 8
+MAX_LOCKS = 12
+MAX_ORDERS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLeases:
-    """The locks held at this moment; None when their backend could not be asked."""
+class HeldLocks:
+    """The locks held at this moment; ``held`` is None if their backend is down."""
 
     held: Sequence[LockInfo] | None
     backend: str
     lease: float  # seconds a lease of this backend lasts
 
 
-def held_locks() -> HeldLeases:
-    """Ask the backend which locks are held; a backend that is away spoils no page."""
+def held_locks() -> HeldLocks:
+    """Ask the backend which locks are held; the page is shown even if the backend is down."""
     backend = locks["default"]
     name = type(backend).__name__.removesuffix("Backend")
     try:
-        held = list(islice(backend.list(), MOST_LOCKS))
+        held = list(islice(backend.list(), MAX_LOCKS))
     except LockError:
         held = None
-    return HeldLeases(held, name, backend.settings.lease)
+    return HeldLocks(held, name, backend.settings.lease)
 
 
 def events_with_sales() -> list[Event]:
@@ -49,4 +49,4 @@ def oversold(events: Sequence[Event]) -> int:
 
 
 def recent_orders() -> list[Order]:
-    return list(Order.objects.select_related("event")[:MOST_ORDERS])
+    return list(Order.objects.select_related("event")[:MAX_ORDERS])

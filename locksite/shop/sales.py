@@ -1,4 +1,4 @@
-"""Selling seats and taking them back, so that none is ever sold twice."""
+"""Sell seats and take them back. No seat is ever sold twice."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from locksite.shop.models import Event, Order
 
 T = TypeVar("T")
 
-#: Seconds that a buyer waits for those before them.
-PATIENCE = 10.0
+#: Seconds that a buyer waits for the lock.
+WAIT_TIMEOUT = 10.0
 
 
 class SoldOut(Exception):
@@ -44,13 +44,13 @@ def buy(
 ) -> Order:
     """Sell seats to ``buyer`` and return the order.
 
-    ``pay`` takes the money. It may take its time: it runs under the lock but outside of any
-    transaction, and is given the fencing token to pass on. With ``reserved_until`` the seats are
-    only kept until then, unless the order is confirmed before. ``timeout`` is in seconds,
-    :data:`PATIENCE` by default.
+    ``pay`` takes the money. It may be slow: it runs under the lock but outside of any transaction,
+    and gets the fencing token to pass on. With ``reserved_until`` the seats are only reserved
+    until then, unless the order is confirmed before. ``timeout`` is the time to wait for the lock,
+    in seconds; :data:`WAIT_TIMEOUT` by default.
 
-    Raises :class:`SoldOut`, ``Event.DoesNotExist``, and :class:`distlock.LockError` when the lock
-    could not be had or did not last until the sale was committed; nothing is sold then.
+    Raises :class:`SoldOut`, ``Event.DoesNotExist``, and :class:`distlock.LockError` if the lock
+    could not be taken, or was lost before the sale was committed. Nothing is sold then.
     """
 
     def sell(lock: Lock) -> Order:
@@ -70,7 +70,7 @@ def buy(
                 reserved_until=reserved_until,
             )
 
-    return alone_with(event_id, f"sale of {quantity}", sell, timeout)
+    return under_event_lock(event_id, f"sale of {quantity}", sell, timeout)
 
 
 def confirm(order: Order) -> bool:
@@ -85,14 +85,14 @@ def expired() -> QuerySet[Order]:
 
 
 def cancel(order: Order, among: QuerySet[Order] | None = None) -> bool:
-    """Take an order back and its seats with it; False if it was taken back already.
+    """Delete an order and put its seats on sale again; False if that was done already.
 
-    ``among``: or if it is none of these by then. Raises :class:`distlock.LockError` as :func:`buy`
-    does.
+    With ``among``, also False if the order is not one of these any more. Raises
+    :class:`distlock.LockError` as :func:`buy` does.
     """
     orders = Order.objects.all() if among is None else among
 
-    def cancel_with_retry(lock: Lock) -> bool:
+    def take_back(lock: Lock) -> bool:
         left = seats_left(order.event_id)
         with committing(lock):
             deleted, _ = orders.filter(pk=order.pk).delete()
@@ -101,7 +101,7 @@ def cancel(order: Order, among: QuerySet[Order] | None = None) -> bool:
                 stock.fenced_update(lock.token, seats_left=left + order.quantity)
         return bool(deleted)
 
-    return alone_with(order.event_id, f"return of {order.quantity}", cancel_with_retry)
+    return under_event_lock(order.event_id, f"return of {order.quantity}", take_back)
 
 
 def seats_left(event_id: int) -> int:
@@ -109,29 +109,30 @@ def seats_left(event_id: int) -> int:
     return Event.objects.values_list("seats_left", flat=True).get(pk=event_id)
 
 
-def alone_with(
+def under_event_lock(
     event_id: int, description: str, work: Callable[[Lock], T], timeout: float | None = None
 ) -> T:
-    """Do ``work`` while nobody else changes the event's seats, and return what it returns."""
-    patience = PATIENCE if timeout is None else timeout
+    """Call ``work(lock)`` under the lock of the event, and return its result."""
+    if timeout is None:
+        timeout = WAIT_TIMEOUT
     finished = False
     try:
-        with Lock(f"event:{event_id}", timeout=patience, description=description) as lock:
+        with Lock(f"event:{event_id}", timeout=timeout, description=description) as lock:
             result = work(lock)
             finished = True
     except LockError:
         if not finished:
             raise
-        # Lost only after the commit, on the way out: the work stands.
+        # The lock was lost after the commit: the work is done and stays done.
     return result
 
 
 @contextmanager
 def committing(lock: Lock) -> Iterator[None]:
-    """A transaction for what was worked out under ``lock``, which the caller holds.
+    """A transaction that writes what was decided under ``lock``, which the caller holds.
 
-    With locks in the database it can commit only while the lock is still held. With locks kept
-    elsewhere that cannot be promised; there the fenced update refuses what comes too late.
+    With locks in the database it commits only while the lock is still held. Other backends cannot
+    promise that; there the fenced update refuses a write that comes too late.
     """
     if locks["default"].capabilities.atomic:
         with lock.atomic(using=router.db_for_write(Event)):

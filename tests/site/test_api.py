@@ -84,7 +84,7 @@ def test_a_busy_shop_says_when_to_come_back(
     client: Client, shop: Any, child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = shop(10)
-    monkeypatch.setattr(sales, "PATIENCE", 0.05)
+    monkeypatch.setattr(sales, "WAIT_TIMEOUT", 0.05)
     holder = child("tests.site.holders:hold", f"event:{event.pk}")
     assert holder.line() == "held"
     answer = post(client, {"quantity": 2, "buyer": "Ada"})

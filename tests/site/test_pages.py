@@ -119,7 +119,7 @@ def test_a_buyer_who_cannot_wait_longer_is_told_so(
     client: Client, shop: Any, child: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     event = shop(10)
-    monkeypatch.setattr(sales, "PATIENCE", 0.05)
+    monkeypatch.setattr(sales, "WAIT_TIMEOUT", 0.05)
     holder = child("tests.site.holders:hold", f"event:{event.pk}")
     assert holder.line() == "held"
     page = client.post("/events/recital/buy/", order_form(event))

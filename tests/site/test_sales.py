@@ -82,7 +82,7 @@ def test_a_sale_that_was_committed_stands_though_the_lock_is_lost_on_the_way_out
         lock.force_release(held.token)
         return "sold"
 
-    assert sales.alone_with(evening.pk, "", sell) == "sold"
+    assert sales.under_event_lock(evening.pk, "", sell) == "sold"
     assert Order.objects.count() == 1
 
 

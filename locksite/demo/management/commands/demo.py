@@ -12,15 +12,15 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from distlock import LockError, locks
-from locksite.demo import acts, live, reporting
-from locksite.demo.processes import Crew, WorkerFailed
+from locksite.demo import live, reporting, scenarios
+from locksite.demo.processes import WorkerFailed, WorkerPool
 
-ACTS: dict[str, Callable[[Crew], Iterator[acts.Finding]]] = {
-    "Shared counter": acts.shared_counter,
-    "Ticket shop": acts.ticket_rush,
-    "Expired orders": acts.expired_orders,
-    "Nightly report": acts.nightly_report,
-    "Three clients": acts.three_clients,  # the last: one of the crew dies in it
+SCENARIOS: dict[str, Callable[[WorkerPool], Iterator[scenarios.Result]]] = {
+    "Shared counter": scenarios.shared_counter,
+    "Ticket shop": scenarios.ticket_rush,
+    "Expired orders": scenarios.expired_orders,
+    "Nightly report": scenarios.nightly_report,
+    "Three clients": scenarios.three_clients,  # the last: it kills a worker
 }
 LINE = "  {what:<46}{expected:<12}{seen:<15}{ok}"
 
@@ -58,30 +58,32 @@ class Command(BaseCommand):
 
     def _play(self) -> None:
         backend = type(locks["default"]).__name__
-        self.stdout.write(f"\n  {acts.WORKERS} processes, {connection.display_name}, {backend}\n\n")
+        self.stdout.write(
+            f"\n  {scenarios.WORKERS} processes, {connection.display_name}, {backend}\n\n"
+        )
         self._write("", "expected", "seen", "ok")
         problems = []
-        with reporting.folder_of_messages(), Crew(acts.WORKERS) as crew:
-            for title, act in ACTS.items():
-                for finding in self._findings(title, act, crew):
-                    ok = "yes" if finding.ok else self.style.ERROR("NO")
-                    self._write(finding.what, finding.expected, finding.seen, ok)
-                    if not finding.ok:
-                        problems.append(f"{finding.what}: {finding.problem or finding.seen}")
+        with reporting.message_folder(), WorkerPool(scenarios.WORKERS) as pool:
+            for title, scenario in SCENARIOS.items():
+                for result in self._results(title, scenario, pool):
+                    ok = "yes" if result.ok else self.style.ERROR("NO")
+                    self._write(result.what, result.expected, result.seen, ok)
+                    if not result.ok:
+                        problems.append(f"{result.what}: {result.problem or result.seen}")
         self.stdout.write("")
         if problems:
             raise CommandError("\n".join(["Not everything came out as it must.", *problems]))
 
-    def _findings(
+    def _results(
         self,
         title: str,
-        act: Callable[[Crew], Iterator[acts.Finding]],
-        crew: Crew,
-    ) -> Iterator[acts.Finding]:
+        scenario: Callable[[WorkerPool], Iterator[scenarios.Result]],
+        pool: WorkerPool,
+    ) -> Iterator[scenarios.Result]:
         try:
-            yield from act(crew)
+            yield from scenario(pool)
         except (WorkerFailed, LockError, LookupError) as error:
-            yield acts.Finding(title, "", "failed", False, str(error))
+            yield scenarios.Result(title, "", "failed", False, str(error))
 
     def _write(self, what: str, expected: str, seen: str, ok: str) -> None:
         self.stdout.write(LINE.format(what=what, expected=expected, seen=seen, ok=ok))

@@ -16,8 +16,8 @@ ALL = "*"
 class Command(LockedCommand):
     """For cron, every minute, on every machine: it runs on one of them.
 
-    The clocks of the machines differ, and the work is done in no time. So the lock stays taken for
-    half a minute, or a machine that is late would do it again.
+    The clocks of the machines differ by some seconds, and the work takes less. So the lock stays
+    reserved for half a minute; otherwise a machine that starts late would do the work again.
     """
 
     help = "Takes back the orders that were reserved and not confirmed in time."

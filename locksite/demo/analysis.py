@@ -1,4 +1,4 @@
-"""What the log of a lock's holders proves."""
+"""Check the log that the holders of a lock have written."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Logged(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
-    """The time in which one client is known to have believed that it held the lock."""
+class Hold:
+    """The time in which one client worked under the lock, as far as the log shows."""
 
     client: str
     token: int
@@ -27,34 +27,34 @@ class Stay:
     last: int
 
 
-def stays(entries: Sequence[Logged]) -> list[Stay]:
-    """Return every client's stay, in the order in which they began."""
-    found: dict[tuple[str, int], Stay] = {}
+def holds(entries: Sequence[Logged]) -> list[Hold]:
+    """Return the holds of all clients, in the order of their beginnings."""
+    found: dict[tuple[str, int], Hold] = {}
     for position, entry in enumerate(entries):
         if entry.what == "dead":
             continue
         key = (entry.client, entry.token)
         first = found[key].first if key in found else position
-        found[key] = Stay(entry.client, entry.token, first, position)
+        found[key] = Hold(entry.client, entry.token, first, position)
     return list(found.values())
 
 
-def two_at_once(entries: Sequence[Logged]) -> int:
-    """Count the stays that began before the one before them had ended."""
-    all_stays = stays(entries)
+def count_overlaps(entries: Sequence[Logged]) -> int:
+    """Count the holds that began before an earlier one had ended."""
+    all_holds = holds(entries)
     return sum(
-        any(earlier.last > later.first for earlier in all_stays[:number])
-        for number, later in enumerate(all_stays)
+        any(earlier.last > later.first for earlier in all_holds[:number])
+        for number, later in enumerate(all_holds)
     )
 
 
 def tokens_grow(entries: Sequence[Logged]) -> bool:
-    """Return whether each stay has a greater fencing token than those before it."""
-    tokens = [stay.token for stay in stays(entries)]
+    """Return whether each hold has a greater fencing token than those before it."""
+    tokens = [hold.token for hold in holds(entries)]
     return all(a < b for a, b in zip(tokens, tokens[1:], strict=False))
 
 
-def began(entries: Sequence[Logged], client: str, what: str) -> datetime:
+def first_time(entries: Sequence[Logged], client: str, what: str) -> datetime:
     """Return when ``client`` first did ``what``; LookupError if it never did."""
     for entry in entries:
         if entry.client == client and entry.what == what:

@@ -1,4 +1,4 @@
-"""What the demo shows, act by act: each is played by real processes and then judged."""
+"""The scenarios of the demo: real processes run each of them, and the results are checked."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from django.db.models import Sum
 from django.utils import timezone
 
 from distlock import locks
-from locksite.demo import reporting, verdicts
+from locksite.demo import analysis, reporting
 from locksite.demo.models import Counter, Entry
-from locksite.demo.processes import Crew
+from locksite.demo.processes import WorkerPool
 from locksite.shop import sales
 from locksite.shop.models import Event
 
@@ -26,7 +26,7 @@ LEASE = 4.0  # seconds, where a lock may have a lease of its own length
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Result:
     """One line of the demo's table."""
 
     what: str
@@ -36,39 +36,39 @@ class Finding:
     problem: str = ""  # why nothing could be seen
 
 
-def shared_counter(crew: Crew) -> Iterator[Finding]:
-    """All workers add 1 to one counter: read, think, write."""
-    total = crew.size * ADDITIONS
-    what = f"{crew.size} processes × {ADDITIONS} additions"
-    careless = _count(crew, locked=False)
-    yield Finding(f"{what}, no lock", f"< {total}", str(careless), careless < total)
-    careful = _count(crew, locked=True)
-    yield Finding(f"{what}, under the lock", str(total), str(careful), careful == total)
+def shared_counter(pool: WorkerPool) -> Iterator[Result]:
+    """All workers add 1 to one counter: read, wait, write."""
+    total = pool.size * ADDITIONS
+    what = f"{pool.size} processes × {ADDITIONS} additions"
+    unlocked = _count(pool, locked=False)
+    yield Result(f"{what}, no lock", f"< {total}", str(unlocked), unlocked < total)
+    locked = _count(pool, locked=True)
+    yield Result(f"{what}, under the lock", str(total), str(locked), locked == total)
 
 
-def _count(crew: Crew, *, locked: bool) -> int:
+def _count(pool: WorkerPool, *, locked: bool) -> int:
     counter = Counter.objects.create()
     try:
-        crew.together("add", counter=counter.pk, times=ADDITIONS, locked=locked)
+        pool.run_all("add", counter=counter.pk, times=ADDITIONS, locked=locked)
         counter.refresh_from_db()
         return counter.value
     finally:
         counter.delete()
 
 
-def ticket_rush(crew: Crew) -> Iterator[Finding]:
+def ticket_rush(pool: WorkerPool) -> Iterator[Result]:
     """All workers buy seats for one evening until it is sold out."""
-    what = f"{crew.size} buyers, {SEATS} seats"
-    sold = _sell_out(crew, locked=False)
-    yield Finding(f"{what}, no lock", f"> {SEATS} sold", f"{sold} sold", sold > SEATS)
-    sold = _sell_out(crew, locked=True)
-    yield Finding(f"{what}, under the lock", f"{SEATS} sold", f"{sold} sold", sold == SEATS)
+    what = f"{pool.size} buyers, {SEATS} seats"
+    sold = _sell_out(pool, locked=False)
+    yield Result(f"{what}, no lock", f"> {SEATS} sold", f"{sold} sold", sold > SEATS)
+    sold = _sell_out(pool, locked=True)
+    yield Result(f"{what}, under the lock", f"{SEATS} sold", f"{sold} sold", sold == SEATS)
 
 
-def _sell_out(crew: Crew, *, locked: bool) -> int:
+def _sell_out(pool: WorkerPool, *, locked: bool) -> int:
     event = _new_event()
     try:
-        crew.together("buy_all", event=event.pk, locked=locked)
+        pool.run_all("buy_all", event=event.pk, locked=locked)
         return int(event.orders.aggregate(sold=Sum("quantity", default=0))["sold"])
     finally:
         event.delete()
@@ -87,68 +87,68 @@ def _new_event() -> Event:
     )
 
 
-def expired_orders(crew: Crew) -> Iterator[Finding]:
+def expired_orders(pool: WorkerPool) -> Iterator[Result]:
     """Cron starts one command on all machines at once: it runs on one of them."""
     event = _new_event()
     try:
         for buyer in range(EXPIRED):
             sales.buy(event.pk, f"Late {buyer}", 2, reserved_until=timezone.now())
-        ran = crew.together("release_expired_orders", event=event.slug).count(True)
+        ran = pool.run_all("release_expired_orders", event=event.slug).count(True)
         event.refresh_from_db()
     finally:
         event.delete()
     left = event.seats_left
-    what = f"{crew.size} × release_expired_orders"
-    yield Finding(f"{what}, at once", "1 runs", f"{ran} ran", ran == 1)
-    yield Finding("Seats on sale again", str(SEATS), str(left), left == SEATS)
+    what = f"{pool.size} × release_expired_orders"
+    yield Result(f"{what}, at once", "1 runs", f"{ran} ran", ran == 1)
+    yield Result("Seats on sale again", str(SEATS), str(left), left == SEATS)
 
 
-def nightly_report(crew: Crew) -> Iterator[Finding]:
+def nightly_report(pool: WorkerPool) -> Iterator[Result]:
     """All workers queue the nightly report at once, then ask for it again and again."""
-    rebuilds = crew.size * REBUILDS
-    with reporting.some_day() as day:
-        queued = len(set(crew.together("queue_report", day=day.isoformat())))
-        what = f"{crew.size} schedulers, one nightly report"
-        yield Finding(what, "1 queued", f"{queued} queued", queued == 1)
-        crew.together("queue_rebuilds", day=day.isoformat(), times=REBUILDS)
+    rebuilds = pool.size * REBUILDS
+    with reporting.unused_day() as day:
+        queued = len(set(pool.run_all("queue_report", day=day.isoformat())))
+        what = f"{pool.size} schedulers, one nightly report"
+        yield Result(what, "1 queued", f"{queued} queued", queued == 1)
+        pool.run_all("queue_rebuilds", day=day.isoformat(), times=REBUILDS)
         expected = queued + rebuilds
         with reporting.celery_worker() as worker:
             built = reporting.times_built(day, expected, worker)
     what = f"{expected} times written by Celery, in turn"
-    yield Finding(what, str(expected), str(built), built == expected)
+    yield Result(what, str(expected), str(built), built == expected)
 
 
-def three_clients(crew: Crew) -> Iterator[Finding]:
+def three_clients(pool: WorkerPool) -> Iterator[Result]:
     """A holds and is killed; B gets the lock when A's lease has ended, and then C."""
     trace = uuid.uuid4().hex
     try:
-        remaining = _play_three_clients(crew, trace)
+        remaining = _play_three_clients(pool, trace)
         entries = list(Entry.objects.filter(trace=trace))
     finally:
         Entry.objects.filter(trace=trace).delete()
 
-    order = ", ".join(stay.client for stay in verdicts.stays(entries))
-    yield Finding("A holds and is killed: holders", "A, B, C", order, order == "A, B, C")
+    order = ", ".join(hold.client for hold in analysis.holds(entries))
+    yield Result("A holds and is killed: holders", "A, B, C", order, order == "A, B, C")
 
     passed = (
-        verdicts.began(entries, "B", "enter") - verdicts.began(entries, "A", "dead")
+        analysis.first_time(entries, "B", "enter") - analysis.first_time(entries, "A", "dead")
     ).total_seconds()
     if remaining is None:  # the backend knows by itself that A has gone
-        yield Finding("B's turn after A's death", "it comes", f"{passed:.2f} s later", passed >= 0)
+        yield Result("B's turn after A's death", "it comes", f"{passed:.2f} s later", passed >= 0)
     else:
         late = passed - remaining
         # A thousandth for rounding: no database's clock is read more exactly by all.
         ok = -0.001 <= late <= LEASE
-        yield Finding("B's turn after A's lease", f"0 … {LEASE:g} s", f"{late:.2f} s", ok)
-    both = verdicts.two_at_once(entries)
-    yield Finding("Two at once", "never", f"{both} times" if both else "never", not both)
-    grow = verdicts.tokens_grow(entries)
-    yield Finding("Fencing tokens", "grow", "grow" if grow else "do not", grow)
+        yield Result("B's turn after A's lease", f"0 … {LEASE:g} s", f"{late:.2f} s", ok)
+    both = analysis.count_overlaps(entries)
+    yield Result("Two at once", "never", f"{both} times" if both else "never", not both)
+    grow = analysis.tokens_grow(entries)
+    yield Result("Fencing tokens", "grow", "grow" if grow else "do not", grow)
 
 
-def _play_three_clients(crew: Crew, trace: str) -> float | None:
+def _play_three_clients(pool: WorkerPool, trace: str) -> float | None:
     """Return the seconds that A's lease had left after A's death; None if it has no known end."""
-    a, b, c = crew.workers[:3]
+    a, b, c = pool.workers[:3]
     lock = f"demo:{trace}"
     lease = LEASE if locks["default"].capabilities.lease_lengths else None
     part = {"lock": lock, "trace": trace, "lease": lease}
@@ -162,9 +162,9 @@ def _play_three_clients(crew: Crew, trace: str) -> float | None:
 
     b.expect("holding")
     c.start("hold", client="C", **part)
-    b.tell("leave")
+    b.send_line("leave")
     b.expect("done")
     c.expect("holding")
-    c.tell("leave")
+    c.send_line("leave")
     c.expect("done")
     return remaining
