@@ -32,8 +32,8 @@ help:
 	@echo "make clean      remove what these have made"
 	@echo "ARGS=\"...\"      arguments for pytest"
 
-test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) .envs/pyright/.ready lint
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-$(BASE) tests-$(NEWEST)
+test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) .envs/pyright/.ready
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint tests-$(BASE) tests-$(NEWEST)
 
 test-all: packages $(call env,$(BETWEEN)) test
 	@$(MAKE) --no-print-directory tests-$(BETWEEN)
@@ -42,13 +42,12 @@ test-all: packages $(call env,$(BETWEEN)) test
 test-slow: packages $(call env,$(BASE)) $(call env,$(NEWEST))
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-$(BASE) tests-$(NEWEST) ARGS="-m slow"
 
-# Tests wait more than they compute, so two Pythons at once take little longer than one; each has
-# servers of its own, and prints what it has to say when it is done. What is the same on every Python
-# is shared between them.
+# Tests wait more than they compute, so two Pythons with two processes each take little longer than
+# one; each process has servers of its own. What is the same on every Python is shared between them.
 tests-$(BASE): private SHARE := --share=1/2
 tests-$(NEWEST): private SHARE := --share=2/2
 tests-%:
-	$(call bin,$*)/python -m pytest --basetemp=.envs/$*/tmp $(SHARE) $(ARGS)
+	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile $(SHARE) $(ARGS)
 
 lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .

@@ -24,19 +24,25 @@ from tests.servers.zookeeper import ZooKeeper
 pytest_plugins = ["tests.fixtures"]
 
 _TESTS = Path(__file__).parent
-#: browsers, commands, faults and crashes: what they try is the work of programs and servers
+#: what they try is the work of programs and servers, or of drivers: the same on every Python
 _ONCE = [
     _TESTS / name
     for name in [
         "admin/browser",
+        "celery",
         "commands",
-        "harness",
-        "supervisor",
-        "waiting",
+        "database",
         "faults",
+        "harness",
+        "queue",
+        "readme",
+        "renewal",
+        "supervisor",
         "zookeeper",
     ]
 ]
+#: kinds of backends behind which there is a server: their contract is tried on one Python
+_SERVERS = {"mariadb", "postgresql", "zookeeper"}
 
 _DATABASE_BACKEND = "distlock.backends.database.DatabaseBackend"
 _LOCAL_BACKEND = "distlock.backends.local.LocalBackend"
@@ -65,18 +71,34 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Leave to the runs on other Pythons their share of the tests that need only one of them."""
     part, parts = map(int, config.getoption("share").split("/"))
     for item in items:
-        if any(item.path.is_relative_to(folder) for folder in _ONCE):
-            item.add_marker("once")
-        if item.get_closest_marker("slow"):
+        if _is_the_same_on_every_python(item):
             item.add_marker("once")
     once = [item for item in items if item.get_closest_marker("once")]
-    # File by file, because the tests of a file share what takes long to start; by size, so that
+    # Group by group, because the tests of a group share what takes long to start; by size, so that
     # each run gets as much, and not all that is slow about the same thing.
-    files = sorted({item.path for item in once}, key=lambda path: (path.stat().st_size, path))
-    left = {item for item in once if files.index(item.path) % parts != part - 1}
+    groups = sorted({_group(item) for item in once})
+    left = {item for item in once if groups.index(_group(item)) % parts != part - 1}
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
+
+
+def _is_the_same_on_every_python(item: pytest.Item) -> bool:
+    return (
+        any(item.path.is_relative_to(folder) for folder in _ONCE)
+        or item.get_closest_marker("slow") is not None
+        or _kind(item) in _SERVERS
+    )
+
+
+def _group(item: pytest.Item) -> tuple[int, str, str]:
+    """Return what the tests of a file and a kind of backend have in common; it sorts by size."""
+    return item.path.stat().st_size, str(item.path), _kind(item)
+
+
+def _kind(item: pytest.Item) -> str:
+    spec = getattr(item, "callspec", None)
+    return str(spec.params.get("kind", "")) if spec else ""
 
 
 @pytest.fixture(scope="session", autouse=True)

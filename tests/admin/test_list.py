@@ -65,6 +65,7 @@ def test_a_row_shows_what_is_known_of_a_lock(local, show, taken):
     assert f"{timezone.localtime(info.until):%H:%M:%S%z}"[:-2] in page.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["name", "age"])
 @pytest.mark.parametrize("number", [49, 50, 51, 100, 107])
 def test_pages_go_forth_and_back_over_all_backends(three, show, taken, number, order):

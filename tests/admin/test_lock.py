@@ -216,6 +216,7 @@ def test_its_command_does_the_same(sqlite, backend_settings, settings, look, tak
 # Others who wait
 
 
+@pytest.mark.slow
 def test_waiters_in_zookeeper_stand_in_line(zookeeper, backend_settings, settings, look, child):
     settings.DISTLOCK = backend_settings("zookeeper", OPTIONS={"session_timeout": 8})
     with Lock("feed"):

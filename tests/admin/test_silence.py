@@ -55,6 +55,7 @@ def fastest(ask):
     return min(ask().seconds for _ in range(3))
 
 
+@pytest.mark.slow
 def test_a_silent_backend_is_waited_for_once(network, show, taken):
     taken("there", lease=600)
     taken("here", using="local")
@@ -89,6 +90,7 @@ def test_of_one_that_has_never_answered_nothing_is_known(network, show):
     assert "Last known" not in page.text
 
 
+@pytest.mark.slow
 def test_anyone_can_have_it_asked_again(network, show):
     network.silence()
     show()
@@ -107,6 +109,7 @@ def test_once_it_answers_again_it_is_seen(network, show, taken):
     assert answered.held == 1
 
 
+@pytest.mark.slow
 def test_what_was_silent_is_waited_for_again_after_a_while(network, show, monkeypatch):
     monkeypatch.setattr("distlock.admin.fan_out.SILENT_FOR", 0.0)
     network.silence()

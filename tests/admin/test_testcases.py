@@ -27,6 +27,7 @@ class PanelInTestCase(TestCase):
         self.assertContains(page, "held in a test")
         self.assertEqual(page.context["overview"].silent, [])
 
+    @pytest.mark.slow
     def test_it_releases_what_the_test_holds(self):
         lock = Lock("held in a test")
         lock.acquire()

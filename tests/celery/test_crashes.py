@@ -66,6 +66,7 @@ def until_free(states):
         time.sleep(0.02)
 
 
+@pytest.mark.slow
 def test_a_pool_process_is_killed(tasks, key, states):
     result = tasks.doomed.delay(key)
     pid = heard(f"{key}:started")["pid"]
@@ -76,6 +77,7 @@ def test_a_pool_process_is_killed(tasks, key, states):
     until_free(states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("using", ["mariadb"])  # in ZooKeeper it ends with the process
 def test_the_lock_of_a_killed_process_stays_taken_for_at_least_so_long(tasks, key, using, states):
     for task, name in ((tasks.doomed_minute, f"{key}-minute"), (tasks.doomed, key)):
@@ -87,6 +89,7 @@ def test_the_lock_of_a_killed_process_stays_taken_for_at_least_so_long(tasks, ke
     assert locks[using].inspect(f"{key}-minute").state is State.HELD
 
 
+@pytest.mark.slow
 def test_the_one_who_waits_for_a_killed_process_comes_next(tasks, key):
     tasks.doomed.delay(key)
     first = heard(f"{key}:started")
@@ -110,6 +113,7 @@ def test_the_soft_time_limit_is_over(tasks, limited, states):
     until_free(states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["doomed", "late"])
 @pytest.mark.parametrize("signame", ["SIGTERM", "SIGKILL"])
 def test_the_task_is_terminated(tasks, key, states, signame, name):
@@ -121,6 +125,7 @@ def test_the_task_is_terminated(tasks, key, states, signame, name):
     until_free(states)
 
 
+@pytest.mark.slow
 def test_a_message_comes_again_after_its_process_was_killed(tasks, key, states):
     result = tasks.late.delay(key)
     first = heard(f"{key}:started")
@@ -158,6 +163,7 @@ def test_two_copies_of_one_message_exclude_each_other(tasks, key, states, prefor
     until_free(states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("using", BOTH)
 def test_the_whole_worker_is_killed(start_worker, key, using, states):
     worker = start_worker("killed", "prefork", 1).ready()
@@ -167,6 +173,7 @@ def test_the_whole_worker_is_killed(start_worker, key, using, states):
     until_free(states)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("using", BOTH)
 @pytest.mark.parametrize(
     ("how", "signum"), [("warm", signal.SIGTERM), ("cold", signal.SIGQUIT)]

@@ -63,6 +63,7 @@ def ids(publisher):
     return json.loads(publisher.line(LIMIT))
 
 
+@pytest.mark.slow
 def test_tasks_of_one_key_take_turns(publisher, using, key):
     one = publisher(using, "retry", key, key, key)
     token = heard(f"{key}:started")["token"]

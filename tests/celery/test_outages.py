@@ -86,6 +86,7 @@ def test_a_busy_task_keeps_its_place_while_that_cannot_be_asked_for(worker, prox
     assert first.get(timeout=LIMIT) == key
 
 
+@pytest.mark.slow
 def test_a_place_that_nobody_could_free_is_not_that_of_the_next_call(worker, proxy, key):
     proxy.refuse()
     first = fragile_queued.apply_async((key,), queue=worker.queue)
@@ -155,6 +156,7 @@ def kill(task, key, worker):
         result.get(timeout=LIMIT)
 
 
+@pytest.mark.slow
 def test_a_lock_in_zookeeper_is_freed_before_the_session_of_a_killed_process_ends(worker, key):
     began = time.monotonic()
     kill(patient_task, key, worker)

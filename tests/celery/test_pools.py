@@ -59,6 +59,7 @@ def test_tasks_of_one_key_take_turns(tasks, key, worker, side_by_side):
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
 
 
+@pytest.mark.slow
 def test_a_task_whose_lock_is_lost_is_ended(tasks, key, using, worker):
     result = tasks.watchful.apply_async((key, NAPS[worker.queue]), queue=worker.queue)
     token = heard(f"{key}:started")["token"]

@@ -31,6 +31,7 @@ def worker(start_worker, broker_url):
     return start_worker("impatient", "prefork", 4, **conf).ready()
 
 
+@pytest.mark.slow
 def test_the_second_delivery_waits_for_the_first(worker, broker_url, key):
     results = {}
     for using in BACKENDS:

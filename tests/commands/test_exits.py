@@ -10,6 +10,7 @@ from distlock.commands import exit_codes
 from tests.commands.processes import manage
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
@@ -32,6 +33,7 @@ def test_scripts_see_the_exit_code(local, process, arguments, code):
     assert process(*arguments).wait() == code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["list"], ["-v", "2", "list"]])
 @pytest.mark.parametrize("option", ["--settings=tests.settings", "--no-color", "--traceback"])
 def test_options_of_django_may_stand_in_either_place(local, process, arguments, option):

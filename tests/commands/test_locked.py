@@ -95,6 +95,7 @@ def test_ctrl_c_ends_it_and_frees_the_lock(nightly):
     assert not Lock(NIGHTLY).locked()
 
 
+@pytest.mark.slow
 def test_who_loses_the_lock_is_ended_at_once(nightly):
     run = nightly()
     token = int(run.line().split()[1])

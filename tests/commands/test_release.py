@@ -91,6 +91,7 @@ class TestAnotherHold:
         result = run("release", "stock", f"--token={process.tokens[0]}", "--yes")
         assert (result.code, "it is free" in result.err) == (3, True)
 
+    @pytest.mark.slow
     def test_that_takes_over_during_the_question_is_left_alone(self, shared, holder, process):
         first = holder("stock")
         asking = process("release", "stock", f"--token={first.tokens[0]}", typed="")

@@ -109,7 +109,7 @@ def roles():
     """What the actors of the test are."""
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def configured():
     """``configured(DISTLOCK)``: let this be the setting until another is asked for."""
     with ExitStack() as after:

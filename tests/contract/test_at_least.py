@@ -142,6 +142,7 @@ def test_a_named_owner_cannot_enter_again_either(fourth, backend, name):
     assert not fourth.tries(name, owner="me")
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_it_outlives_its_process_where_the_backend_says_so(
     kind, backend_settings, settings, actor, backend, third, name

@@ -237,6 +237,7 @@ def test_a_broken_hold_of_a_named_owner_is_a_loss(refused, view, task, name, tol
     assert told.wait_for("lost", name)[2] == token
 
 
+@pytest.mark.slow
 def test_a_lease_that_ends_after_the_hold_was_carried_away_is_no_loss(
     refused, actor, task, name, losses
 ):

@@ -15,6 +15,7 @@ LEASE = 0.6  # seconds
 LASTING = 1.5, 6
 
 
+@pytest.mark.slow
 def test_a_short_lease_outlasts_itself_several_times(actor, name):
     """As threads' and as tasks' locks, and as a task's whose event loop is busy."""
     second = actor("thread")
@@ -64,6 +65,7 @@ def test_renew_false_lets_the_lease_run_out(third, fourth, name):
     eventually(lambda: fourth.tries(name))  # its place in line is given up a moment later
 
 
+@pytest.mark.slow
 @pytest.mark.eager
 def test_a_released_lock_is_not_renewed(first, backend, name):
     lock = first.take(name)

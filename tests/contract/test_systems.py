@@ -87,6 +87,7 @@ def test_threads_and_tasks_that_add_under_the_lock_count_exactly(using, name, co
     assert counter.get() == 4 * TIMES
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 def test_processes_that_add_under_the_lock_count_exactly(actor, using, name, counter):
     people = [actor("process") for _ in range(WORKERS)]

@@ -18,6 +18,7 @@ WAIT = 0.4  # seconds
 SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGALRM, signal.SIGUSR1}
 
 
+@pytest.mark.slow
 @pytest.mark.shared
 @pytest.mark.eager
 def test_they_take_no_signals(actor, using, name):

@@ -71,6 +71,7 @@ def test_a_hold_entered_often_keeps_no_account_of_it():
             lock.release()
 
 
+@pytest.mark.slow
 def test_holds_that_are_left_elsewhere_are_forgotten_here():
     locks = []
 

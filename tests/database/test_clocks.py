@@ -43,6 +43,7 @@ def take_and_look(database, name, zone, use_tz):
     backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("use_tz", [True, False])
 def test_processes_in_different_zones_agree(backend, kind, name, child, use_tz):
     lease = backend.try_acquire(claim(name))
@@ -72,6 +73,7 @@ def hold_with_another_clock(database, name, shift):
     backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("hours", [-1, 1])
 def test_a_client_whose_clock_is_wrong_does_no_harm(backend, kind, name, child, hours):
     holder = child(hold_with_another_clock, ALIASES[kind], name, hours * 3600)

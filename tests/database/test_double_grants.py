@@ -97,12 +97,14 @@ def check(folder, children):
     assert tokens == sorted(set(tokens))
 
 
+@pytest.mark.slow
 def test_nobody_is_let_in_while_somebody_is_inside(make, kind, name, child, tmp_path):
     make()
     calls = [(fight, ALIASES[kind], None, name, str(tmp_path)) for _ in range(PROCESSES)]
     check(tmp_path, started(child, *calls))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mariadb"])
 def test_nor_where_the_row_has_to_be_asked_for_after_writing(make, kind, name, child, tmp_path):
     make()
@@ -111,6 +113,7 @@ def test_nor_where_the_row_has_to_be_asked_for_after_writing(make, kind, name, c
     check(tmp_path, started(child, *calls))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
 def test_nor_while_sessions_are_cut_at_any_moment(make, kind, name, child, proxied, tmp_path):
     """Answers are lost, and questions asked again."""

@@ -58,6 +58,7 @@ def hold(name):
     hear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["postgresql"])
 @pytest.mark.parametrize(
     ("careless", "wait"), [("role", "auto"), ("database", "poll")], indirect=["careless"]

@@ -63,6 +63,7 @@ def fork_while_in_use(database, name):
     backend.close()
 
 
+@pytest.mark.slow
 def test_neither_process_disturbs_the_other(kind, make, name, child):
     make()
     child(fork_while_in_use, ALIASES[kind], name).finish()

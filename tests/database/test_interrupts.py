@@ -33,6 +33,7 @@ def another_thread_is_served(pool):
     return answers == [[(1,)]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", [True, False], ids=["kept", "opened"])
 def test_in_a_request_leaves_all_sessions_to_the_others(make, kept):
     pool = make(sessions=1).pool
@@ -48,6 +49,7 @@ def test_in_a_request_leaves_all_sessions_to_the_others(make, kept):
         assert len(pool._free) <= 1
 
 
+@pytest.mark.slow
 def test_in_taking_and_leaving_a_lock(make, name):
     backend = make(sessions=1)
 

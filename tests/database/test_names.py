@@ -138,6 +138,7 @@ def test_what_is_free_is_not_listed(backend, name):
     assert list(backend.list(name)) == []
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_a_hundred_thousand_locks_are_listed(backend, sql, kind):
     numbers = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"

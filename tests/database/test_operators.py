@@ -44,6 +44,7 @@ def table_locked(database, how):
             cursor.execute("UNLOCK TABLES")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["writes", "all"])
 @pytest.mark.usefixtures("impatient")
 def test_a_free_lock_in_a_locked_table_is_not_taken_for_held(backend, database, name, how):
@@ -56,6 +57,7 @@ def test_a_free_lock_in_a_locked_table_is_not_taken_for_held(backend, database, 
     assert backend.try_acquire(claim(name))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("impatient")
 def test_a_held_lock_in_a_locked_table_is_held(backend, database, name):
     lease = backend.try_acquire(claim(name))

@@ -88,6 +88,7 @@ def test_sessions_that_the_server_ended_are_replaced(backend, kind, sql, name):
     assert backend.release(lease) is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("question", ["take", "renew", "release", "verify", "inspect", "list"])
 def test_a_server_that_hangs_costs_no_more_than_the_limit(
     make, kind, server, name, asking, question

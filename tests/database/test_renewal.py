@@ -115,6 +115,7 @@ def test_what_was_renewed_before_the_database_went_away_is_told(
         backend.renew(leases)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
 def test_renewing_sweeping_and_taking_at_once_never_fails(make, kind, name):
     """Deadlocks among such statements, if the engine sees any, are not the callers' business."""

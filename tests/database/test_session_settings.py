@@ -206,6 +206,7 @@ def test_greenlets_can_use_locks(kind, make, name, child):
     assert child(work_with, ALIASES[kind], name, False, gevent=True).finish() == ["turns 15"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
 def test_a_default_time_limit_of_sockets_does_not_reach_the_driver(kind, make, name, child):
     make()

@@ -81,6 +81,7 @@ def test_a_token_ahead_of_the_clock_is_not_forgotten(backend, sql, kind, name):
     assert backend.try_acquire(claim(name)).token > ahead.token - 2 * DAY
 
 
+@pytest.mark.slow
 def test_a_row_goes_once_the_clock_has_passed_its_token(make, sql, kind, name):
     backend = make(keep=0.001)
     lease = backend.try_acquire(claim(name))
@@ -135,6 +136,7 @@ def test_what_is_taken_while_it_is_swept_is_left_alone(backend, sql, kind, name,
     assert backend.verify(taken[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_row_that_is_locked_is_left_for_the_next_sweep(backend, database, sql, kind, name):
     leases = grant_many(sql, kind, name, someone(), 100)

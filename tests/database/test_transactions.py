@@ -99,6 +99,7 @@ def test_a_hold_that_was_broken_and_taken_rolls_back(backend, isolated, database
     assert written(database) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
 def test_between_the_check_and_the_commit_nobody_can_take_the_lock(
     make, isolated, database, name, monkeypatch

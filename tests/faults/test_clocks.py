@@ -70,6 +70,7 @@ SHIFTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "env"), SHIFTS)
 def test_a_holder_with_a_wrong_clock_keeps_its_lock(child, actor, using, name, seconds, env):
     holder = child(hold_shifted, using, name, seconds, RENEWED, True, env=env)
@@ -87,6 +88,7 @@ def test_a_holder_with_a_wrong_clock_keeps_its_lock(child, actor, using, name, s
     assert other.tries(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "env"), SHIFTS)
 def test_a_lease_taken_with_a_wrong_clock_ends_when_it_should(
     child, actor, using, name, seconds, env
@@ -99,6 +101,7 @@ def test_a_lease_taken_with_a_wrong_clock_ends_when_it_should(
     assert lock.token > int(token)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "env"), SHIFTS)
 def test_a_waiter_with_a_wrong_clock_gets_the_lock_neither_early_nor_never(
     child, actor, using, name, seconds, env
@@ -118,6 +121,7 @@ def test_a_waiter_with_a_wrong_clock_gets_the_lock_neither_early_nor_never(
         assert int(got) > token
 
 
+@pytest.mark.slow
 def test_a_jump_of_the_clock_while_holding_changes_nothing(actor, using, name, monkeypatch):
     lock = actor("thread").take(name, lease=RENEWED)
     true = time.time

@@ -36,6 +36,7 @@ def log(tmp_path):
     log.close()
 
 
+@pytest.mark.slow
 def test_processes_killed_at_random(child, actor, using, name, log):
     dice = random.Random(name)
     workers = [child(take_turns, using, name, log.path, 0.002) for _ in range(WORKERS)]

@@ -114,6 +114,7 @@ def test_a_password_is_in_no_error(database_server, using, name, settings, kind)
 # Goes away while waiting
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", WHO)
 def test_a_crash_while_waiting_is_told_or_outlived(actor, database_server, who, name):
     """Never silence: the waiter gets an error, or the lock once the database is back."""
@@ -154,6 +155,7 @@ def test_a_connection_cut_while_waiting_leaves_nothing_behind(actor, proxy, name
 # Goes away while holding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", WHO)
 def test_a_blip_shorter_than_the_lease_is_outlived(actor, proxy, who, name):
     """Renewals that fail are tried again until the lease would end."""
@@ -191,6 +193,7 @@ def test_an_outage_longer_than_the_lease_is_a_loss_told_in_time(actor, proxy, wh
     assert other.token > token
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_while_one_holds_is_a_loss_told_in_time(actor, database_server, name):
     on_lost = Once()
     lock = actor("thread").take(name, lease=1.2, on_lost=on_lost)
@@ -213,6 +216,7 @@ def test_a_restart_while_holding_loses_nothing(actor, database_server, name):
     assert actor("thread").tries(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer_limit", [10])
 def test_a_connection_that_falls_silent_costs_no_lock_its_lease(actor, proxy, name):
     """Its server is well: the renewal that had no answer is sent again on another connection."""
@@ -309,6 +313,7 @@ def test_a_lost_answer_to_a_renewal_is_no_loss(actor, proxy, name, told):
     assert told.words(name) == ["acquired"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", WHO)
 def test_a_take_whose_answers_never_come_is_taken_back(actor, proxy, who, name):
     """It may have been granted: what nobody knows to hold, nobody must wait for."""
@@ -324,6 +329,7 @@ def test_a_take_whose_answers_never_come_is_taken_back(actor, proxy, who, name):
 # A request that arrives late
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer_limit", [2])
 def test_a_take_that_arrives_after_it_was_given_up_is_taken_back(actor, proxy, name):
     """It was withdrawn before the server got it, which then grants the lock to nobody."""

@@ -64,6 +64,7 @@ def test_a_silent_server_is_nobody_who_has_the_lock(actor, using, server, kind, 
     assert clock() - began < min(timeout, 2) + SLACK
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", ["thread", "task"])
 def test_another_thread_that_asks_a_silent_server_does_not_have_the_lock(
     actor, using, server, kind, who, name

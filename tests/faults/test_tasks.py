@@ -49,6 +49,7 @@ def unavailable(results):
     return all(isinstance(result, LockUnavailable) for result in results)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer_limit", [2])
 def test_all_tasks_are_told_of_a_silent_database_in_time(actor, using, server, kind, name):
     with Lock(name):
@@ -59,6 +60,7 @@ def test_all_tasks_are_told_of_a_silent_database_in_time(actor, using, server, k
     assert clock() - began < 2 + SLACK
 
 
+@pytest.mark.slow
 def test_a_task_keeps_to_its_own_limit_while_others_hang(actor, using, server, kind, name):
     with Lock(name):
         pass
@@ -190,6 +192,7 @@ class Delivery:
         self._thread.join()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer_limit", [1])
 @pytest.mark.parametrize("what", ["acquire", "release"])
 def test_a_failure_that_a_cancelled_task_does_not_wait_for_is_not_logged(

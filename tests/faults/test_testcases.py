@@ -17,6 +17,7 @@ def run_tests():
     call_command("test", "tests.faults.sample_cases", verbosity=1, interactive=False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", DATABASES)
 def test_a_projects_tests_run_with_locks_in_the_test_database(child, kind, using):
     """In memory for SQLite; created before and dropped after, which an open session would stop."""

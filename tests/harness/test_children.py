@@ -85,6 +85,7 @@ def test_a_killed_child_is_reaped(child):
     assert started_at(process.pid) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_run_that_is_ended_leaves_nothing_behind(child, signum):
     run = child(run_the_sample)

@@ -82,6 +82,7 @@ def test_a_refusal_lasts_until_it_is_healed(proxied, kind, connect):
     assert list(run(connect(proxy.port), "SELECT 1")) == [(1,)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["silence", "drop_replies", "drop_requests"])
 def test_a_silent_network_lets_nobody_in_until_it_is_healed(proxied, kind, connect, way):
     proxy = proxied(kind)

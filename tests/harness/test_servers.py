@@ -93,6 +93,7 @@ def test_a_marked_test_has_a_transaction_of_its_own(alias):
     assert connections[alias].in_atomic_block
 
 
+@pytest.mark.slow
 def test_an_ensemble_serves_without_its_leader():
     with Ensemble(3) as ensemble:
         ensemble.leader.kill()

@@ -4,6 +4,8 @@ import random
 import signal
 import time
 
+import pytest
+
 from distlock import Lock, LockError
 from tests.children import say
 
@@ -32,6 +34,7 @@ def tokens_of(process):
     return tokens
 
 
+@pytest.mark.slow
 def test_processes_that_are_stopped_and_killed(child, engine, name):
     crowd = [child(contend, name, SECONDS) for _ in range(6)]
     dice = random.Random(4)

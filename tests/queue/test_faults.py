@@ -27,24 +27,28 @@ def in_time(future, began):
     return clock() - began < NOTICED
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_at_the_head(waiting, server, kind):
     began = clock()
     server(kind).pause()
     assert in_time(waiting, began)
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_in_the_queue(behind, server, kind):
     began = clock()
     server(kind).pause()
     assert in_time(behind, began)
 
 
+@pytest.mark.slow
 def test_a_server_that_ends(behind, server, kind):
     began = clock()
     server(kind).kill()
     assert in_time(behind, began)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"timeout": 20}], ids=["patient"])
 def test_a_server_that_is_started_again(waiting, holder, server, kind):
     """Whoever waits goes on waiting; the lock is in the table."""
@@ -56,6 +60,7 @@ def test_a_server_that_is_started_again(waiting, holder, server, kind):
     assert waiting.result(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_network_that_falls_silent(proxied, kind, child, actor, engine, name):
     outside = actor().take(name, lease=60)
     network = proxied(kind)
@@ -68,6 +73,7 @@ def test_a_network_that_falls_silent(proxied, kind, child, actor, engine, name):
     assert outside.held
 
 
+@pytest.mark.slow
 @unhurried
 def test_a_network_that_is_cut_for_a_moment(proxied, kind, actor, engine, name):
     outside = actor().take(name, lease=60)
@@ -129,6 +135,7 @@ def test_a_wait_that_an_administrator_cancels(behind, holder, engine):
     assert not behind.done()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"timeout": 10}], ids=["patient"])
 def test_a_deadline_passes_in_time_while_the_server_hangs(
     holder, actor, engine, name, server, kind

@@ -46,6 +46,7 @@ def no_thread_waits():
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["thread", "task", "process"])
 def test_when_the_time_is_up(held, actor, engine, name, what):
     assert actor(what).lock(name).acquire(timeout=0.3) is False
@@ -259,6 +260,7 @@ def interrupted_while_waiting(name, rounds):
         say("got it")
 
 
+@pytest.mark.slow
 def test_interrupts_at_any_moment(held, child, engine, name):
     process = child(interrupted_while_waiting, name, 60)
     assert process.line() == "interrupted"

@@ -42,6 +42,7 @@ def run(server, sql):
     assert not errors
 
 
+@pytest.mark.slow
 def test_create_index_concurrently(two_waiting, server, kind):
     """It waits for every snapshot that is older than it, and that of a wait is."""
     database = server(kind)

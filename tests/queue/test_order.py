@@ -8,6 +8,7 @@ from tests.contract.watch import waits
 from tests.queue.engine import unhurried
 
 
+@pytest.mark.slow
 @unhurried
 def test_eight_processes_are_served_in_the_order_they_came(actor, engine, name):
     held = actor("thread").take(name)

@@ -60,6 +60,7 @@ def warnings_of(caplog):
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
+@pytest.mark.slow
 def test_processes_that_contend_are_all_served(behind, engine, child, name):
     turns = 10
     crowd = [child(contend, name, turns) for _ in range(4)]
@@ -89,6 +90,7 @@ def use_and_wait(name):
         assert waiting.result(PATIENCE)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_the_first_use_tells_once_that_waiting_is_not_in_order(behind, child, name):
     process = child(use_and_wait, name)

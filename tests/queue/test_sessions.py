@@ -46,6 +46,7 @@ def threads_that_wait():
     return sum(thread.name == "distlock-waiter" for thread in threading.enumerate())
 
 
+@pytest.mark.slow
 def test_a_hundred_tasks_wait_for_a_hundred_names(child, engine, using):
     holder = child(hold_many)
     assert holder.line() == "held"
@@ -55,6 +56,7 @@ def test_a_hundred_tasks_wait_for_a_hundred_names(child, engine, using):
     locks.close_all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"waiters": 2}], ids=["two"])
 def test_a_holder_gives_up_its_native_lock_for_one_who_waits(actor, engine, using, name, options):
     """Two sessions, both kept by holders, and a third name to wait for."""
@@ -79,6 +81,7 @@ def test_a_holder_gives_up_its_native_lock_for_one_who_waits(actor, engine, usin
         lock.release()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"waiters": 0}, {"wait": "poll"}], ids=["none", "poll"])
 def test_without_sessions_to_wait_in(actor, engine, name, options):
     held = actor("thread").take(name)
@@ -90,6 +93,7 @@ def test_without_sessions_to_wait_in(actor, engine, name, options):
     assert waiting.result(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_process_needs_three_sessions_at_the_most(actor, engine, name):
     before = engine.sessions()
     actor("thread").take(name)

@@ -70,6 +70,7 @@ def defined(tree):
     return names
 
 
+@pytest.mark.slow
 def test_mypy_is_content(modules, tmp_path_factory, monkeypatch):
     monkeypatch.setenv("MYPYPATH", str(modules))
     run = mypy(sorted(modules.glob("*.py")), tmp_path_factory.mktemp("mypy"))
@@ -77,6 +78,7 @@ def test_mypy_is_content(modules, tmp_path_factory, monkeypatch):
     assert run.returncode == 0
 
 
+@pytest.mark.slow
 def test_pyright_is_content(modules, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(modules))
     assert complaints(modules) == []

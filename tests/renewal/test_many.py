@@ -32,6 +32,7 @@ def locks(backend_settings, settings):
         lock.release()
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(360)
 def test_many_leases_are_renewed_in_few_statements(locks, mariadb):
     def statements():

@@ -9,6 +9,7 @@ from distlock.conf import locks
 from tests.contract.watch import eventually, passed
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_an_outage_takes_few_lines(backend_settings, settings, proxied, caplog):
     settings.DISTLOCK = backend_settings("postgresql", LEASE=12, RENEW=0.3)  # 8 tries in 3 s

@@ -52,6 +52,7 @@ def lines_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
     raise AssertionError(f"it ended without {pattern!r}: {process.communicate()[1]}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, "zookeeper"])
 def test_with_the_lock_everything_comes_out_exactly(
     kind: str, manage: Manage, database_url: Callable[[str], str], request: Any
@@ -75,6 +76,7 @@ def test_with_the_lock_everything_comes_out_exactly(
         assert not model.objects.using(left).exists()
 
 
+@pytest.mark.slow
 def test_locks_that_other_processes_do_not_see_are_found_out(
     manage: Manage, database_url: Callable[[str], str]
 ) -> None:
@@ -93,6 +95,7 @@ def test_tables_that_are_not_there_are_said_to_be_missing(manage: Manage, tmp_pa
     assert errors == "CommandError: The tables are not up to date: run `manage.py migrate` first.\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_however_it_ends_its_workers_end_too(
     signum: signal.Signals, manage: Manage, database_url: Callable[[str], str]
@@ -106,6 +109,7 @@ def test_however_it_ends_its_workers_end_too(
         assert (process.returncode, errors) == (130, "CommandError: Interrupted.\n")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_site_is_served_and_sells_every_seat_once(
     kind: str, manage: Manage, shop: Any, database_url: Callable[[str], str]
@@ -152,6 +156,7 @@ def admin_page(url: str, user: str, password: str) -> str:
     return str(opener.open(url, timeout=LIMIT).read().decode())
 
 
+@pytest.mark.slow
 def test_the_operators_password_ends_with_the_demo(
     manage: Manage, database_url: Callable[[str], str]
 ) -> None:
@@ -166,6 +171,7 @@ def test_the_operators_password_ends_with_the_demo(
     assert not user.has_usable_password()
 
 
+@pytest.mark.slow
 def test_without_debug_there_is_no_operator(
     manage: Manage, database_url: Callable[[str], str]
 ) -> None:
@@ -187,6 +193,7 @@ def buy(url: str) -> int:
         return error.code
 
 
+@pytest.mark.slow
 def test_a_port_that_is_taken_is_an_error_if_it_was_asked_for(
     manage: Manage, shop: Any, database_url: Callable[[str], str]
 ) -> None:

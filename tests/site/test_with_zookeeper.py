@@ -50,6 +50,7 @@ def run() -> Iterator[Run]:
         process.communicate()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
 def test_the_server_ends_when_the_command_is_interrupted(signum: signal.Signals, run: Run) -> None:
     process = run(sys.executable, "-c", COMMAND)

@@ -56,6 +56,7 @@ def new(kind, backend_settings, settings, empty_database):
     publish(alias, {"NAME": before})
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(300)
 @KINDS
 def test_three_pods_migrate_one_after_the_other(manage, empty_database):  # noqa: F811

@@ -42,6 +42,7 @@ def test_child_and_grandchildren_are_gone_before_the_deadline(
     assert "could not be renewed" in run.errors
 
 
+@pytest.mark.slow
 def test_a_blip_does_not_end_the_program(start, backend_settings, settings, proxied):
     settings.DISTLOCK = backend_settings("postgresql")
     proxy = proxied("postgresql")
@@ -54,6 +55,7 @@ def test_a_blip_does_not_end_the_program(start, backend_settings, settings, prox
     assert run.wait() == 0
 
 
+@pytest.mark.slow
 def test_it_is_so_in_zookeeper_too(start, beats, backend_settings, settings):
     with ZooKeeper() as server:
         settings.DISTLOCK = backend_settings(

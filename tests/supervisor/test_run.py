@@ -199,6 +199,7 @@ def test_the_lock_stays_taken_for_a_while_at_the_least(here, backend):
     assert is_reserved(backend.inspect("stock").owner)
 
 
+@pytest.mark.slow
 def test_a_broken_lock_ends_the_program(start, beats, backend):
     run = start("stock", "--lease=6", "--grace=0.1", "--", *beats.command)
     born = beats.begin()
@@ -208,6 +209,7 @@ def test_a_broken_lock_ends_the_program(start, beats, backend):
     assert "was broken" in run.errors
 
 
+@pytest.mark.slow
 def test_leases_longer_than_the_run_are_renewed(start, backend):
     run = start("stock", "--lease=6", "--grace=0.1", "--", "sh", "-c", "read word")
     first = eventually(lambda: backend.inspect("stock").until)
@@ -245,6 +247,7 @@ def test_from_code_a_broken_lock_can_be_taken_again(here):
         assert lock.held
 
 
+@pytest.mark.slow
 def test_from_code_a_lock_whose_lease_ran_out_can_be_taken_again(
     here, backend_settings, settings, server
 ):

@@ -102,6 +102,7 @@ def test_who_kills_both_kills_the_program(start, backend):
     eventually(lambda: gone(born))
 
 
+@pytest.mark.slow
 @on_a_server
 def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, backend, beats):
     run = start("stock", "--lease=6", "--grace=1.2", "--", *beats.command)
@@ -115,6 +116,7 @@ def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, bac
         assert run.wait() == LOST
 
 
+@pytest.mark.slow
 @on_a_server
 def test_a_run_and_guard_that_were_stopped_end_the_program_as_soon_as_they_go_on(
     start, backend, beats

@@ -135,6 +135,7 @@ def test_in_the_background_it_runs_without_the_keyboard(shell):
     shell.see("got-this")
 
 
+@pytest.mark.slow
 def test_a_program_stopped_past_its_lease_is_not_there_any_more(shell, backend):
     shell.type(
         "manage locks run stock --lease=4 --grace=0.1 --"

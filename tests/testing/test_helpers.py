@@ -109,6 +109,7 @@ usefixtures = isolated_locks
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["local.LocalBackend", "database.DatabaseBackend"])
 def test_the_fixture_of_pytest_does_the_same(tmp_path, backend):
     sample = SAMPLE

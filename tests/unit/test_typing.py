@@ -55,6 +55,7 @@ def marked(path):
     }
 
 
+@pytest.mark.slow
 def test_what_the_guide_shows_type_checks(cache):
     run = mypy([USE], cache)
     assert run.stdout == ""
@@ -71,6 +72,7 @@ def test_mistakes_are_found(cache):
     assert found
 
 
+@pytest.mark.slow
 @pytest.mark.once
 def test_pyright_agrees():
     found = complaints(USE, MISUSE)

@@ -66,6 +66,7 @@ def leave(lock):
     return True
 
 
+@pytest.mark.slow
 def test_the_leader_is_killed_while_the_lock_is_held_and_waited_for(
     using, ensemble, tree, actor, name
 ):
@@ -88,6 +89,7 @@ def test_the_leader_is_killed_while_the_lock_is_held_and_waited_for(
     eventually(lambda: len(tree.line(name)) == 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["kill", "pause"])
 def test_a_holder_moves_to_another_server_when_its_own_goes_away(using, servers, tree, name, fault):
     """With or without a word: a server that was stopped does not even close the connection."""
@@ -149,6 +151,7 @@ def take_turns(using, name, path):
             time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_processes_take_turns_while_one_leader_after_the_other_is_killed(
     using, ensemble, tree, child, name, tmp_path
 ):
@@ -186,6 +189,7 @@ def hold(using, name):
         say("LockLost")
 
 
+@pytest.mark.slow
 def test_a_stopped_holder_has_lost_and_harms_nobody(using, tree, child, name):
     stopped = child(hold, using, name)
     token = int(stopped.line().split()[1])

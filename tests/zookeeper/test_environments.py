@@ -157,6 +157,7 @@ def secure(certificate):
             yield f"127.0.0.1:{port}"
 
 
+@pytest.mark.slow
 def test_locks_work_over_tls(secure, certificate, configure, name):
     cert, _ = certificate
     tls = {"ca": str(cert)}

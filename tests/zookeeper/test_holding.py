@@ -19,6 +19,7 @@ from tests.zookeeper.tree import session_of, watches
 LEASE = SESSION * 2 / 3
 
 
+@pytest.mark.slow
 def test_holds_outlast_the_time_out_of_their_session(using, actor, name):
     """Of a thread, of a task, and of a task whose event loop is blocked for longer than that."""
     held = [actor(what, using).take(f"{name}:{n}") for n, what in enumerate(("thread", "task"))]
@@ -39,6 +40,7 @@ def test_holds_outlast_the_time_out_of_their_session(using, actor, name):
         assert 0 < lock.remaining <= LEASE
 
 
+@pytest.mark.slow
 def test_a_thread_that_ends_does_not_keep_its_lock(using, actor, name):
     on_lost = Once()
     gone = actor("thread", using)
@@ -48,11 +50,13 @@ def test_a_thread_that_ends_does_not_keep_its_lock(using, actor, name):
     on_lost.wait()
 
 
+@pytest.mark.slow
 def test_a_task_that_ends_does_not_keep_its_lock(using, actor, name):
     asyncio.run(Lock(name, using=using).aacquire())
     assert actor("thread", "other").lock(name).acquire(timeout=PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_lock_that_is_had_by_an_event_loop_that_was_stopped_goes_to_the_next(
     using, tree, actor, name
 ):
@@ -72,6 +76,7 @@ def test_a_lock_that_is_had_by_an_event_loop_that_was_stopped_goes_to_the_next(
     loop.close()
 
 
+@pytest.mark.slow
 def test_without_renewal_a_lock_is_left_after_its_lease(using, actor, tree, name):
     on_lost = Once()
     lock = Lock(name, using=using, renew=False, on_lost=on_lost)
@@ -94,6 +99,7 @@ def hold(using, name):
     hear()
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_killed_process_is_had_by_the_next(using, child, actor, tree, name):
     holder = child(hold, using, name)
     token = int(holder.line().split()[1])
@@ -120,6 +126,7 @@ def leave_in_a_hurry(using, name):
     os._exit(0)  # as the processes of multiprocessing do
 
 
+@pytest.mark.slow
 def test_a_lock_is_left_even_if_the_process_ends_in_the_same_moment(
     configure, patient, child, name
 ):
@@ -130,6 +137,7 @@ def test_a_lock_is_left_even_if_the_process_ends_in_the_same_moment(
             pass
 
 
+@pytest.mark.slow
 def test_a_stopped_holder_has_lost_the_lock_the_moment_it_goes_on(using, child, actor, name):
     stopped = child(look_at_once, using, name)
     token = int(stopped.line().split()[1])

@@ -68,6 +68,7 @@ def test_after_a_pause_the_lease_of_a_lock_that_is_taken_ends_earlier(using, bac
     backend.release(lease)
 
 
+@pytest.mark.slow
 def test_a_server_that_falls_silent_is_left_for_another_and_a_loss_is_told(
     patient, configure, name
 ):

@@ -45,6 +45,7 @@ async def until(condition):
         await asyncio.sleep(0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_each_release_wakes_the_next_and_nobody_else(clients, patient, root):
     """By the figures of the server: what it has sent to each session, and what each has asked."""

@@ -14,6 +14,7 @@ from tests.admin.browser.looks import BIDI, HOSTILE, LONG, LOOKS, LOOKS_AND_SLOW
 from tests.databases import ALIASES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_list_shows_the_locks_of_both_backends(visit, scene, look):
     visitor = visit(look=look)
@@ -94,6 +95,7 @@ def test_filters(visit):
     assert len(visitor.names()) == 7
 
 
+@pytest.mark.slow
 def test_a_release_reaches_the_holder(visit, child):
     """From the click to LockLost in the process that held the lock."""
     holder = child(holders.hold_until_lost, "default", "hung", {"lease": 4})
@@ -141,6 +143,7 @@ def test_a_release_reaches_a_holder_in_zookeeper(visit, child):
     assert line == f"lost {token} False"
 
 
+@pytest.mark.slow
 def test_a_token_that_changed_between_page_and_click(visit, child):
     first = child(holders.hold, "default", ["changing"], {})
     first.line()
@@ -159,6 +162,7 @@ def test_a_token_that_changed_between_page_and_click(visit, child):
     visitor.check("not-released")
 
 
+@pytest.mark.slow
 def test_a_viewer_is_offered_nothing_to_do(visit):
     visitor = visit("viewer")
     page = visitor.list()
@@ -171,6 +175,7 @@ def test_a_viewer_is_offered_nothing_to_do(visit):
     visitor.check("lock-viewer")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS_AND_SLOW_PHONE)
 def test_a_backend_that_is_down(visit, backends, postgresql, settings, look):
     down = {

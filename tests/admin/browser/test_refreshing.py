@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import expect
 
 from tests.admin import holders
@@ -18,6 +19,7 @@ def refreshed(page, times=1):
     )
 
 
+@pytest.mark.slow
 def test_the_page_refreshes_itself_when_told_to_and_remembers(visit, child):
     visitor = visit()
     page = visitor.list()
@@ -57,6 +59,7 @@ def test_refreshing_pauses_while_locks_are_selected_or_the_page_is_hidden(visit)
     expect(page.locator("#dl-live-note")).to_have_text("")
 
 
+@pytest.mark.slow
 def test_refreshing_keeps_focus_and_place(visit):
     visitor = visit(viewport={"width": 1000, "height": 300})
     page = visitor.list("?q=stock")  # locks that stay as they are
@@ -98,6 +101,7 @@ def with_short_times(page):
     )
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_told_and_so_is_the_age_of_the_page(visit):
     """Requests are taken and never answered; then they are again."""
     visitor = visit(viewport={"width": 1280, "height": 900})

@@ -11,6 +11,7 @@ from tests.admin import holders
 from tests.admin.browser.looks import LOOKS, LOOKS_AND_SLOW_PHONE, released_by
 
 
+@pytest.mark.slow
 def test_all_of_it_works_without_javascript(visit, child):
     holder = child(holders.hold, "default", ["plain"], {})
     holder.line()
@@ -26,6 +27,7 @@ def test_all_of_it_works_without_javascript(visit, child):
     expect(page.locator(".messagelist")).to_contain_text("1 lock was released")
 
 
+@pytest.mark.slow
 def test_all_of_it_works_with_the_keyboard(visit, child):
     holder = child(holders.hold, "default", ["keys"], {})
     holder.line()
@@ -67,6 +69,7 @@ def test_dark_follows_the_admins_own_switch(visit):
     visitor.check("list-dark-by-switch")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_row_of_a_lock_can_be_unfolded_and_stays_so(visit, look):
     visitor = visit(look=look)
@@ -86,6 +89,7 @@ def test_a_free_lock_is_found_by_its_name(visit):
     expect(page.get_by_text("Nobody holds this lock.")).to_be_visible()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("locale", "title"), [("de-DE", "Gehaltene Sperren"), ("zh-CN", "持有中的锁")]
 )

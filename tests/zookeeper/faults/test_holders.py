@@ -18,6 +18,7 @@ from tests.zookeeper.faults.outages import (
 from tests.zookeeper.tree import expire
 
 
+@pytest.mark.slow
 @everywhere_once(refuse, silence, drop_replies)
 def test_a_hold_survives_an_outage_that_its_session_survives(
     using, network, tree, told, outage, name
@@ -52,6 +53,7 @@ def test_a_hold_survives_many_short_cuts(using, network, tree, name):
     lock.release()
 
 
+@pytest.mark.slow
 @everywhere_once(silence, refuse, drop_requests)
 def test_an_outage_that_outlasts_the_session_is_told_before_anyone_else_can_hold(
     using, network, tree, successor, outage, name
@@ -76,6 +78,7 @@ def test_an_outage_that_outlasts_the_session_is_told_before_anyone_else_can_hold
     eventually(lambda: len(tree.line(name)) == 1)  # the answer does not wait for its node to go
 
 
+@pytest.mark.slow
 def test_an_answer_from_the_server_is_needed_for_a_hold_to_go_on(using, network, name):
     """Requests reach it, and its session lives; but this side cannot know that."""
     on_lost = Once()
@@ -105,6 +108,7 @@ def test_a_session_that_the_server_ends_is_told_at_once(using, tree, servers, na
         assert again.token > token
 
 
+@pytest.mark.slow
 def test_a_lost_hold_is_not_brought_back_by_a_new_session(using, network, tree, name):
     on_lost = Once()
     lock = Lock(name, using=using, on_lost=on_lost)

@@ -32,6 +32,7 @@ def person(using, actor, request, name):
     return person
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("person", WAYS, indirect=True)
 def test_a_lock_that_nobody_else_wants_is_had_by_its_one_node(person, servers, tree, name):
     lock = person.lock(name)
@@ -46,6 +47,7 @@ def test_a_lock_that_nobody_else_wants_is_had_by_its_one_node(person, servers, t
     eventually(lambda: tree.line(name) == [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("person", WAYS, indirect=True)
 def test_one_try_is_no_reason_to_say_that_someone_else_has_it(person, servers, tree, name):
     lock = person.lock(name)

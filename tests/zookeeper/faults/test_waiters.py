@@ -36,6 +36,7 @@ def test_a_lock_that_comes_free_during_an_outage_is_had_after_it(using, network,
     assert len(tree.line(name)) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["thread", "task"])
 def test_a_waiter_whose_session_ended_starts_over(using, network, tree, actor, name, what):
     with Lock(name, using="other") as held:
