@@ -11,7 +11,7 @@ import pytest
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.mariadb import MariaDB
 from distlock.backends.database.statements import Result
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
 from distlock.exceptions import LockUnavailable
 from tests.children import hear, say

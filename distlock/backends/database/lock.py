@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage
 from django.db import connections
 
-from distlock.backends.base import BaseBackend, Capabilities
+from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.cleanup import leave_with_retry
 from distlock.backends.database import errors
 from distlock.backends.database.caller_transaction import CallerTransaction
@@ -27,7 +28,8 @@ from distlock.backends.database.sql import Ask, Dialect, holder
 from distlock.backends.database.sqlite import PollQueue
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.transactions import Transactions
-from distlock.clock import clock, left
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.steps import Either
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.owners import gevent_patched
@@ -99,7 +101,7 @@ class DatabaseBackend(BaseBackend):
             self._waits = WaitManager(self.pool, native, self.waiters, self._pauses, self.calls)
         self._poll_queue: PollQueue | None = None
         if vendor == "sqlite":  # whose processes are all on one machine
-            self._poll_queue = PollQueue(self.database, self.try_acquire, self.atry_acquire)
+            self._poll_queue = PollQueue(self.database, self.attempt)
         self._queries = Queries(self._runner, self._waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,
@@ -143,26 +145,17 @@ class DatabaseBackend(BaseBackend):
                 failed = errors.seems_locked(failed) if brief else failed
                 raise self._runner.unavailable(failed) from failed.__cause__
 
-    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """See BaseBackend.acquire(). Waits in the engine's own queue where there is one."""
-        if room := self._queueing:
-            return room.acquire(claim, deadline)
-        if self._poll_queue:
-            return self._poll_queue.acquire(claim, deadline)
-        return super().acquire(claim, deadline)
-
-    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """See acquire()."""
-        if room := self._queueing:
-            return await room.aacquire(claim, deadline)
-        if self._poll_queue:
-            return await self._poll_queue.aacquire(claim, deadline)
-        return await super().aacquire(claim, deadline)
-
-    @property
-    def _queueing(self) -> WaitManager | None:
+    def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
+        """See BaseBackend.enqueue(). Waits in the engine's own queue where there is one."""
         # A greenlet that waits in a driver keeps all others from running.
-        return None if gevent_patched() else self._waits
+        if (waits := self._waits) and not gevent_patched():
+            lease: Lease | None = yield Either(
+                partial(waits.acquire, claim, deadline), partial(waits.aacquire, claim, deadline)
+            )
+            return lease
+        if self._poll_queue:
+            return (yield from self._poll_queue.enqueue(claim, deadline))
+        return (yield from super().enqueue(claim, deadline))
 
     def _acquire_inside(
         self, connection: Connection, claim: Claim, deadline: float | None

@@ -12,7 +12,7 @@ from distlock.backends.database.queries import owner_of
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import Ask, Dialect
 from distlock.backends.database.statements import Statement
-from distlock.clock import clock, left
+from distlock.concurrency.clock import clock, left
 from distlock.types.lease import Claim, Lease, SweepResult
 
 #: Rows in one statement.

@@ -11,6 +11,7 @@ is there now, and tried again if not.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import time
@@ -22,7 +23,7 @@ from django.db import Error as DjangoDatabaseError
 from django.db import connections
 from django.db.migrations.executor import MigrationExecutor
 
-from distlock.clock import clock, left
+from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable
 
 _APP = "distlock"
@@ -112,8 +113,6 @@ def _sqlite(connection: Any, deadline: float | None) -> Iterator[None]:
     if connection.is_in_memory_db():
         yield  # no other process sees it
         return
-    import fcntl  # not everywhere where SQLite is
-
     # Its own lock would keep out the migration, too. Not the file itself: to close it would end
     # the locks that this process has on it, see https://www.sqlite.org/howtocorrupt.html
     folder = os.path.dirname(os.path.abspath(str(connection.settings_dict["NAME"])))

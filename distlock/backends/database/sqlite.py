@@ -7,15 +7,12 @@ next to nothing. Therefore one who frees the lock and wants it again finds anoth
 
 from __future__ import annotations
 
-import asyncio
 import fcntl
 import hashlib
 import math
 import os
 import random
-import threading
-import time
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +22,8 @@ from django.db import connections
 
 from distlock.backends.database.sql import TABLE, Dialect, ceil_units
 from distlock.backends.database.statements import Statement
-from distlock.clock import clock, left
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.steps import Sleep, Step, Steps
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import is_named
 
@@ -106,41 +104,25 @@ class SQLite(Dialect):
 class PollQueue:
     """Those who wait for the locks of one database, on this machine."""
 
-    def __init__(
-        self,
-        database: str,
-        try_acquire: Callable[[Claim, float | None], Lease | None],
-        atry_acquire: Callable[[Claim, float | None], Awaitable[Lease | None]],
-    ) -> None:
-        """``database`` is an alias. The others are those of the backend."""
+    def __init__(self, database: str, attempt: Callable[[Claim, float | None], Step]) -> None:
+        """``database`` is an alias; ``attempt`` is BaseBackend.attempt()."""
         self._database = database
-        self._try_acquire = try_acquire
-        self._atry_acquire = atry_acquire
+        self._attempt = attempt
 
-    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """See BaseBackend.acquire()."""
-        with self._mutex(claim) as mutex:
-            for look, pause in _steps(mutex, claim, deadline):
-                if look and (lease := self._try_acquire(claim, deadline)):
-                    return lease
-                time.sleep(pause)
-        return None
-
-    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """See acquire()."""
-        with self._mutex(claim) as mutex:
-            for look, pause in _steps(mutex, claim, deadline):
-                if look and (lease := await self._atry_acquire(claim, deadline)):
-                    return lease
-                await asyncio.sleep(pause)
-        return None
-
-    def _mutex(self, claim: Claim) -> FileMutex:
+    def enqueue(self, claim: Claim, deadline: float | None) -> Steps[Lease | None]:
+        """See BaseBackend.enqueue()."""
         path = str(connections[self._database].settings_dict.get("NAME") or "")
-        return FileMutex(path, claim.name)
+        with FileMutex(path, claim.name) as mutex:
+            for look, pause in _looks(mutex, claim, deadline):
+                if look:
+                    lease: Lease | None = yield self._attempt(claim, deadline)
+                    if lease is not None:
+                        return lease
+                yield Sleep(pause)
+        return None
 
 
-def _steps(mutex: FileMutex, claim: Claim, deadline: float | None) -> Iterator[tuple[bool, float]]:
+def _looks(mutex: FileMutex, claim: Claim, deadline: float | None) -> Iterator[tuple[bool, float]]:
     """Yield whether to look at the row, and how long to pause then, until the deadline."""
     locked_at: float | None = None
     # A named owner may hold the lock already, from elsewhere, and need not wait for anybody.
@@ -172,7 +154,7 @@ class FileMutex:
         """``database`` is the path of the database's file."""
         digest = hashlib.sha256(name.encode()).digest()
         self._byte = int.from_bytes(digest[:8], "big") % _HIGHEST_BYTE
-        self._file = _file(f"{database}{_SUFFIX}") if _is_file(database) else None
+        self._file = _file(database)
         self.locked = False
 
     def __enter__(self) -> FileMutex:
@@ -200,28 +182,18 @@ class FileMutex:
         return True
 
 
-def _is_file(database: str) -> bool:
-    in_memory = database == ":memory:" or database.startswith("file:")
-    return not in_memory and Path(database).is_file()
-
-
 # They are never closed: that would free all mutexes of the process.
 _files: dict[str, int | None] = {}
-_files_mutex = threading.Lock()
 
 
-def _file(path: str) -> int | None:
-    with _files_mutex:
-        if path not in _files:
-            _files[path] = None  # nor asked for again
-            with suppress(OSError):
-                _files[path] = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        return _files[path]
-
-
-def _after_fork() -> None:
-    global _files_mutex
-    _files_mutex = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_after_fork)
+def _file(database: str) -> int | None:
+    """Return the descriptor of the file for a database's mutexes; None if there can be none."""
+    if database not in _files:
+        if database == ":memory:" or database.startswith("file:") or not Path(database).is_file():
+            return None
+        file = None
+        with suppress(OSError):
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            file = os.open(f"{database}{_SUFFIX}", flags, 0o666)
+        _files.setdefault(database, file)  # two threads may have opened it: neither is closed
+    return _files[database]
