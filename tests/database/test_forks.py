@@ -10,7 +10,7 @@ import traceback
 import pytest
 from django.db.backends.signals import connection_created
 
-from distlock.backends.database.connection import _server_id
+from distlock.backends.database.connection import server_id
 from distlock.backends.database.statements import Statement
 from tests.database.conftest import SERVERS
 from tests.database.speaking import claim, eventually, speaking
@@ -145,7 +145,7 @@ def fork_in_the_middle_of_a_statement(database):
 
     def ask():
         with contextlib.suppress(Exception):
-            session.exchange(Statement(slow), None)
+            session.run(Statement(slow), None)
 
     asking = threading.Thread(target=ask, daemon=True)
     asking.start()
@@ -206,7 +206,7 @@ def fork_while_opening(database):
     idents, opened = [], []
 
     def connecting(connection, **kwargs):
-        idents.append(_server_id(connection))
+        idents.append(server_id(connection))
         connected.set()
         go_on.wait(30)
 

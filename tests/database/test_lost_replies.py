@@ -68,14 +68,14 @@ def test_a_lock_freed_unheard_and_taken_by_the_next_is_no_loss_either(
     lease = backend.try_acquire(claim(name))
     other = claim(name)
     taking = []
-    opening = backend.pool._open
+    opening = backend.pool.open
 
     def open_late(*args, **more):
         taking.append(rival.try_acquire(other))
         return opening(*args, **more)
 
     rival.inspect(name)  # has a session of its own
-    monkeypatch.setattr(backend.pool, "_open", open_late)
+    monkeypatch.setattr(backend.pool, "open", open_late)
     lost = proxy.lose_reply(to=b"UPDATE database_lock")
     assert backend.release(lease) is True
     assert lost.is_set()

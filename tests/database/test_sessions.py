@@ -1,6 +1,7 @@
 """Sessions of our own: how they are shared, kept, and given up."""
 
 import select
+import signal
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -81,6 +82,34 @@ def test_who_finds_no_free_session_in_time_is_told_so(make, kind):
     assert caught.value.maybe_applied is False
 
 
+def test_threads_are_served_in_the_order_of_coming(make):
+    pool = make(sessions=1).pool
+    order = []
+    with ThreadPoolExecutor(5) as threads, pool.session():
+        for number in range(5):
+            threads.submit(pool.work, lambda session, until, number=number: order.append(number))
+            eventually(lambda waiting=number + 1: pool.waiting == waiting)
+    assert order == [0, 1, 2, 3, 4]
+    assert pool.busy == 0
+
+
+def test_who_waited_in_vain_takes_no_session_away(make):
+    pool = make(sessions=1).pool
+    with pool.session():
+        with pytest.raises(errors.NoSession) as kept:
+            pool.run(ONE, clock() + 0.1)
+        assert pool.waiting == 0
+    assert pool.busy == 0
+    assert pool.run(ONE).rows == [(1,)]
+    assert kept.value  # with its traceback
+
+
+def test_what_must_not_wait_gets_a_session_at_once(make):
+    pool = make(sessions=1).pool
+    with pool.session() as lent:
+        assert pool.work(lambda session, until: session, at_once=True) is not lent
+
+
 def test_a_session_that_was_interrupted_is_given_up(backend):
     with pytest.raises(KeyboardInterrupt), backend.pool.session() as interrupted:
         raise KeyboardInterrupt
@@ -89,29 +118,24 @@ def test_a_session_that_was_interrupted_is_given_up(backend):
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
-def test_an_interrupt_within_a_statement_stays_an_interrupt(backend, monkeypatch):
-    with backend.pool.session() as session:
-        creating = session.wrapper.create_cursor
-
-        def create_cursor(*args, **more):
-            cursor = creating(*args, **more)
-
-            class Interrupted:
-                def execute(self, *args):
-                    raise KeyboardInterrupt
-
-                def close(self):
-                    raise session.wrapper.Database.ProgrammingError("Commands out of sync")
-
-                def __getattr__(self, name):
-                    return getattr(cursor, name)
-
-            return Interrupted()
-
-        session.wrapper.create_cursor = create_cursor
+def test_an_interrupt_ends_the_wait_for_an_answer(backend, kind, alarm):
+    backend.pool.run(ONE)
+    began = clock()
+    alarm(0.3)
     with pytest.raises(KeyboardInterrupt):
-        backend.pool.run(ONE)
-    assert not session.usable
+        backend.pool.run(Statement(SLEEP[kind]), clock() + 30)
+    assert clock() - began < 5
+    assert backend.pool.busy == 0
+    assert backend.pool.run(ONE).rows == [(1,)]
+
+
+@pytest.fixture
+def alarm():
+    """``alarm(seconds)``: press Ctrl-C then."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
 
 
 def test_a_closed_backend_opens_sessions_again(backend, name):

@@ -1,10 +1,11 @@
-"""Packets that are sent past the drivers' cursors."""
+"""Statements that are sent past the drivers' cursors."""
 
 import pytest
 
 from distlock.backends.database import errors
+from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.statements import Statement
-from distlock.watchdog import watchdog
+from distlock.concurrency.timers import call_after
 from tests.database.asleep import CALL_OUT, DISCONNECT, SLEEP, once_asleep
 from tests.database.conftest import SERVERS
 
@@ -39,7 +40,6 @@ def backend(make):
 @pytest.fixture
 def session(backend):
     session = backend.pool.open(blocking=True)
-    assert session._wire is not None
     assert not session.before
     yield session
     session.close()
@@ -50,14 +50,54 @@ def session(backend):
 def test_text_arrives_as_it_is(kind, session, text, odd):
     if odd:
         session.run(Statement(ODD[kind]), 5)
-    answer = session.exchange(Statement(ECHO[kind], {"text": text, "number": -42}), 5)[-1]
+    answer = session.run(Statement(ECHO[kind], {"text": text, "number": -42}), 5)
     assert [tuple(map(str, row)) for row in answer.rows] == [(text, "-41")]
 
 
-def test_a_driver_without_a_wire_says_the_same(kind, session):
-    session._wire = None
-    answer = session.exchange(Statement(ECHO[kind], {"text": "it's", "number": 1}), 5)[-1]
-    assert answer.rows == [("it's", 2)]
+def test_a_cursor_says_the_same(kind, session):
+    echo = Statement(ECHO[kind], {"text": "it's", "number": 1})
+    through_cursor = CursorConnection(session.wrapper).execute(echo, 5)
+    assert [result.rows for result in through_cursor] == [[(1,)], [("it's", 2)]]
+    assert [result.rows for result in session.run_all(echo, 5)] == [[(1,)], [("it's", 2)]]
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_statement_can_be_prepared(kind, session, text):
+    echo = "SELECT CONCAT(%(text)s, ''), %(number)s + 1, %(half)s * 2.0, NOT %(yes)s, '%%'"
+    if kind == "postgresql":
+        echo = echo.replace("%(text)s", "%(text)s::text").replace("%(number)s", "%(number)s::int")
+    for number in (1, 2):
+        params = {"yes": True, "half": 0.5, "number": number, "text": text}
+        ((same, more, one, no, percent),) = session.run(Statement(echo, params, True), 5).rows
+        assert (same, more, float(one), bool(no), percent) == (text, number + 1, 1.0, False, "%")
+
+
+def test_a_prepared_statement_outlives_errors_and_changes_of_the_table(kind, backend, sql):
+    """PostgreSQL refuses a plan whose columns have changed: a fresh session makes another."""
+    whole = Statement("SELECT * FROM database_lock WHERE id = %(id)s", {"id": 0}, True)
+    missing = Statement("SELECT * FROM no_such_table WHERE id = %(id)s", {"id": 0}, True)
+    assert backend.pool.run(whole).rows == []
+    with pytest.raises(errors.NoTable):
+        backend.pool.run(missing)
+    assert backend.pool.run(whole).rows == []
+    sql("ALTER TABLE database_lock ADD COLUMN added int")
+    try:
+        assert backend.pool.run(whole).rows == []
+    finally:
+        sql("ALTER TABLE database_lock DROP COLUMN added")
+    assert backend.pool.run(whole).rows == []
+
+
+@pytest.mark.parametrize("size", [10, 30_000_000 // 100])
+def test_an_answer_of_many_packets_arrives_whole(kind, session, size):
+    repeat = Statement("SELECT REPEAT('0123456789', %(times)s)", {"times": size})
+    ((found,),) = session.run(repeat, 20).rows
+    assert len(found) == 10 * size
+
+
+def test_a_statement_of_many_packets_arrives_whole(kind, session):
+    length = Statement("SELECT LENGTH(%(text)s)", {"text": "x" * 3_000_000})
+    assert session.run(length, 20).rows == [(3_000_000,)]
 
 
 def test_it_tells_how_many_rows_were_changed(backend, session, name):
@@ -69,37 +109,37 @@ def test_it_tells_how_many_rows_were_changed(backend, session, name):
         " token, acquired_at, expires_at)"
         " VALUES (%(lock)s, '', '', '', '', 0, '', 1, '2026-01-01', '2026-01-01')"
     )
-    assert session.exchange(Statement(insert, params), 5)[-1].affected == 1
-    assert session.exchange(Statement(f"{update} {lock} = %(lock)s", params), 5)[-1].affected == 1
-    assert session.exchange(Statement(f"{update} {lock} = 'none'", params), 5)[-1].affected == 0
+    assert session.run(Statement(insert, params), 5).affected == 1
+    assert session.run(Statement(f"{update} {lock} = %(lock)s", params), 5).affected == 1
+    assert session.run(Statement(f"{update} {lock} = 'none'", params), 5).affected == 0
 
 
 def test_a_failure_is_told_like_any_other(kind, session):
     with pytest.raises(errors.NoTable):
-        session.exchange(Statement("SELECT * FROM no_such_table"), 5)
+        session.run(Statement("SELECT * FROM no_such_table"), 5)
 
 
 def test_who_is_called_out_can_go_on(kind, backend, session):
     with once_asleep(kind, backend.pool, session, CALL_OUT), pytest.raises(errors.Cancelled):
-        session.exchange(Statement(SLEEP[kind]), None)
+        session.run(Statement(SLEEP[kind]), None)
     assert session.usable
-    assert session.exchange(Statement("SELECT 1"), 5)[-1].rows
+    assert session.run(Statement("SELECT 1"), 5).rows
 
 
 def test_who_overruns_is_given_up(kind, session):
     with pytest.raises(errors.StatementTimeout):
-        session.exchange(Statement(SLEEP[kind]), 0.3)
+        session.run(Statement(SLEEP[kind]), 0.3)
     assert not session.usable
 
 
 def test_who_is_hung_up_is_gone(kind, session):
-    watchdog.add(0.3, session.hang_up)
+    call_after(0.3, session.hang_up)
     with pytest.raises(errors.ConnectionLost):
-        session.exchange(Statement(SLEEP[kind]), None)
+        session.run(Statement(SLEEP[kind]), None)
     assert not session.usable
 
 
 def test_whose_session_an_administrator_ended_is_gone(kind, backend, session):
     with once_asleep(kind, backend.pool, session, DISCONNECT), pytest.raises(errors.ConnectionLost):
-        session.exchange(Statement(SLEEP[kind]), None)
+        session.run(Statement(SLEEP[kind]), None)
     assert not session.usable

@@ -5,9 +5,8 @@ from __future__ import annotations
 import math
 import os
 import socket
-import threading
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -18,14 +17,17 @@ from distlock.backends.database.connection import Session
 from distlock.backends.database.errors import NoSession, StatementFailed
 from distlock.backends.database.sqlite_session import SQLiteSession, gate
 from distlock.backends.database.statements import Statement
-from distlock.bell import Bell
-from distlock.clock import clock
-from distlock.threads import start
+from distlock.concurrency import fork
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
+from distlock.concurrency.threads import start
 
 Options = dict[str, Any]
 
 #: How many sessions in a row are given up because of forks; then the next one has to do.
 _SPOILED = 2
+#: Updates then count the rows that they matched. MySQLdb.constants.CLIENT.FOUND_ROWS
+_CLIENT_FOUND_ROWS = 2
 _MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
 # Time limits for locks are in seconds, see ROW_WAIT. The second one is about whole tables. What
 # takes a lock counts on assignments being made one after the other, which ORACLE, for one, is not
@@ -41,7 +43,7 @@ _MYSQL = (
 _GALERA = "SET SESSION wsrep_retry_autocommit = 0, SESSION wsrep_sync_wait = {0}"
 _ALL, _NO_SELECT = 7, 6
 # A grant must not be told before it is on disk, and on the synchronous standby if there is one,
-# whatever the defaults of the database and of the role are. Warnings: see notices.py.
+# whatever the defaults of the database and of the role are. Warnings: see Notices in drivers.py.
 _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
     " SET lock_timeout = '1s'; SET synchronous_commit = 'on'; SET client_min_messages = 'warning'"
@@ -69,9 +71,8 @@ def open_session(
     packet to another server process: nothing is set that would last there. None finds out, and
     takes every pooler for one of that kind.
     """
-    connection = connections[database]
-    settings = current_settings(connection)
-    wrapper = type(connection)({**settings, "AUTOCOMMIT": True, "TIME_ZONE": None}, database)
+    settings = {**current_settings(database), "AUTOCOMMIT": True, "TIME_ZONE": None}
+    wrapper = type(connections[database])(settings, database)
     wrapper.inc_thread_sharing()
     options = wrapper.settings_dict["OPTIONS"]
     if wrapper.vendor == "sqlite":
@@ -83,34 +84,32 @@ def open_session(
             )
         try:
             with gate.closed:
-                return _opened(SQLiteSession, wrapper, "PRAGMA busy_timeout = 0", limit)
+                return _set_up(_connected(SQLiteSession, wrapper), limit, "PRAGMA busy_timeout = 0")
         except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
             with suppress(Exception):  # there may be none yet
                 wrapper.connection.close()
             raise
-    set_up: str | None = None
     if wrapper.vendor == "mysql":
         _mysql(options, limit, timeout, blocking)
-        set_up = _MYSQL
-    elif wrapper.vendor == "postgresql":
+    else:
         _postgresql(options, limit)
-        set_up = _POSTGRESQL_ONCE
-        return connect_with_timeout(limit, lambda: _opened(Session, wrapper, set_up, limit, pooled))
     return connect_with_timeout(
-        limit, lambda: _opened(Session, wrapper, set_up, limit, blocking=blocking)
+        limit, lambda: _opened(wrapper, limit, blocking=blocking, pooled=pooled)
     )
 
 
-def current_settings(connection: Any) -> dict[str, Any]:
+def current_settings(database: str) -> dict[str, Any]:
     """Return a copy of the settings that a connection would be made by now."""
-    return {**connection.settings_dict, "OPTIONS": {**connection.settings_dict["OPTIONS"]}}
+    settings = connections.settings[database]
+    return {**settings, "OPTIONS": {**settings["OPTIONS"]}}
 
 
 def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> None:
     options.update(charset="utf8mb4", isolation_level="read committed")
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
+    options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FOUND_ROWS
     for option in ("read_timeout", "write_timeout"):
-        # The watchdog is more precise, but has no say where gevent runs everything on one thread.
+        # For an answer that stalls halfway; see MySQLConnection for the usual time limit.
         if blocking:
             options.pop(option, None)
         else:
@@ -134,34 +133,41 @@ def _at_most(options: Options, option: str, seconds: float) -> int:
     return min(own, most) if own > 0 else most
 
 
-def _opened(
-    kind: type[Session],
-    wrapper: Any,
-    set_up: str | None,
-    limit: float,
-    pooled: bool | None = False,
-    *,
-    blocking: bool = False,
-) -> Session:
-    try:
-        session = _connected(kind, wrapper)
-    except (wrapper.Database.Error, DjangoDatabaseError) as error:
-        raise NoSession("cannot connect") from (error.__cause__ or error)
-    try:
+def _opened(wrapper: Any, limit: float, *, blocking: bool, pooled: bool | None) -> Session:
+    session = _connected(Session, wrapper)
+    if wrapper.vendor == "mysql":
+        return _set_up(session, limit, _MYSQL, _GALERA.format(_NO_SELECT if blocking else _ALL))
+    return _set_up_postgresql(session, limit, pooled)
+
+
+def _set_up(session: Session, limit: float, sql: str, galera: str = "") -> Session:
+    with _closing_on_failure(session):
+        result = session.run(Statement(sql), limit)
+        if ("wsrep_on", "ON") in result.rows:
+            session.run(Statement(galera), limit)
+    return session
+
+
+def _set_up_postgresql(session: Session, limit: float, pooled: bool | None) -> Session:
+    with _closing_on_failure(session):
         # Before anything is set that the pooler would hand to others.
         session.pooled = _is_pooled(session, limit) if pooled is None else pooled
         if session.pooled:
             session.before = _POSTGRESQL_EVERY_TIME
-        elif set_up is not None:
-            answer = session.run(Statement(set_up), limit)
-            if ("wsrep_on", "ON") in answer.rows:
-                session.run(Statement(_GALERA.format(_NO_SELECT if blocking else _ALL)), limit)
+        else:
+            session.run(Statement(_POSTGRESQL_ONCE), limit)
+    return session
+
+
+@contextmanager
+def _closing_on_failure(session: Session) -> Iterator[None]:
+    try:
+        yield
     except BaseException as error:
         session.close()
         if isinstance(error, StatementFailed):
             raise NoSession(f"cannot set up a session: {error}") from error.__cause__
         raise
-    return session
 
 
 def _is_pooled(session: Session, limit: float) -> bool:
@@ -187,72 +193,46 @@ def _connected(kind: type[Session], wrapper: Any) -> Session:
 
 
 def _connect(kind: type[Session], wrapper: Any) -> Session:
-    wrapper.ensure_connection()
+    try:
+        wrapper.ensure_connection()
+    except (wrapper.Database.Error, DjangoDatabaseError) as error:
+        raise NoSession("cannot connect") from (error.__cause__ or error)
     return kind(wrapper)
 
 
 _forked_at = -math.inf
 
 
+# Before it for what was begun by then, after it for what began while other hooks ran.
+@fork.before
+@fork.in_parent
 def _note_fork() -> None:
     global _forked_at
     _forked_at = clock()
 
 
-if hasattr(os, "register_at_fork"):
-    # Before it for what was begun by then, after it for what began while other hooks ran.
-    os.register_at_fork(before=_note_fork, after_in_parent=_note_fork)
+def connect_with_timeout(limit: float, connect: Callable[[], Session]) -> Session:
+    """Connect on another thread; NoSession after ``limit`` seconds.
 
+    A driver that connects cannot be interrupted. A session that comes too late is closed.
+    """
+    pending: Pending[Session] = Pending()
 
-def connect_with_timeout(limit: float, opening: Callable[[], Session]) -> Session:
-    """Open on a thread of its own, and do not wait for longer than the limit."""
-    arrival = _PendingSession(opening)
-    try:
-        start(arrival.run, "distlock-connect")
-        return arrival.result(limit)
-    except BaseException:  # also Ctrl-C: the session would be opened for nobody, and stay
-        arrival.abandon()
-        raise
-
-
-class _PendingSession:
-    """A session that another thread opens, and closes if nobody wants it any more."""
-
-    def __init__(self, opening: Callable[[], Session]) -> None:
-        self._opening = opening
-        self._mutex = threading.Lock()
-        self._over = Bell()
-        self._unwanted = False
-        self._session: Session | None = None
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
+    def connect_for_pending() -> None:
         try:
-            session = self._opening()
+            session = connect()
         except BaseException as error:
-            self._error = error
+            pending.fail(error)
         else:
-            with self._mutex:
-                self._session = session
-                unwanted = self._unwanted
-            if unwanted:
+            if not pending.resolve(session):
                 session.close()
-        self._over.ring()
 
-    def result(self, limit: float) -> Session:
-        if self._over.wait(limit) and self._error is not None:
-            raise self._error
-        with self._mutex:
-            session = self._session
-            self._unwanted = session is None
-        if session is None:
-            raise NoSession(f"cannot connect within {limit:.3g} s")
-        return session
-
-    def abandon(self) -> None:
-        """Want it no more. Doing it twice does no harm."""
-        with self._mutex:
-            self._unwanted = True
-            session = self._session
-        if session is not None:
+    try:
+        start(connect_for_pending, "distlock-connect")
+        if pending.wait(clock() + limit):
+            return pending.take()
+        raise NoSession(f"cannot connect within {limit:.3g} s")
+    except BaseException:  # also Ctrl-C
+        if session := pending.abandon():
             session.close()
+        raise

@@ -1,111 +1,236 @@
-"""Packets sent past a driver's cursors, which do more work than the server for a short statement.
+"""How statements are sent through each driver, and how long an answer is waited for.
 
-Whoever has waited for a lock lets the next one wait for all that happens until it is freed.
+psycopg 3 and mysqlclient can send a statement without waiting for the answer. The thread then
+waits at the socket, with a time limit, and can be interrupted. This also skips the drivers'
+cursors, which cost more than a short statement does. Other drivers run a statement through a
+cursor, and somebody else has to see to the time limit.
 """
 
 from __future__ import annotations
 
+import contextlib
+import math
+import select
 from abc import ABC, abstractmethod
 from typing import Any
 
 from distlock.backends.database.statements import Result, Statement
+from distlock.concurrency.clock import clock
+
+
+class TimedOut(Exception):
+    """The answer did not come within the time limit. It may come later."""
 
 
 class RawConnection(ABC):
-    """A connection of a driver, spoken to directly. It raises the driver's own errors."""
+    """A connection of a driver. It raises the driver's own errors."""
+
+    #: whether execute() keeps to its time limit by itself
+    keeps_limit: bool = False
 
     @abstractmethod
-    def exchange(self, statement: Statement) -> list[Result]:
-        """Run the statements of one packet.
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """Run the statements of one packet; returns the result of each.
 
-        Their parameters are named, and are str, int, float or bool. Returns an answer to each, or
-        to the last one only. Values may come as text.
+        Raises TimedOut after ``limit`` seconds (None: never) if ``keeps_limit``.
         """
 
-    @abstractmethod
-    def literal(self, value: Any) -> str:
-        """Return a value as SQL."""
 
-    def _filled_in(self, statement: Statement) -> bytes:
-        literals = {name: self.literal(value) for name, value in statement.named.items()}
-        return (statement.sql % literals).encode()
+class CursorConnection(RawConnection):
+    """Any driver that Django has a backend for."""
 
+    def __init__(self, wrapper: Any) -> None:
+        """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
+        self._wrapper = wrapper
 
-class Psycopg(RawConnection):
-    """psycopg 3, https://www.psycopg.org/psycopg3/docs/api/pq.html. Waits without Python's lock."""
-
-    def __init__(self, connection: Any) -> None:
-        from psycopg import OperationalError, errors, pq
-
-        self._pgconn = connection.pgconn
-        self._escape = pq.Escaping(self._pgconn).escape_literal
-        self._error, self._gone = errors.error_from_result, OperationalError
-        self._broken = pq.ConnStatus.BAD
-        self._good = {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}
-
-    def exchange(self, statement: Statement) -> list[Result]:
-        """See RawConnection.exchange()."""
-        result = self._pgconn.exec_(self._filled_in(statement))
-        if result.status not in self._good:
-            error = self._error(result)
-            # What the library says of a connection that broke has no code from the server.
-            raise self._gone(str(error)) if self._pgconn.status == self._broken else error
-        rows = [
-            tuple(_text(result.get_value(row, column)) for column in range(result.nfields))
-            for row in range(result.ntuples)
-        ]
-        return [Result(rows, result.command_tuples or 0)]
-
-    def literal(self, value: Any) -> str:
-        """See RawConnection.literal()."""
-        if isinstance(value, (int, float)):
-            return str(value)
-        return bytes(self._escape(value.encode())).decode()
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        sent_at = clock()
+        # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
+        cursor = self._wrapper.create_cursor()
+        try:
+            cursor.execute(statement.sql, statement.params)
+            results = [_result(cursor, sent_at)]
+            next_set = getattr(cursor, "nextset", None)
+            while next_set is not None and next_set():
+                results.append(_result(cursor, sent_at))
+            cursor.close()
+            return results
+        except BaseException:
+            # The traceback keeps the cursor, and with SQLite that keeps its lock on the file.
+            with contextlib.suppress(Exception):
+                cursor.close()
+            raise
 
 
-class MySQLClient(RawConnection):
-    """mysqlclient, https://mysqlclient.readthedocs.io/user_guide.html#mysql-c-api-translation."""
+def _result(cursor: Any, sent_at: float) -> Result:
+    rows = [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
+    return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", None) or 0, sent_at)
+
+
+class PsycopgConnection(RawConnection):
+    """psycopg 3, https://www.psycopg.org/psycopg3/docs/api/pq.html."""
+
+    keeps_limit = True
 
     def __init__(self, connection: Any) -> None:
+        from psycopg import OperationalError, adapt, errors, pq, sql
+
         self._connection = connection
+        self._pgconn = connection.pgconn
+        self._literal = sql.Literal
+        self._error, self._lost = errors.error_from_result, OperationalError
+        self._good = {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}
+        self._broken = pq.ConnStatus.BAD
+        self._transformer = adapt.Transformer(connection)
+        #: name and parameters, in the order of their numbers, by text
+        self._prepared: dict[str, tuple[bytes, tuple[str, ...]]] = {}
 
-    def exchange(self, statement: Statement) -> list[Result]:
-        """See RawConnection.exchange()."""
-        connection = self._connection
-        connection.query(self._filled_in(statement))
-        answers = []
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        sent_at = clock()
+        until = None if limit is None else sent_at + limit
+        if statement.prepare:
+            name, order = self._prepared.get(statement.sql) or self._prepare(statement.sql, until)
+            params = statement.named
+            self._pgconn.send_query_prepared(name, [_as_text(params[key]) for key in order])
+        else:
+            self._pgconn.send_query(self._bound(statement))
+        transformer, results = self._transformer, []
+        for result in self._answers(until):
+            if result.status not in self._good:
+                error = self._error(result)
+                # What the library says of a connection that broke has no code from the server.
+                broken = self._pgconn.status == self._broken
+                raise self._lost(str(error)) if broken else error
+            transformer.set_pgresult(result)
+            rows = transformer.load_rows(0, result.ntuples, tuple)
+            results.append(Result(rows, result.command_tuples or 0, 0, sent_at))
+        return results
+
+    def _answers(self, until: float | None) -> list[Any]:
+        """Return all results of what was sent."""
+        pgconn = self._pgconn
+        results: list[Any] = []
+        while pgconn.flush():  # more than the socket takes at once
+            _wait(pgconn.socket, select.POLLIN | select.POLLOUT, until)
+            pgconn.consume_input()
         while True:
-            result = connection.store_result()
-            rows = list(result.fetch_row(0)) if result else []
-            answers.append(Result(rows, connection.affected_rows()))
-            if connection.next_result():
-                return answers
+            while pgconn.is_busy():
+                _wait(pgconn.socket, select.POLLIN, until)
+                pgconn.consume_input()
+            result = pgconn.get_result()
+            if result is None:
+                return results
+            results.append(result)
 
-    def literal(self, value: Any) -> str:
-        """See RawConnection.literal()."""
-        if isinstance(value, (int, float)):
-            return str(value)
-        literal: bytes = self._connection.string_literal(value.encode())
+    def _prepare(self, sql: str, until: float | None) -> tuple[bytes, tuple[str, ...]]:
+        numbers = _Numbers()
+        text = (sql % numbers).encode()
+        name = b"distlock_%d" % len(self._prepared)
+        self._pgconn.send_prepare(name, text)
+        for result in self._answers(until):
+            if result.status not in self._good:
+                raise self._error(result)
+        self._prepared[sql] = prepared = name, tuple(numbers)
+        return prepared
+
+    def _bound(self, statement: Statement) -> bytes:
+        def literal(value: Any) -> str:
+            return bytes(self._literal(value).as_bytes(self._connection)).decode()
+
+        return _with_literals(statement, literal).encode()
+
+
+class _Numbers(dict[str, str]):
+    """Numbers the parameters of a text in the order in which they are asked for."""
+
+    def __missing__(self, name: str) -> str:
+        self[name] = number = f"${len(self) + 1}"
+        return number
+
+
+def _as_text(value: Any) -> bytes:
+    """Return a value as PostgreSQL reads it."""
+    if isinstance(value, bool):
+        return b"t" if value else b"f"
+    text = str(value).encode()
+    if b"\0" in text:  # libpq would send what is before it
+        raise ValueError(f"PostgreSQL stores no NUL characters: {value!r}")
+    return text
+
+
+class MySQLConnection(RawConnection):
+    """mysqlclient, https://mysqlclient.readthedocs.io/user_guide.html#mysql-c-api-translation.
+
+    An answer that stalls halfway is ended by the driver's own ``read_timeout``. A connection
+    without one, in which one waits in the server, does not keep time limits by itself.
+    """
+
+    def __init__(self, connection: Any, *, has_read_timeout: bool) -> None:
+        self._connection = connection
+        self.keeps_limit = has_read_timeout
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        connection = self._connection
+        text = _with_literals(statement, self._literal).encode()
+        sent_at = clock()
+        if limit is not None and self.keeps_limit:
+            connection.send_query(text)
+            _wait(connection.fileno(), select.POLLIN, sent_at + limit)
+            connection.read_query_result()
+        else:
+            connection.query(text)
+        results = []
+        while True:
+            found = connection.store_result()
+            rows = list(found.fetch_row(0)) if found else []
+            affected, insert_id = connection.affected_rows(), connection.insert_id()
+            results.append(Result(rows, affected, insert_id, sent_at))
+            if connection.next_result():
+                return results
+
+    def _literal(self, value: Any) -> str:
+        literal: bytes = self._connection.literal(value)
         return literal.decode()
 
 
-def raw_connection_for(wrapper: Any) -> RawConnection | None:
-    """Return the wire of a Django connection that is open; None if its driver has none."""
+def _with_literals(statement: Statement, literal: Any) -> str:
+    params = statement.params
+    if isinstance(params, tuple):
+        return statement.sql % tuple(map(literal, params))
+    return statement.sql % {name: literal(value) for name, value in params.items()}
+
+
+def _wait(fd: int, event: int, until: float | None) -> None:
+    """Wait for a socket; TimedOut after the time ``until`` (None: never) of clock()."""
+    poll = select.poll()
+    poll.register(fd, event)
+    while True:
+        milliseconds = None if until is None else max(math.ceil((until - clock()) * 1000), 0)
+        if poll.poll(milliseconds):
+            return
+        if until is not None and clock() >= until:
+            raise TimedOut
+
+
+def raw_connection_for(wrapper: Any) -> RawConnection:
+    """Return how to send statements on a Django connection that is open."""
     driver, connection = wrapper.Database.__name__, wrapper.connection
-    if driver == "psycopg" and connection.info.encoding == "utf-8":
-        return Psycopg(connection)
-    if driver == "MySQLdb" and hasattr(connection, "string_literal"):  # not one in its name
-        return MySQLClient(connection)
-    return None
+    # A backend with cursors of its own may send statements to several servers.
+    if _has_djangos_cursors(wrapper):
+        if driver == "psycopg" and connection.info.encoding == "utf-8":
+            return PsycopgConnection(connection)
+        if driver == "MySQLdb" and hasattr(connection, "send_query"):  # not one in its name
+            timeout = wrapper.settings_dict["OPTIONS"].get("read_timeout")
+            return MySQLConnection(connection, has_read_timeout=timeout is not None)
+    return CursorConnection(wrapper)
 
 
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode()
+def _has_djangos_cursors(wrapper: Any) -> bool:
+    return str(type(wrapper).create_cursor.__module__).startswith("django.")
 
-
-# What PostgreSQL says beside its answers. A commit waits for the synchronous standby, if there is
-# one. Ending that wait, as with pg_cancel_backend(), makes the statement succeed with a warning:
-# https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA
 
 #: where in the server the warning comes from, which all languages have in common
 _SOURCE = "syncrep.c"
@@ -114,34 +239,32 @@ _WORDS = "synchronous replication"
 
 
 class Notices:
-    """The notices of one session, of which only one kind counts."""
+    """Listens for the one notice of PostgreSQL that counts.
+
+    A commit waits for the synchronous standby, if there is one. Ending that wait, as with
+    pg_cancel_backend(), makes the statement succeed with a warning that the standby may not have
+    it: https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA
+    """
 
     def __init__(self) -> None:
-        self._unreplicated = False
+        #: whether a commit may not have reached the standby
+        self.not_replicated = False
 
-    def unreplicated(self) -> bool:
-        """Return whether a commit may not have reached the standby since this was asked last."""
-        heard, self._unreplicated = self._unreplicated, False
-        return heard
+    def listen(self, wrapper: Any) -> None:
+        """Listen from now on, on a Django connection that is open."""
+        if wrapper.vendor == "postgresql":
+            if hasattr(wrapper.connection, "add_notice_handler"):
+                wrapper.connection.add_notice_handler(self.handle)
+            else:
+                wrapper.connection.notices = self
 
-    def heard(self, notice: Any) -> None:
-        """Note what psycopg 3 has heard: a Diagnostic."""
+    def handle(self, notice: Any) -> None:
+        """Handle a ``Diagnostic`` of psycopg 3."""
         source = str(notice.source_file or "")
         if source.endswith(_SOURCE) or (not source and _WORDS in str(notice.message_primary)):
-            self._unreplicated = True
+            self.not_replicated = True
 
     def append(self, text: str) -> None:
-        """Note what psycopg 2 has heard, which takes this object for a list."""
+        """Handle a notice of psycopg 2, which takes this object for a list."""
         if _WORDS in text:
-            self._unreplicated = True
-
-
-def listen(wrapper: Any) -> Notices:
-    """Return what is heard from now on, on a Django connection that is open."""
-    notices = Notices()
-    if wrapper.vendor == "postgresql":
-        if hasattr(wrapper.connection, "add_notice_handler"):
-            wrapper.connection.add_notice_handler(notices.heard)
-        else:
-            wrapper.connection.notices = notices
-    return notices
+            self.not_replicated = True

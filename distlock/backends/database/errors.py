@@ -127,6 +127,8 @@ _POSTGRESQL: dict[str, type[StatementFailed]] = {
     "57P01": ConnectionLost,  # admin_shutdown
     "57P02": ConnectionLost,  # crash_shutdown
     "57P05": ConnectionLost,  # idle_session_timeout
+    "26000": ConnectionLost,  # a prepared statement is gone: a pooler has changed the session
+    "0A000": ConnectionLost,  # the table is another one now than when it was prepared
     "25P03": ConnectionLost,  # idle_in_transaction_session_timeout
 }
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import random
 import threading
 import time
 from collections.abc import Callable
@@ -13,7 +11,9 @@ from typing import TypeVar
 from distlock.backends.database.connection import Connection, Session
 from distlock.backends.database.errors import FileLocked, StatementFailed, TableLocked
 from distlock.backends.database.statements import Result, Statement
-from distlock.clock import clock, left
+from distlock.concurrency import fork
+from distlock.concurrency.backoff import Backoff
+from distlock.concurrency.clock import clock, left
 
 T = TypeVar("T")
 
@@ -31,21 +31,16 @@ class ForkGate:
 
     def __init__(self) -> None:
         self.closed = threading.RLock()
+        fork.before(lambda: self.closed.acquire())
+        fork.in_parent(lambda: self.closed.release())
+        fork.reset_in_child(self)
 
-    def close(self) -> None:
-        self.closed.acquire()
-
-    def open(self) -> None:
-        self.closed.release()
-
-    def renew(self) -> None:
+    def after_fork_in_child(self) -> None:
+        """Open it: the thread that had closed it may be the parent's."""
         self.closed = threading.RLock()
 
 
 gate = ForkGate()
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(before=gate.close, after_in_parent=gate.open, after_in_child=gate.renew)
 
 
 class CallerConnection(Connection):
@@ -55,7 +50,7 @@ class CallerConnection(Connection):
         """See Connection.run_all()."""
         # A shared cache (the in-memory test database) refuses at once instead of waiting.
         run_all = super().run_all
-        return _patiently(lambda: run_all(statement, limit), TableLocked, limit)
+        return _retried(lambda: run_all(statement, limit), TableLocked, limit)
 
 
 class SQLiteSession(Session):
@@ -70,7 +65,7 @@ class SQLiteSession(Session):
                 return run_all(statement, limit)
 
         # The library could wait, too, but nobody could fork meanwhile.
-        return _patiently(attempt, FileLocked, limit)
+        return _retried(attempt, FileLocked, limit)
 
     def close(self) -> None:
         """See Session.close()."""
@@ -89,15 +84,14 @@ class SQLiteSession(Session):
             self.wrapper.connection.close()
 
 
-def _patiently(attempt: Callable[[], T], locked: type[StatementFailed], limit: float | None) -> T:
+def _retried(attempt: Callable[[], T], locked: type[StatementFailed], limit: float | None) -> T:
     """Try again for as long as the database is ``locked``, and there is time."""
-    until = None if limit is None else clock() + limit
-    pause = _SHORTEST_PAUSE
+    deadline = None if limit is None else clock() + limit
+    pauses = Backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
     while True:
         try:
             return attempt()
         except locked:
-            if until is not None and clock() >= until:
+            if deadline is not None and clock() >= deadline:
                 raise
-        time.sleep(left(until, pause * random.uniform(0.5, 1.0)))
-        pause = min(pause * 1.5, _LONGEST_PAUSE)
+        time.sleep(left(deadline, next(pauses)))

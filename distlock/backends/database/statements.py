@@ -1,4 +1,4 @@
-"""What is said to a database, and what it answers."""
+"""What is sent to a database, and what it answers."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ class Statement(NamedTuple):
 
     sql: str
     params: Mapping[str, Any] | tuple[Any, ...] = {}
+    #: PostgreSQL: plan it once per session. For one statement whose text is always the same, and
+    #: whose parameters are named and are str, int, float or bool. The server infers their types.
+    prepare: bool = False
 
     @property
     def named(self) -> Mapping[str, Any]:
@@ -24,7 +27,8 @@ class Result(NamedTuple):
     """What the database answered to one statement."""
 
     rows: list[tuple[Any, ...]]
-    #: rows that it changed; on MySQL with CLIENT_FOUND_ROWS, as Django connects, those it matched
+    #: rows that it changed. On MySQL those that it matched, because our own sessions and Django's
+    #: connect with CLIENT_FOUND_ROWS.
     affected: int
     #: MySQL: what ``LAST_INSERT_ID(expr)`` was given, or the new AUTO_INCREMENT value; else 0
     insert_id: int = 0

@@ -64,7 +64,7 @@ class WaitSession:
         """
         assert self.key is not None
         self._drain_cancel()
-        return self.session.exchange(self.native.take(self.key, statement), self.limit)[-1]
+        return self.session.run(self.native.take(self.key, statement), self.limit)
 
     def is_somebody_aside(self) -> bool:
         """Ask whether anybody stands aside, before the queue of which this one is the head."""
@@ -90,7 +90,7 @@ class WaitSession:
         enter = Statement(f"{sign}{self.native.enter(self.last_key)}")
         self._asked_at, self._waiting = clock(), waiter
         try:
-            answer = self.session.exchange(enter, None)[-1]
+            answer = self.session.run(enter, None)
         except StatementFailed:
             self._waiting = None
             if self.session.usable:
@@ -141,7 +141,7 @@ class WaitSession:
         self._drain_cancel()
         if free is not None:
             packet = self.native.free_and_leave(self.key, free)
-            answer = self.session.exchange(packet, limit)[0]
+            answer = self.session.run_all(packet, limit)[0]
         if answer is None or not answer.affected:
             self.session.run(Statement(self.native.leave(self.key)), limit)
         self.key = None
