@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from distlock.backends.base import BaseBackend
+from distlock.concurrency import fork
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -30,6 +30,7 @@ class BackendHandler:
     def __init__(self) -> None:
         self._backends: dict[str, BaseBackend] = {}
         self._making = threading.Lock()
+        fork.reset_in_child(self)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -42,7 +43,8 @@ class BackendHandler:
 
     def __getitem__(self, alias: str) -> BaseBackend:
         """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
-        if backend := self._backends.get(alias):
+        backend = self._backends.get(alias)
+        if backend is not None:
             return backend
         with self._making:
             if alias not in self._backends:
@@ -72,7 +74,7 @@ class BackendHandler:
         for backend in backends:
             backend.close()
 
-    def after_fork(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Replace a mutex that another thread of the parent may have held; forget its renewer."""
         self._making = threading.Lock()
         for backend in self._backends.values():
@@ -110,5 +112,3 @@ def _reset(*, setting: str, **kwargs: Any) -> None:
 
 
 setting_changed.connect(_reset)
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=locks.after_fork)

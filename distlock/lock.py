@@ -15,9 +15,10 @@ from typing import Any, Self, TypeVar
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.active_blocks import ActiveBlocks
-from distlock.core.attempt import AcquireRequest
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
 from distlock.core.held import HeldLease, OnLost
@@ -33,7 +34,7 @@ from distlock.exceptions import (
 from distlock.signals import lock_broken
 from distlock.types.lease import LockInfo, Owner, State
 from distlock.types.names import checked_name
-from distlock.types.owners import current_owner
+from distlock.types.owners import current_actor
 
 logger = logging.getLogger("distlock")
 
@@ -104,6 +105,7 @@ class Lock:
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
         self.using = using
         self._blocks = ActiveBlocks()
+        self._claim_nonce: str | None = None  # None: each acquisition has a new one
         self._options = LockOptions(
             blocking, timeout, lease, at_least, renew, description, owner, on_lost
         )
@@ -127,13 +129,17 @@ class Lock:
         cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
         already with a shorter lease than this one is to have.
         """
-        wait, deadline = self._options.limit(blocking, timeout)
-        return manager.acquire(self._request(), wait=wait, deadline=deadline)
+        options = self._options
+        wait, deadline = options.limit(blocking, timeout)
+        request = options.request(locks[self.using], self.name, self, self._claim_nonce)
+        return run(manager.acquire(request, wait, deadline))
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
-        wait, deadline = self._options.limit(blocking, timeout)
-        return await manager.aacquire(self._request(), wait=wait, deadline=deadline)
+        options = self._options
+        wait, deadline = options.limit(blocking, timeout)
+        request = options.request(locks[self.using], self.name, self, self._claim_nonce)
+        return await arun(manager.acquire(request, wait, deadline))
 
     @_blocks
     def release(self) -> None:
@@ -145,17 +151,17 @@ class Lock:
         LockUnavailable if the backend cannot be told; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
-        if manager.release(self._key, self._current_owner, self):
+        if run(manager.release(self._key, self._current_owner, self)):
             warn_if_uncommitted(self.name)
 
     async def arelease(self) -> None:
         """See release()."""
-        await manager.arelease(self._key, self._current_owner, self)
+        await arun(manager.release(self._key, self._current_owner, self))
 
     def __enter__(self) -> Self:
         if not self.acquire():
             raise LockTimeout(self._busy())
-        self._blocks.begin(sys._getframe(1), self._current_owner)
+        self._blocks.begin(sys._getframe(1), current_actor(self._options.owner).owner)
         return self
 
     def __exit__(
@@ -164,15 +170,14 @@ class Lock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        current = self._current_owner
+        current = current_actor(self._options.owner).owner
         owner = self._blocks.end(sys._getframe(1), current)
+        key = self.using, self.name
         try:
-            if owner == current:
-                self.release()
-            elif exc_type is GeneratorExit:
-                manager.release_soon(self._key, owner, self)
-            else:
-                manager.release(self._key, owner, self)
+            if owner != current and exc_type is GeneratorExit:
+                manager.release_soon(key, owner, self)
+            elif run(manager.release(key, owner, self)) and owner == current:
+                warn_if_uncommitted(self.name)
         except Exception as error:
             if exc is None:
                 raise
@@ -202,7 +207,7 @@ class Lock:
                 # Its coroutine is being closed from outside, and cannot wait for anything.
                 manager.release_soon(self._key, owner, self)
             else:
-                await manager.arelease(self._key, owner, self)
+                await arun(manager.release(self._key, owner, self))
         except Exception as error:
             if exc is None:
                 raise
@@ -343,14 +348,11 @@ class Lock:
 
     @property
     def _current_owner(self) -> Owner:
-        return current_owner(self._options.owner)
+        return current_actor(self._options.owner).owner
 
     @property
     def _hold(self) -> HeldLease:
         return manager.hold(self._key, self._current_owner)
-
-    def _request(self) -> AcquireRequest:
-        return self._options.request(self._backend, self.name, self)
 
     def _verified(self, hold: HeldLease, gone: str | None) -> None:
         if gone:
@@ -369,8 +371,13 @@ class Lock:
         return lock
 
     def _busy(self) -> str:
+        subject, waited = f"lock {self.name!r} on {self.using!r}", self._options.waited
+        if (hold := manager.holder(self._key)) is None:  # no backend is asked for this
+            return f"{subject} was held by someone else{waited}"
+        owner, since = hold.lease.owner, clock() - hold.acquired_at
         return (
-            f"lock {self.name!r} on {self.using!r} was held by someone else{self._options.waited}"
+            f"{subject} is held by {owner.host} (pid {owner.pid}, {owner.thread}) since"
+            f" {since:.0f} s, and was{waited or ' when it was asked for'}"
         )
 
 

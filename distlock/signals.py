@@ -7,10 +7,11 @@ mostly on a thread of distlock's own. An error in a receiver is logged and distu
 
 from __future__ import annotations
 
-import os
 import threading
 
 from django.dispatch import Signal
+
+from distlock.concurrency import fork
 
 lock_acquired = Signal()
 lock_released = Signal()
@@ -18,11 +19,8 @@ lock_lost = Signal()
 lock_broken = Signal()
 
 
+@fork.in_child
 def _after_fork() -> None:
     # Another thread of the parent may have been sending one.
     for signal in (lock_acquired, lock_released, lock_lost, lock_broken):
         signal.lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

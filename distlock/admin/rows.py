@@ -162,6 +162,6 @@ def local_holds(alias: str) -> list[LockInfo]:
             lease=hold.lease.duration,
             renews=hold.renews,
         )
-        for hold in manager.all()
+        for hold in manager.running()
         if hold.backend.alias == alias
     ]

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 from django.core.checks import CheckMessage
 
 from distlock.backends.blocking_calls import BlockingCalls
-from distlock.backends.cleanup import leave_with_retry
+from distlock.backends.cleanup import Cleanup
 from distlock.backends.settings import BackendSettings
 from distlock.concurrency.backoff import Backoff
 from distlock.concurrency.steps import Call, Either, Sleep, Step, Steps
@@ -64,8 +64,8 @@ class BaseBackend(ABC):
 
     Every method that asks the backend may raise :class:`~distlock.LockUnavailable`, and raises it
     only when the backend could not be asked: it never means that someone else has the lock.
-    No driver's exception passes. ``deadline`` is of :func:`distlock.clock.clock`; None waits for
-    ever, or, where nothing is waited for, for as long as the backend allows for an answer.
+    No driver's exception passes. ``deadline`` is of :func:`distlock.concurrency.clock.clock`; None
+    waits for ever, or, where nothing is waited for, for as long as the backend gives an answer.
 
     The threads of a process may share one backend.
     """
@@ -91,7 +91,11 @@ class BaseBackend(ABC):
             alias, params, self.default_options, uses_location=self.uses_location
         )
         self.listener: Listener | None = None
+        #: what tasks ask, and what they release; what has to be taken back in the background
         self.calls = BlockingCalls(self.settings)
+        self.release_calls = BlockingCalls(self.settings)
+        self.release_calls.settle_at_exit()
+        self.cleanup = Cleanup(self)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"
@@ -120,11 +124,16 @@ class BaseBackend(ABC):
         if type(self).acquire is not BaseBackend.acquire:  # until its room has its own enqueue()
             steps: PendingLease = self._enqueue_by_acquire(claim, deadline)
             return (yield from steps)
+        lease: Lease | None = yield self.attempt(claim, deadline)
+        if lease is not None:
+            return lease
         for pause in Backoff(self.first_pause, self.longest_pause).pauses(deadline):
-            lease: Lease | None = yield self.attempt(claim, deadline)
+            if not pause:  # the last attempt was made at the deadline
+                return None
+            yield Sleep(pause)
+            lease = yield self.attempt(claim, deadline)
             if lease is not None:
                 return lease
-            yield Sleep(pause)
         return None
 
     def attempt(self, claim: Claim, deadline: float | None) -> Step:
@@ -201,8 +210,8 @@ class BaseBackend(ABC):
         """
 
     def cancel_with_retry(self, claim: Claim) -> None:
-        """Withdraw a claim; try for as long as what it may have been granted could last."""
-        leave_with_retry(claim, partial(self.cancel, claim))
+        """Cancel a claim in the background, for as long as what it may have been granted lasts."""
+        self.cleanup.add(claim)
 
     def discard_local(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
         """Drop whatever this process keeps for a lease that was lost. No waiting, no errors."""

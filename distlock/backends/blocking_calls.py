@@ -10,32 +10,31 @@ from functools import partial
 from typing import TypeVar
 
 from distlock.backends.settings import BackendSettings
-from distlock.clock import clock, left
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.workers import NotDone, WorkerThreads
 from distlock.exceptions import LockUnavailable
-from distlock.threads import NotDone, Workers
 
 T = TypeVar("T")
 
-#: Threads for what asks a backend, and as many for what leaves locks.
-MOST = 8
+#: The most threads for the calls of one kind on one backend.
+MOST_THREADS = 8
 #: Seconds beyond a time limit that the answer to the last question may take.
 _LAST_ANSWER = 1.0
-#: Seconds that the end of the process waits for locks that are being left.
-_FAREWELL = 2.0
+#: Seconds that the end of the process waits for locks that are being released.
+_AT_EXIT = 2.0
 
 
 class BlockingCalls:
-    """What tasks ask of one backend. Leaving locks has threads of its own.
+    """What tasks ask of one backend. It is an Executor, see distlock.concurrency.steps.
 
-    So neither another backend that does not answer, nor requests for locks that this one does not
-    answer, keep a task from leaving a lock.
+    A backend has one for releases, and one for all other calls. So neither another backend that
+    does not answer, nor requests for locks that this one does not answer, keep a task from
+    releasing a lock.
     """
 
     def __init__(self, settings: BackendSettings) -> None:
         self._settings = settings
-        self._asking = Workers(MOST)
-        self._leaving = Workers(MOST)
-        _all.add(self)
+        self._workers = WorkerThreads(MOST_THREADS, "distlock-async")
 
     def due(self, deadline: float | None = None) -> float | None:
         """Return when an answer is due that is asked for now: by ``deadline`` at the latest.
@@ -43,9 +42,10 @@ class BlockingCalls:
         None where the backend sets no limit, and the caller has none.
         """
         limit = self._settings.options.get("timeout")
-        until = math.inf if limit is None else clock() + limit
-        until = until if deadline is None else min(until, deadline)
-        return None if until == math.inf else until
+        if limit is None:
+            return deadline
+        until = clock() + float(limit)
+        return until if deadline is None else min(until, deadline)
 
     async def run(
         self,
@@ -53,7 +53,6 @@ class BlockingCalls:
         deadline: float | None = None,
         *,
         undo: Callable[[], object] | None = None,
-        leaves: bool = False,
     ) -> T:
         """Run ``call``, which is given the time by which it has to be done, and see it through.
 
@@ -63,25 +62,28 @@ class BlockingCalls:
         is not begun then, or is undone afterwards, unless it returned None.
         """
         until = self.due(deadline)
-        limit = None if until is None else left(until, math.inf) + _LAST_ANSWER
-        workers = self._leaving if leaves else self._asking
+        limit = None if until is None else max(until, clock()) + _LAST_ANSWER
         try:
-            return await workers.run(partial(call, until), limit, undo)
+            return await self._workers.run(partial(call, until), limit, undo)
         except NotDone as late:
             error = LockUnavailable(f"DISTLOCK[{self._settings.alias!r}] did not answer in time")
             error.maybe_applied = late.begun
             raise error from late
 
     def settle(self, seconds: float) -> None:
-        """Wait until the locks that are being left have been left, or for so many seconds."""
-        self._leaving.settle(seconds)
+        """Wait until all calls have been made, or for so many seconds."""
+        self._workers.settle(seconds)
+
+    def settle_at_exit(self) -> None:
+        """Let the end of the process wait for these calls, for a moment."""
+        _at_exit.add(self)
 
 
-_all: weakref.WeakSet[BlockingCalls] = weakref.WeakSet()
+_at_exit: weakref.WeakSet[BlockingCalls] = weakref.WeakSet()
 
 
 @atexit.register
-def _at_exit() -> None:
-    until = clock() + _FAREWELL
-    for calls in list(_all):
-        calls.settle(left(until, _FAREWELL))
+def _settle_all() -> None:
+    until = clock() + _AT_EXIT
+    for calls in list(_at_exit):
+        calls.settle(left(until, math.inf))

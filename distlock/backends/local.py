@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, ClassVar
+from typing import Any
 
 from django.conf import settings
 from django.core.checks import CheckMessage, Warning
@@ -19,7 +17,8 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 from distlock.backends.base import BaseBackend, Capabilities
 from distlock.backends.durable import check_durable, durable
 from distlock.backends.testcase import in_test_environment
-from distlock.clock import clock
+from distlock.concurrency import fork
+from distlock.concurrency.clock import clock
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
 from distlock.types.owners import is_named, is_reserved, reserved_owner
@@ -48,17 +47,15 @@ class LocalBackend(BaseBackend):
 
     capabilities = Capabilities(named_owners=True, atomic=True)
 
-    _instances: ClassVar[weakref.WeakSet[LocalBackend]] = weakref.WeakSet()
-
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         # Tokens go on growing over restarts, because what they protect may outlive the process.
         self._last_token = time.time_ns() // 1000
-        self._instances.add(self)
-        self.reset()
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
 
-    def reset(self) -> None:
-        """Hold nothing: in the child of a fork, the holds are the parent's."""
+    def after_fork_in_child(self) -> None:
+        """Hold nothing: the holds are the parent's."""
         self._mutex = threading.Lock()
         self._held: dict[str, _Held] = {}
         self._of_thread = threading.local()  # the holds that its open transaction is tied to
@@ -69,8 +66,8 @@ class LocalBackend(BaseBackend):
             if held and not held.expired and not _is_again(claim, held.claim):
                 return None
             self._last_token += 1
-            now, lasts = clock(), claim.reserved
-            self._held[claim.name] = _Held(claim, self._last_token, now, now + lasts, lasts)
+            now, seconds = clock(), max(claim.duration, claim.at_least)
+            self._held[claim.name] = _Held(claim, self._last_token, now, now + seconds, seconds)
             return claim.granted(self._last_token, now)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -85,8 +82,13 @@ class LocalBackend(BaseBackend):
         return True
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
+        claim = lease.claim
         with self._mutex:
-            return self._free(lease.claim)
+            held = self._held.get(claim.name)
+            if held is None or held.claim.nonce != claim.nonce:
+                return False
+            del self._held[claim.name]
+            return True
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         nobody = replace(
@@ -107,7 +109,8 @@ class LocalBackend(BaseBackend):
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         with self._mutex:
-            self._free(claim)
+            if self._current(claim) is not None:
+                del self._held[claim.name]
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         with self._mutex:
@@ -132,7 +135,7 @@ class LocalBackend(BaseBackend):
                 if held is None or held.token != token:
                     return None
                 if not held.committing:
-                    self._free(held.claim)
+                    del self._held[name]
                     break
             if deadline is not None and clock() >= deadline:
                 raise LockUnavailable(
@@ -200,12 +203,6 @@ class LocalBackend(BaseBackend):
         held = self._held.get(claim.name)
         return held if held and held.claim.nonce == claim.nonce else None
 
-    def _free(self, claim: Claim) -> bool:
-        if self._current(claim) is None:
-            return False
-        del self._held[claim.name]
-        return True
-
     def _info(self, held: _Held) -> LockInfo:
         if held.expired and is_reserved(held.claim.owner):
             return LockInfo(held.claim.name, self.alias, token=held.token)
@@ -232,12 +229,3 @@ def _is_again(claim: Claim, other: Claim) -> bool:
     if claim.nonce == other.nonce:
         return True
     return is_named(claim.owner) and claim.owner == other.owner
-
-
-def _after_fork() -> None:
-    for backend in LocalBackend._instances:
-        backend.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

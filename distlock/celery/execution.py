@@ -18,7 +18,6 @@ from distlock.celery.current import innermost
 from distlock.celery.headers import HEADER, LockHeader
 from distlock.celery.options import TERMINATE, configured
 from distlock.celery.publishing import lifetime
-from distlock.core.attempt import AcquireRequest
 from distlock.core.interrupters import terminator
 from distlock.exceptions import LockError, LockTimeout, LockUnavailable
 from distlock.lock import Lock
@@ -34,13 +33,7 @@ class DeliveryLock(Lock):
 
     def __init__(self, name: str, *, claim: str | None, **terms: Any) -> None:
         super().__init__(name, **terms)
-        self._claim = claim
-
-    def _request(self) -> AcquireRequest:
-        request = super()._request()
-        if self._claim is None:
-            return request
-        return replace(request, claim=replace(request.claim, nonce=self._claim))
+        self._claim_nonce = claim
 
 
 class NotQueued(Reject, Ignore):  # type: ignore[misc]

@@ -8,17 +8,16 @@ when the same task is queued anew, the same owner takes the lock again.
 from __future__ import annotations
 
 import logging
-import os
 import uuid
 import weakref
 from collections.abc import Callable
 
 from distlock.backends.base import BaseBackend
-from distlock.backends.cleanup import Cleanup, Leave
+from distlock.backends.cleanup import Cancel
 from distlock.celery.errors import AlreadyQueued
 from distlock.celery.headers import QueueLockHandle
 from distlock.core.events import send_event
-from distlock.core.held import HeldLease
+from distlock.core.held import Entry, HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import (
     belongs_to,
@@ -36,8 +35,6 @@ logger = logging.getLogger("distlock.celery")
 
 #: How often a lock may be free again by the time it is asked who has it.
 _TRIES = 10
-
-_withdrawals = Cleanup()
 
 
 def take(
@@ -128,9 +125,9 @@ def free_soon(ticket: QueueLockHandle) -> None:
     withdraw_soon(ticket.backend, ticket.claim)
 
 
-def withdraw_soon(backend: BaseBackend, claim: Claim, leave: Leave | None = None) -> None:
+def withdraw_soon(backend: BaseBackend, claim: Claim, leave: Cancel | None = None) -> None:
     """Take back what was granted to this claim, if anything, without making the caller wait."""
-    _withdrawals.add(backend, claim, leave)
+    backend.cleanup.add(claim, leave)
 
 
 class Kept:
@@ -145,11 +142,7 @@ class Kept:
         self._hold = HeldLease(
             ticket.backend,
             lease,
-            alive=Liveness(weakref.ref(run), lambda _: True),
-            renews=True,
-            at_least=0.0,
-            on_lost=None,
-            on_end=lambda: None,
+            Entry(Liveness(weakref.ref(run), lambda _: True)),
         )
         manager.watch(self._hold)
 
@@ -188,7 +181,7 @@ def _ask_or_withdraw(backend: BaseBackend, claim: Claim) -> Lease | None:
         return _ask(backend, claim)
     except BaseException as error:
         if not (isinstance(error, LockUnavailable) and not error.maybe_applied):
-            _withdrawals.add(backend, claim)
+            backend.cleanup.add(claim)
         raise
 
 
@@ -197,12 +190,3 @@ def _ask(backend: BaseBackend, claim: Claim) -> Lease | None:
     if lease is not None:
         send_event(lock_acquired, backend, lease)
     return lease
-
-
-def _after_fork() -> None:
-    global _withdrawals
-    _withdrawals = Cleanup()  # its thread, and perhaps its mutex, stayed with the parent
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

@@ -6,40 +6,31 @@ import _thread
 import signal
 import sys
 import threading
-from collections.abc import Callable
-from types import TracebackType
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from distlock.concurrency.pending import Latch
 
 _ALL_SIGNALS = signal.valid_signals()
 
 
-class without_signals:
+@contextmanager
+def without_signals() -> Iterator[None]:
     """Let the threads that are started in this ``with`` block take none of the process's signals.
 
     A thread that begins or ends may take a signal although the main thread is there for it. What
     that one is blocked in is then not interrupted, so that Ctrl-C, or the soft time limit of a
     Celery task, has to wait for it. See signal(7) and pthread_sigmask(3).
     """
-
-    __slots__ = ("_before",)
-
-    def __enter__(self) -> None:
-        self._before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        try:
-            # It also calls the handlers of signals that have just come, which may raise.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
-        except BaseException:
-            signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
-            raise
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, self._before)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    # No class with __exit__(): an interrupt, of which another thread has had the signal, could come
+    # as that begins, and all signals would stay blocked in this thread.
+    try:
+        # It also calls the handlers of signals that have just come, which may raise.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:

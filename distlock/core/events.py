@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 
 from django.dispatch import Signal
 
 from distlock.backends.base import BaseBackend
+from distlock.concurrency.steps import Either
 from distlock.core.held import BROKEN, HANDED_OVER, HeldLease
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from distlock.types.lease import Lease
@@ -14,6 +16,15 @@ from distlock.types.lease import Lease
 logger = logging.getLogger("distlock")
 
 _VERBS = {lock_acquired: "acquired", lock_released: "released", lock_broken: "broke"}
+
+
+def event(signal: Signal, backend: BaseBackend, lease: Lease) -> Either | None:
+    """Return the step that tells of an event, for a thread or a task; None if nobody listens."""
+    if not signal.receivers and not logger.isEnabledFor(logging.DEBUG):
+        return None  # nearly everywhere
+    return Either(
+        partial(send_event, signal, backend, lease), partial(asend_event, signal, backend, lease)
+    )
 
 
 def send_event(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
@@ -31,13 +42,13 @@ async def asend_event(signal: Signal, backend: BaseBackend, lease: Lease) -> Non
 def send_loss(hold: HeldLease, reason: str) -> None:
     """Log a loss, call every ``on_lost``, send ``lock_lost``; a hand-over is none."""
     lease = hold.lease
-    if reason is BROKEN and hold.portable:
+    if reason is BROKEN and hold.named:
         hold.lost = reason = hold.why_gone()
     if reason is HANDED_OVER:
         logger.info("%r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
         return
     # A lease that nobody was to renew ends as planned; any other loss is somebody's emergency.
-    level = logging.ERROR if hold.watched else logging.INFO
+    level = logging.ERROR if hold.needs_renewal else logging.INFO
     logger.log(level, "lost %r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
     for on_lost in hold.on_lost:
         try:
@@ -49,9 +60,9 @@ def send_loss(hold: HeldLease, reason: str) -> None:
 
 def _log(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
     level = logging.WARNING if signal is lock_broken else logging.DEBUG
-    if not logger.isEnabledFor(level):
-        return
-    logger.log(level, "%s %r on %r, %s", _VERBS[signal], lease.name, backend.alias, _of(lease))
+    if logger.isEnabledFor(level):
+        verb = _VERBS[signal]
+        logger.log(level, "%s %r on %r, %s", verb, lease.name, backend.alias, _of(lease))
 
 
 def _of(lease: Lease) -> str:

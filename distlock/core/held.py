@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from distlock.backends.base import BaseBackend
-from distlock.clock import clock, left
+from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import Lease
-from distlock.types.owners import Liveness, is_named
+from distlock.types.owners import NAMED, Liveness
 
 OnLost = Callable[[Lease], object]
 
@@ -21,7 +21,7 @@ HANDED_OVER = "it was taken under its owner's name in another process"
 
 
 @dataclass(slots=True, eq=False)
-class Level:
+class Entry:
     """That a thread or task entered a hold through a Lock object: on which terms, how often."""
 
     life: Callable[[], bool]
@@ -33,191 +33,218 @@ class Level:
 
 
 class HeldLease:
-    """A lease, how often its owner has entered, and what becomes of it.
-
-    ``lost`` says why the lock is gone although its owner has not left yet; a lost hold stays lost.
-    """
+    """A lease, how often its owner has entered, and what becomes of it."""
 
     __slots__ = (
-        "abandoned",
-        "asked",
+        "_confirmed_until",
+        "_interval",
+        "acquired_at",
         "at_least",
         "backend",
         "count",
-        "due",
-        "failed",
-        "had_at",
+        "earlier_entries",
+        "entries",
         "lease",
-        "levels",
-        "look",
         "lost",
+        "named",
         "on_end",
+        "orphaned",
+        "renew_at",
+        "renewal_failed",
         "renewing",
-        "stale",
+        "renews",
     )
 
     def __init__(
         self,
         backend: BaseBackend,
         lease: Lease,
-        *,
-        alive: Callable[[], bool],
-        at_least: float,
-        renews: bool,
-        on_lost: OnLost | None,
-        on_end: Callable[[], None],
-        lock: object = None,
+        entry: Entry,
+        on_end: Callable[[], object] | None = None,
     ) -> None:
+        """``entry`` is the first who has entered; ``on_end`` is called once nobody holds it."""
+        claim, settings = lease.claim, backend.settings
         self.backend = backend
         self.lease = lease
+        #: whether another process can take or free it, by its owner's name
+        self.named = claim.owner.key.startswith(NAMED)
         self.on_end = on_end
-        self.had_at = clock()  # it was granted before that
-        self.at_least = 0.0
-        self.count = 0
-        # A list is replaced when it changes: other threads read them without a mutex.
-        self.levels: list[Level] = []
-        self.stale: list[Level] = []  # of earlier, lost holds of the same owner
+        self.acquired_at = clock()  # it was granted before that
+        self.at_least = entry.at_least
+        #: how often it was entered and not left
+        self.count = 1
+        #: Who is inside. The list is replaced when it changes: others read it without a mutex.
+        self.entries = [entry]
+        #: whether any of those who entered wants it to be renewed
+        self.renews = entry.renews
+        #: who is still in earlier holds of the same owner, which were lost
+        self.earlier_entries: list[Entry] = []
+        #: why it is gone although its owner has not left yet; a lost hold stays lost
         self.lost: str | None = None
-        self.abandoned = False  # whether all who entered have ended without leaving
-        self.asked: float | None = None  # the end of the lease before which it was asked for
-        self.due = 0.0  # when it is to be renewed
-        self.renewing = False  # whether that is under way
-        self.failed = False  # whether the last renewal had no answer for it
-        self.look = 0.0  # when the renewer looks at it next
-        self.enter(Level(alive, at_least, renews, on_lost, lock))
-        self.extend(lease.deadline)
+        #: whether all who entered have ended without leaving
+        self.orphaned = False
+        #: whether a renewal is under way, and whether the last one had no answer
+        self.renewing = False
+        self.renewal_failed = False
+        self._interval = settings.interval(claim.duration)
+        #: when it is to be renewed, counted from when the last renewal was sent
+        self.renew_at = lease.deadline - claim.relied_on + self._interval
+        #: the end of the lease before which the backend was asked for it
+        self._confirmed_until: float | None = None
 
-    def enter(self, level: Level) -> None:
-        """Count one level more. A named owner may enter from several threads and tasks."""
-        for known in self.levels:
-            if known.lock is level.lock and known.life == level.life:
+    # Who is inside
+
+    def enter(self, entry: Entry) -> None:
+        """Enter once more. A named owner may do so in several threads and tasks."""
+        for known in self.entries:
+            if known.lock is entry.lock and known.life == entry.life:
                 known.count += 1
                 break
         else:
-            self.levels = [*self.levels, level]
+            self._set_entries([*self.entries, entry])
         self.count += 1
-        self.abandoned = False
-        self.at_least = max(self.at_least, level.at_least)
+        self.orphaned = False
+        self.at_least = max(self.at_least, entry.at_least)
 
     def leave(self, lock: object, life: Callable[[], bool]) -> None:
-        """Count one level less, and forget its terms: those it was entered on by this Lock object.
+        """Leave once; the terms on which it was entered by this Lock object end with that.
 
-        If there are none, those of the last level of this thread or task; else all terms go on.
+        If it was not entered by this Lock object, those of the last entry of this thread or task
+        end; if there is none either, all terms go on.
         """
         self.count -= 1
-        of_lock = [level for level in self.levels if level.lock is lock]
-        of_life = [level for level in self.levels if level.life == life]
-        left = [level for level in of_lock if level in of_life] or of_lock or of_life
-        if left and self.count:
-            self.levels = _less(self.levels, left[-1])
+        if not self.count:
+            return
+        of_lock = [entry for entry in self.entries if entry.lock is lock]
+        of_life = [entry for entry in self.entries if entry.life == life]
+        candidates = [entry for entry in of_lock if entry in of_life] or of_lock or of_life
+        if candidates:
+            self._set_entries(_once_less(self.entries, candidates[-1]))
 
-    def follow(self, earlier: HeldLease) -> None:
+    def _set_entries(self, entries: list[Entry]) -> None:
+        self.entries = entries
+        self.renews = any(entry.renews for entry in entries)
+
+    def replace(self, earlier: HeldLease) -> None:
         """Remember who is still in an earlier hold of this owner, which was lost."""
-        levels = [*earlier.stale, *earlier.levels]
-        self.stale = [level for level in levels if level.life()]
+        entries = [*earlier.earlier_entries, *earlier.entries]
+        self.earlier_entries = [entry for entry in entries if entry.life()]
 
-    def is_stale(self, life: Liveness) -> bool:
+    def is_only_in_earlier(self, life: Liveness) -> bool:
         """Return whether this thread or task is in an earlier hold only, not in this one."""
-        return (
-            bool(self.stale)
-            and all(level.life != life for level in self.levels)
-            and any(level.life == life for level in self.stale)
+        return all(entry.life != life for entry in self.entries) and any(
+            entry.life == life for entry in self.earlier_entries
         )
 
-    def leave_stale(self, life: Liveness) -> None:
-        """Count one level of the earlier holds less."""
-        self.stale = _less(self.stale, next(x for x in self.stale if x.life == life))
+    def leave_earlier(self, life: Liveness) -> None:
+        """Leave one of the earlier holds once."""
+        entries = self.earlier_entries
+        self.earlier_entries = _once_less(entries, next(x for x in entries if x.life == life))
 
-    def desert(self) -> None:
-        """Note that all who entered are over."""
-        self.levels = [replace(level, life=_over) for level in self.levels]
-
-    @property
-    def renews(self) -> bool:
-        """Whether any of those who entered wants it to be renewed."""
-        return any(level.renews for level in self.levels)
-
-    @property
-    def on_lost(self) -> list[OnLost]:
-        """What to call when it is lost, each callback once."""
-        called: list[OnLost] = []
-        for level in self.levels:
-            if level.on_lost is not None and level.on_lost not in called:
-                called.append(level.on_lost)
-        return called
-
-    @property
-    def portable(self) -> bool:
-        """Whether another process can take or free it, by its owner's name."""
-        return is_named(self.lease.owner)
-
-    @property
-    def rest(self) -> float:
-        """Seconds for which the lock has to stay taken, whether its holder leaves it or not."""
-        return left(self.had_at + self.at_least, self.at_least)
-
-    def free(self, deadline: float | None = None) -> str | None:
-        """Free the lock, now or when its time is over; why it was gone, None if it was not."""
-        if rest := self.rest:
-            freed = self.backend.reserve_for(self.lease, rest, deadline)
-        else:
-            freed = self.backend.release(self.lease, deadline)
-        if freed:
-            return None
-        return self.why_gone(deadline) if self.portable else BROKEN
+    def set_orphaned(self) -> None:
+        """Note that all who entered have ended."""
+        for entry in self.entries:
+            entry.life = _ended
 
     @property
     def alive(self) -> bool:
         """Whether any of those who entered still runs."""
-        return any(level.life() for level in self.levels)
+        return any(entry.life() for entry in self.entries)
 
     @property
-    def watched(self) -> bool:
+    def on_lost(self) -> list[OnLost]:
+        """What to call when it is lost, each callback once."""
+        callbacks: list[OnLost] = []
+        for entry in self.entries:
+            if entry.on_lost is not None and entry.on_lost not in callbacks:
+                callbacks.append(entry.on_lost)
+        return callbacks
+
+    # Its time
+
+    @property
+    def needs_renewal(self) -> bool:
         """Whether it is to be renewed, and its loss would be somebody's emergency."""
-        return self.renews and not self.abandoned
+        return self.renews and not self.orphaned
 
     @property
     def ended(self) -> bool:
         """Whether the hold is lost for good: no answer that comes later brings it back."""
         return self.lost is not None or clock() >= self.lease.deadline
 
-    def extend(self, deadline: float) -> None:
-        """Note that the lease ends at another local deadline."""
-        self.lease = self.lease.until(deadline)
-        sent_at = deadline - self.lease.claim.relied_on
-        self.due = sent_at + self.backend.settings.interval(self.lease.duration)
-
-    def renewal(self, at_least: float = 0.0) -> Lease:
-        """Return the lease as the backend is to renew it: not to end before ``at_least`` is over.
-
-        This process goes on counting its own, shorter length.
-        """
-        at_least = max(self.at_least, at_least)
-        rest = left(self.had_at + at_least, at_least)
-        return self.lease.lasting(rest) if rest > self.lease.duration else self.lease
-
     @property
-    def next_look(self) -> float:
+    def next_check(self) -> float:
         """When the renewer has something to do for this hold: renew it, ask for it, or see it end.
 
         What is not renewed, and may have been carried to another process, is asked for once before
         its end, so that nobody is told of a loss that is none.
         """
         end = self.lease.deadline
-        if self.watched:
-            return min(self.due, end)
-        if self.portable and self.asked != end:
-            return end - self.backend.settings.interval(self.lease.duration)
+        if self.renewing:
+            return end
+        if self.needs_renewal:
+            return min(self.renew_at, end)
+        if self.named and self._confirmed_until != end:
+            return end - self._interval
         return end
+
+    def note_asked(self) -> None:
+        """Note that the backend is asked for it before its end."""
+        self._confirmed_until = self.lease.deadline
+
+    def can_be_renewed_with_others(self, now: float) -> bool:
+        """Whether its renewal is due soon enough to go along with one that is due now."""
+        return self.renew_at <= now + self._interval / 2
+
+    def extend(self, deadline: float) -> None:
+        """Note that the lease ends at another local deadline."""
+        self.lease = self.lease.until(deadline)
+        self.renew_at = deadline - self.lease.claim.relied_on + self._interval
+
+    def to_renew(self, at_least: float = 0.0) -> Lease:
+        """Return the lease as the backend is to renew it: not to end before ``at_least`` is over.
+
+        This process goes on counting its own, shorter length.
+        """
+        at_least = max(self.at_least, at_least)
+        rest = left(self.acquired_at + at_least, at_least)
+        return self.lease.lasting(rest) if rest > self.lease.duration else self.lease
+
+    @property
+    def minimum_remaining(self) -> float:
+        """Seconds for which the lock has to stay taken, whether its holder leaves it or not."""
+        return left(self.acquired_at + self.at_least, self.at_least)
+
+    # Asking the backend
+
+    def free(self, deadline: float | None = None) -> str | None:
+        """Free the lock, now or when its time is over; why it was gone, None if it was not."""
+        if self.at_least and (rest := self.minimum_remaining):
+            freed = self.backend.reserve_for(self.lease, rest, deadline)
+        else:
+            freed = self.backend.release(self.lease, deadline)
+        return None if freed else self._why_gone(deadline)
 
     def ask(self, deadline: float | None = None) -> str | None:
         """Ask whether the lock is still held; why it is gone, or None. LockUnavailable if unknown.
 
         A named owner's hold can be told from a broken one only before somebody takes the lock.
         """
-        if self.backend.verify(self.lease, deadline):
-            return None
-        return self.why_gone(deadline) if self.portable else BROKEN
+        return None if self.backend.verify(self.lease, deadline) else self._why_gone(deadline)
+
+    def renew(self, at_least: float, deadline: float | None = None) -> tuple[bool, str | None]:
+        """Have the lease run anew for its length, and at least until ``at_least`` is over.
+
+        Returns whether the backend gave an answer, and why the hold is gone, None if it is not.
+        """
+        lease = self.to_renew(at_least)
+        answer = self.backend.renew([lease], deadline).get(lease.nonce)
+        if answer is None:
+            return False, None
+        return True, None if answer else self._why_gone(deadline)
+
+    def _why_gone(self, deadline: float | None) -> str:
+        return self.why_gone(deadline) if self.named else BROKEN
 
     def why_gone(self, deadline: float | None = None) -> str:
         """Ask why the backend no longer knows this hold of a named owner.
@@ -231,6 +258,13 @@ class HeldLease:
             return TAKEN_AWAY
         taken_since = token is not None and token > self.lease.token
         return HANDED_OVER if taken_since and clock() < self.lease.deadline else TAKEN_AWAY
+
+    def end(self) -> None:
+        """Let the next one come: nobody holds it any more. Doing it twice does no harm."""
+        if self.on_end is not None:
+            self.on_end()
+
+    # By what this process knows
 
     def why_lost(self) -> str | None:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""
@@ -247,10 +281,10 @@ class HeldLease:
         return LockLost(f"lock {self.lease.name!r} (token {self.lease.token}) was lost: {reason}")
 
 
-def _less(levels: list[Level], one: Level) -> list[Level]:
+def _once_less(entries: list[Entry], one: Entry) -> list[Entry]:
     one.count -= 1
-    return levels if one.count else [level for level in levels if level is not one]
+    return entries if one.count else [entry for entry in entries if entry is not one]
 
 
-def _over() -> bool:
+def _ended() -> bool:
     return False

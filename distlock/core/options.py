@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from distlock.activity import current_activity
 from distlock.backends.base import BaseBackend
-from distlock.clock import clock
-from distlock.core.attempt import AcquireRequest
-from distlock.core.held import Level, OnLost
+from distlock.concurrency.clock import clock
+from distlock.core.acquiring import AcquireRequest
+from distlock.core.held import Entry, OnLost
 from distlock.exceptions import NotSupported
 from distlock.types.arguments import checked_callback, checked_flag, checked_seconds, waiting_limit
 from distlock.types.lease import Claim
 from distlock.types.names import checked_description, checked_owner
-from distlock.types.owners import current_life, current_owner
+from distlock.types.owners import current_actor
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,8 @@ class LockOptions:
 
         The arguments are those of ``acquire()``; these terms hold where they are None.
         """
+        if blocking is None and timeout is None and self.timeout is None:
+            return bool(self.blocking), None
         if blocking is None:
             blocking = self.blocking if timeout is None else True
         else:
@@ -56,28 +59,38 @@ class LockOptions:
         wait, seconds = waiting_limit(blocking, timeout)
         return wait, None if seconds is None else clock() + seconds
 
-    def request(self, backend: BaseBackend, name: str, lock: object = None) -> AcquireRequest:
+    def request(
+        self, backend: BaseBackend, name: str, lock: object = None, nonce: str | None = None
+    ) -> AcquireRequest:
         """Return what the current owner wants of a backend, by way of the Lock object ``lock``.
 
-        NotSupported if the backend cannot give that.
+        ``nonce`` names the claim, if it is not to have a new one. NotSupported if the backend
+        cannot give what the options ask for.
         """
-        if self.lease is not None and not backend.capabilities.lease_lengths:
+        wanted, named = self.lease, self.owner is not None
+        if wanted is not None and not backend.capabilities.lease_lengths:
             raise NotSupported(
-                f"lease={self.lease!r}: the locks of DISTLOCK[{backend.alias!r}] have no lease of"
+                f"lease={wanted!r}: the locks of DISTLOCK[{backend.alias!r}] have no lease of"
                 " their own length; leave it out"
             )
-        if self.owner is not None and not backend.capabilities.named_owners:
+        if named and not backend.capabilities.named_owners:
             raise NotSupported(
                 f"owner={self.owner!r}: a hold of DISTLOCK[{backend.alias!r}] cannot pass from one"
                 " process to another; leave it out"
             )
-        duration = backend.settings.lease if self.lease is None else float(self.lease)
-        description = self.description or current_activity()
-        owner = current_owner(self.owner)
+        owner, life = current_actor(self.owner)
         at_least = 0.0 if self.at_least is None else float(self.at_least)
-        claim = Claim(name, owner, duration, description, renews=self.renew, at_least=at_least)
-        level = Level(current_life(), at_least, self.renew, self.on_lost, lock)
-        return AcquireRequest(backend, claim, level, self.lease)
+        claim = Claim(
+            name,
+            owner,
+            backend.settings.lease if wanted is None else float(wanted),
+            self.description or current_activity(),
+            nonce or os.urandom(16).hex(),
+            self.renew,
+            at_least,
+        )
+        entry = Entry(life, at_least, self.renew, self.on_lost, lock)
+        return AcquireRequest(backend, claim, entry, named, wanted, (backend.alias, name))
 
     @property
     def waited(self) -> str:

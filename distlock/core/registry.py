@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-
-from distlock.core.held import HeldLease, Level
+from distlock.core.acquiring import AcquireRequest
+from distlock.core.held import Entry, HeldLease
 from distlock.core.local_queue import Key
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner
-from distlock.types.owners import current_life
+from distlock.types.owners import current_actor, current_life
 
 #: So many lost holds that nobody has left here are remembered, and again as many as are held.
-_FEW = 64
+_MOST_LOST = 64
 
 
 class HeldLeases:
@@ -21,14 +19,13 @@ class HeldLeases:
 
     def __init__(self, renewer: LeaseRenewer) -> None:
         self._renewer = renewer
-        self._mutex = threading.Lock()
+        self._mutex = renewer.mutex  # one for both: what is entered or left is renewed or not
         self._holds: dict[tuple[Key, str], HeldLease] = {}
-        self._most = _FEW
+        self._limit = _MOST_LOST
 
     def find(self, key: Key, owner: Owner) -> HeldLease | None:
         """Return the hold of an owner, lost or not."""
-        with self._mutex:
-            return self._holds.get((key, owner.key))
+        return self._holds.get((key, owner.key))
 
     def hold(self, key: Key, owner: Owner) -> HeldLease:
         """Return what the owner holds, as far as is known here; LockNotHeld or LockLost."""
@@ -36,88 +33,91 @@ class HeldLeases:
             raise not_held(key, owner)
         if loss := hold.loss():
             raise loss
-        if hold.stale and hold.is_stale(current_life()):
+        if hold.earlier_entries and hold.is_only_in_earlier(current_life()):
             raise _lost_before(hold)
         return hold
 
     def all(self) -> list[HeldLease]:
-        """Return the holds whose leases have not ended."""
-        with self._mutex:
-            return [hold for hold in self._holds.values() if not hold.ended]
-
-    def every(self) -> list[HeldLease]:
         """Return all holds, those included that were lost and have not been left."""
         with self._mutex:
             return list(self._holds.values())
 
     def add(self, hold: HeldLease) -> None:
-        """Note a new hold."""
+        """Note a new hold, and keep its lease alive."""
+        place = _place(hold)
         with self._mutex:
-            if hold.portable:
-                if earlier := self._holds.get(_place(hold)):
-                    hold.follow(earlier)
+            if hold.named:
+                if earlier := self._holds.get(place):
+                    hold.replace(earlier)
                 self._forget_leftovers()
-            self._holds[_place(hold)] = hold
-        self._renewer.keep(hold)
+            self._holds[place] = hold
+            self._renewer.keep(hold)
 
-    def enter(self, hold: HeldLease, level: Level) -> bool:
-        """Count one level more; False if the hold was lost or left meanwhile."""
+    def enter(self, hold: HeldLease, entry: Entry) -> bool:
+        """Enter once more; False if the hold was lost or left meanwhile."""
         with self._mutex:
             if self._holds.get(_place(hold)) is not hold or hold.loss():
                 return False
-            self._renewer.enter(hold, level)
+            hold.enter(entry)
+            self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
             return True
 
-    def leave(self, hold: HeldLease, lock: object) -> None:
-        """Count one level less, by this Lock object. See Lock.release() for the errors."""
-        life = current_life()
+    def leave(self, hold: HeldLease, lock: object) -> bool:
+        """Leave once, by this Lock object; True if the backend is to be told: nobody is inside.
+
+        See Lock.release() for the errors.
+        """
+        life, place = current_actor().life, _place(hold)
         with self._mutex:
-            if self._holds.get(_place(hold)) is not hold:
-                # Another one with its name was faster.
-                raise not_held(_place(hold)[0], hold.lease.owner)
-            if hold.is_stale(life):
-                hold.leave_stale(life)
+            if self._holds.get(place) is not hold:
+                raise not_held(place[0], hold.lease.owner)  # another with its name was faster
+            if hold.earlier_entries and hold.is_only_in_earlier(life):
+                hold.leave_earlier(life)
                 raise _lost_before(hold)
             hold.leave(lock, life)
+            reason = hold.why_lost()
             if hold.count == 0:
-                del self._holds[_place(hold)]
+                del self._holds[place]
+                if reason is None:
+                    self._renewer.drop(hold)
+        if reason is not None:
             loss = hold.loss()
-        if loss:
-            self._renewer.lose(hold, hold.why_lost() or "")
-            raise loss
+            self._renewer.lose(hold, reason)
+            raise loss or LockLost(reason)
+        return hold.count == 0
 
-    def undo(
-        self, key: Key, owner: Owner, nonce: str, take_level: Callable[[], Level | None]
-    ) -> bool:
-        """Take a level back, if this hold is there; False if others are in it by its owner's name.
+    def undo(self, request: AcquireRequest) -> bool:
+        """Leave what a request has come to; False if others are in it by its owner's name.
 
-        ``take_level`` returns that level; None if this has been done, and is repeated.
+        It may be repeated.
         """
+        claim, entry = request.claim, request.entry
         with self._mutex:
-            hold = self._holds.get((key, owner.key))
-            if hold is None or hold.lease.nonce != nonce:
+            hold = self._holds.get((request.key, claim.owner.key))
+            if hold is None or hold.lease.nonce != claim.nonce:
                 return True
-            if (level := take_level()) is not None:
-                hold.leave(level.lock, level.life)
+            if not request.undone:
+                request.undone = True
+                hold.leave(entry.lock, entry.life)
         if hold.count:
             return False
         self.discard(hold)
         return True
 
     def discard(self, hold: HeldLease) -> None:
-        """Forget a hold, and stop watching it."""
+        """Forget a hold, and renew it no more."""
         with self._mutex:
             if self._holds.get(_place(hold)) is hold:
                 del self._holds[_place(hold)]
-        self._renewer.drop(hold)
+            self._renewer.drop(hold)
 
     def _forget_leftovers(self) -> None:
         """Forget lost holds of named owners now and then: most were left elsewhere, not here."""
-        if len(self._holds) > self._most:
-            ended = [place for place, hold in self._holds.items() if hold.portable and hold.ended]
+        if len(self._holds) > self._limit:
+            ended = [place for place, hold in self._holds.items() if hold.named and hold.ended]
             for place in ended:
                 del self._holds[place]
-            self._most = 2 * len(self._holds) + _FEW
+            self._limit = 2 * len(self._holds) + _MOST_LOST
 
 
 def not_held(key: Key, owner: Owner) -> LockNotHeld:
@@ -126,7 +126,8 @@ def not_held(key: Key, owner: Owner) -> LockNotHeld:
 
 
 def _place(hold: HeldLease) -> tuple[Key, str]:
-    return (hold.backend.alias, hold.lease.name), hold.lease.owner.key
+    claim = hold.lease.claim
+    return (hold.backend.alias, claim.name), claim.owner.key
 
 
 def _lost_before(hold: HeldLease) -> LockLost:

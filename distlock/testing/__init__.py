@@ -78,7 +78,7 @@ class IsolatedLocksMixin(unittest.TestCase):
 
 
 def _entered() -> Entered:
-    return {hold: hold.count for hold in manager.every()}
+    return {hold: hold.count for hold in manager.all()}
 
 
 def _free_again(before: Entered) -> str:
@@ -87,7 +87,7 @@ def _free_again(before: Entered) -> str:
     while any(map(_is_elsewhere, leaked := _leaked(before))) and time.monotonic() < until:
         time.sleep(_PAUSE)
     message = "; ".join(map(_sentence, leaked))
-    for hold in manager.every():
+    for hold in manager.all():
         if hold not in before:
             with suppress(Exception):  # its backend may be gone, or forbidden by now
                 manager.free(hold)
@@ -99,15 +99,15 @@ def _leaked(before: Entered) -> list[HeldLease]:
     # A named owner's hold that ended was carried on elsewhere, or left there.
     return [
         hold
-        for hold in manager.every()
-        if hold.count > before.get(hold, 0) and not (hold.portable and hold.ended)
+        for hold in manager.all()
+        if hold.count > before.get(hold, 0) and not (hold.named and hold.ended)
     ]
 
 
 def _is_elsewhere(hold: HeldLease) -> bool:
     """Return whether a thread or task that goes on has it, other than the one that looks."""
     here = current_life()
-    return any(level.life() and level.life != here for level in hold.levels)
+    return any(entry.life() and entry.life != here for entry in hold.entries)
 
 
 def _sentence(hold: HeldLease) -> str:

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 
 #: A lease is relied on for a thousandth less than the backend keeps it: the clocks of two machines
 #: that are kept by NTP run apart by up to 500 millionths each (MAXFREQ in RFC 5905; adjtimex(2)).
-_DRIFT = 1e-3
+_RELIED_ON = 1 - 1e-3
 
 #: Seconds, more than thirty years: databases count neither to infinity nor far beyond 9999.
 LONGEST_LEASE = 1_000_000_000
@@ -71,11 +71,11 @@ class Claim:
     @property
     def relied_on(self) -> float:
         """Seconds after a request was sent for which its holder relies on what was granted."""
-        return self.duration * (1 - _DRIFT)
+        return self.duration * _RELIED_ON
 
     def granted(self, token: int, sent_at: float) -> Lease:
         """Return the lease that answers this claim, sent at ``sent_at`` of the local clock."""
-        return Lease(self, token, sent_at + self.relied_on)
+        return Lease(self, token, sent_at + self.duration * _RELIED_ON)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,9 @@ import uuid
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from distlock.concurrency import fork
 from distlock.types.lease import Owner
 
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
@@ -42,31 +43,55 @@ class Liveness:
         return (living := self._who()) is not None and self._runs(living)
 
 
+class Actor(NamedTuple):
+    """The task, thread or greenlet that runs now: as an owner, and whether it still runs."""
+
+    owner: Owner
+    life: Liveness
+
+
+def current_actor(name: str | None = None) -> Actor:
+    """Return who takes a lock here and now; see current_owner() for ``name``."""
+    loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
+    if name is not None or (loop is not None and asyncio.current_task(loop) is not None):
+        return Actor(_new_owner(name), current_life())
+    # Nearly every call is of a thread that has been here before. A fork changes the nonce, and
+    # anyone may rename a thread.
+    thread = threading.current_thread()
+    known: _KnownThread | None = getattr(_thread, "known", None)
+    if (
+        known is None
+        or known.process is not _process_nonce
+        or known.thread() is not thread
+        or known.label != thread.name
+    ):
+        actor = Actor(_new_owner(None), current_life())
+        _thread.known = known = _KnownThread(
+            _process_nonce, weakref.ref(thread), thread.name, actor
+        )
+    return known.actor
+
+
+class _KnownThread(NamedTuple):
+    process: str
+    thread: weakref.ref[threading.Thread]
+    label: str
+    actor: Actor
+
+
 def current_owner(name: str | None = None) -> Owner:
     """Return who holds what is taken here and now.
 
     With ``name`` the owner is everyone who says this name; else it is the current asyncio task, or
     the current thread (or greenlet) where no task runs.
     """
+    return current_actor(name).owner
+
+
+def _new_owner(name: str | None) -> Owner:
     task = current_task()
-    if task is None and name is None:
-        return _thread_owner()
     label = task.get_name() if task else threading.current_thread().name
     key = f"{NAMED}{name}" if name is not None else f"{_process_nonce}:{_serial(task)}"
-    return _owner(key, label)
-
-
-def _thread_owner() -> Owner:
-    label = threading.current_thread().name
-    # It is asked for over and over; a fork changes the nonce, and anyone may rename a thread.
-    known: tuple[tuple[str, str], Owner] | None = getattr(_thread, "owner", None)
-    if known is None or known[0] != (_process_nonce, label):
-        owner = _owner(f"{_process_nonce}:{_serial(None)}", label)
-        _thread.owner = known = (_process_nonce, label), owner
-    return known[1]
-
-
-def _owner(key: str, label: str) -> Owner:
     return Owner(key, _host(), os.getpid(), _printable(label))
 
 
@@ -107,16 +132,12 @@ def current_life() -> Liveness:
         return Liveness(weakref.ref(task), _task_runs)
     if greenlet := _current_greenlet():
         return Liveness(weakref.ref(greenlet), _greenlet_runs)
-    thread = threading.current_thread()
-    life: Liveness | None = getattr(_thread, "life", None)
-    if life is None or life._who() is not thread:
-        _thread.life = life = Liveness(weakref.ref(thread), _thread_runs)
-    return life
+    return Liveness(weakref.ref(threading.current_thread()), _thread_runs)
 
 
 def current_task() -> asyncio.Task[Any] | None:
     """Return the running asyncio task, None outside of asyncio."""
-    loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
+    loop = asyncio._get_running_loop()
     return None if loop is None else asyncio.current_task(loop)
 
 
@@ -159,10 +180,7 @@ def _current_greenlet() -> Any:
     return sys.modules["greenlet"].getcurrent()
 
 
+@fork.in_child
 def _after_fork() -> None:
     global _process_nonce
     _process_nonce = uuid.uuid4().hex
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)

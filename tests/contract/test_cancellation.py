@@ -9,9 +9,8 @@ import pytest
 
 from distlock import Lock, LockTimeout, LockUnavailable
 from distlock.backends.blocking_calls import MOST
-from distlock.core.manager import manager
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually, in_line, waits
+from tests.contract.watch import cleaned_up, eventually, in_line, waits
 
 
 @pytest.fixture
@@ -158,7 +157,7 @@ def test_a_request_that_is_sent_after_the_cancel_takes_nothing(
         return await asyncio.gather(taking, return_exceptions=True)
 
     task.call(attempt).result(PATIENCE)
-    eventually(lambda: not manager._cleanup._pending)
+    eventually(cleaned_up)
     busy_threads.free.set()
     # All threads are free at one time: what they were told before is over.
     assert len(task.call(busy_threads.occupy, threading.Barrier(MOST)).result(PATIENCE)) == MOST

@@ -10,7 +10,7 @@ import pytest
 from distlock import Lock
 from distlock.core.manager import manager
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually, in_line
+from tests.contract.watch import cleaned_up, eventually, in_line
 
 #: as long as a test may take: a lock that is left to nobody is never free again
 LEASE = 3600
@@ -75,5 +75,5 @@ def test_a_storm_of_cancels_leaves_nothing_behind(actor, third, using, name, bur
         after.verify()
         after.release()
         assert in_line(using, each) == 0
-    eventually(lambda: not manager._cleanup._pending)
-    assert not [hold for hold in manager.all() if hold.lease.name in names]
+    eventually(cleaned_up)
+    assert not [hold for hold in manager.running() if hold.lease.name in names]

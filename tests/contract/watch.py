@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 import pytest
 
-from distlock import LockError
+from distlock import LockError, locks
 from distlock.clock import clock
 from distlock.core.manager import manager
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
@@ -106,9 +106,14 @@ class Once:
         return self.calls[0]
 
 
+def cleaned_up():
+    """Return whether no backend of this process has anything left to take back."""
+    return not any(backend.cleanup.pending for backend in locks.made())
+
+
 def in_line(using, name, *owner):
     """Return how many threads and tasks of this process stand in line, the holder included.
 
     ``owner`` is the key of a named one, whose line is apart.
     """
-    return len(manager._queue._queues.get((using, name, *owner), ()))
+    return manager.queue.count((using, name, *owner))

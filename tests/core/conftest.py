@@ -19,9 +19,9 @@ def backend(settings):
 @pytest.fixture(autouse=True)
 def nobody_left_in_line():
     """Let the next test come first for any lock: threads of the package may still be leaving."""
-    before = set(manager._queue._queues)
+    before = manager.queue.keys()
     yield
-    eventually(lambda: manager._queue._queues.keys() <= before)
+    eventually(lambda: manager.queue.keys() <= before)
 
 
 @pytest.fixture

@@ -69,7 +69,7 @@ async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child(back
         waiting = None
         gc.collect()
         names = {thread.name for thread in threading.enumerate()}
-        os._exit(1 if names & {"distlock-undo", "distlock-withdrawals"} else 0)
+        os._exit(1 if names & {"distlock-undo", "distlock-cleanup"} else 0)
 
     assert in_child(collect) == 0
     waiting.close()

@@ -153,9 +153,9 @@ def test_claims_are_taken_back_although_an_earlier_one_was_interrupted(backend):
         return Lock(name)._options.request(backend, name).claim
 
     for moment in itertools.count(1):
-        withdrawals, first, second = Cleanup(), claim_for("first"), claim_for("second")
-        over = not interrupted(lambda: withdrawals.add(backend, first), moment)  # noqa: B023
-        withdrawals.add(backend, second)
-        eventually(lambda: not withdrawals._pending)  # noqa: B023
+        cleanup, first, second = Cleanup(backend), claim_for("first"), claim_for("second")
+        over = not interrupted(lambda: cleanup.add(first), moment)  # noqa: B023
+        cleanup.add(second)
+        eventually(lambda: not cleanup.pending)  # noqa: B023
         if over:
             return

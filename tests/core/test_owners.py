@@ -66,7 +66,7 @@ def test_a_hold_entered_often_keeps_no_account_of_it():
     with Lock("stock") as lock:
         for _ in range(50):
             lock.acquire()
-        assert len(manager.hold(("default", "stock"), lock._current_owner).levels) == 1
+        assert len(manager.hold(("default", "stock"), lock._current_owner).entries) == 1
         for _ in range(50):
             lock.release()
 

@@ -5,6 +5,8 @@ import threading
 import pytest
 
 from distlock import Lock, LockLost
+from distlock.concurrency.timers import Timers
+from distlock.core import renewal
 from distlock.core.manager import manager
 from tests.contract.watch import Once, events, eventually
 
@@ -31,8 +33,9 @@ def refuse(monkeypatch):
     return lambda word, times=1: left.update({word: times})
 
 
-def test_a_renewal_that_could_not_start_is_tried_again(refuse, backend):
-    backend.settings.renew = 0.1
+def test_a_renewal_that_could_not_start_is_tried_again(refuse, settings):
+    entry = {"BACKEND": "distlock.backends.local.LocalBackend", "RENEW": 0.1}
+    settings.DISTLOCK = {"default": entry}
     refuse("renewal")
     with Lock("run-out:renewal", lease=6) as lock:
         deadline = lock._hold.lease.deadline
@@ -49,13 +52,14 @@ def test_a_loss_is_told_all_the_same(refuse):
         lock.release()
 
 
-def test_a_lock_that_could_not_be_kept_is_free(refuse, in_thread):
-    manager.reset()
-    refuse("renewer")
-    refuse("withdrawals")
+def test_a_lock_whose_lease_cannot_be_watched_is_free(refuse, in_thread, monkeypatch):
+    manager.after_fork_in_child()  # no timer is set yet
+    monkeypatch.setattr(renewal, "call_after", Timers().call_after)
+    refuse("timers")
+    refuse("cleanup")
     with pytest.raises(RuntimeError, match="thread"):
-        Lock("run-out:renewer").acquire()
-    assert in_thread(take_and_leave, "run-out:renewer")
+        Lock("run-out:timers").acquire()
+    assert in_thread(take_and_leave, "run-out:timers")
 
 
 def test_a_callback_that_exits_keeps_no_one_from_being_told():

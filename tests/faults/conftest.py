@@ -4,10 +4,9 @@ import pytest
 from django.db import connections
 
 from distlock import locks
-from distlock.core.manager import manager
 from tests.contract.actor_process import ProcessActor
 from tests.contract.actors import TaskActor, ThreadActor, part
-from tests.contract.watch import events, eventually
+from tests.contract.watch import cleaned_up, events, eventually
 from tests.databases import ALIASES
 
 DATABASES = ["sqlite", "mariadb", "postgresql"]
@@ -33,7 +32,7 @@ def using(kind, answer_limit, backend_settings, settings):
     settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
     yield "default"
     # The server is back by now: what could not be left is left, and disturbs no other test.
-    eventually(lambda: not manager._cleanup._pending)
+    eventually(cleaned_up)
     locks.close_all()
 
 

@@ -3,10 +3,9 @@
 import pytest
 
 from distlock import Lock, LockLost, LockTimeout, LockUnavailable
-from distlock.core.manager import manager
 from tests.children import say
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import Once, eventually, passed, waits
+from tests.contract.watch import Once, cleaned_up, eventually, passed, waits
 from tests.faults.conftest import SERVERS, renewed
 
 pytestmark = pytest.mark.parametrize("kind", SERVERS)
@@ -338,7 +337,7 @@ def test_a_take_that_arrives_after_it_was_given_up_is_taken_back(actor, proxy, n
     with pytest.raises(LockUnavailable):
         actor("thread").lock(name, lease=900).acquire(blocking=False)
     assert late.kept_back.is_set()
-    eventually(lambda: not manager._cleanup._pending)
+    eventually(cleaned_up)
     late.end()
     passed(1)  # it arrives
     assert actor("process").lock(name).acquire(timeout=PATIENCE)

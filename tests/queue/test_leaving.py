@@ -11,12 +11,11 @@ from distlock import Lock, LockUnavailable, locks
 from distlock.backends.database.queue.stall_monitor import StallMonitor
 from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.queue.waiter import Waiter
-from distlock.core.manager import manager
 from distlock.types.lease import State
 from distlock.watchdog import watchdog
 from tests.children import say
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually, waits
+from tests.contract.watch import cleaned_up, eventually, waits
 from tests.databases import ALIASES
 from tests.queue.engine import unhurried
 
@@ -216,7 +215,7 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
     late.cancel()
     with pytest.raises(asyncio.CancelledError):
         waiting.result(PATIENCE)
-    eventually(lambda: not manager._cleanup._pending)
+    eventually(cleaned_up)
     monitor, waiter = next(call for call in told if call[1].claim.name == name)
     engine.reaches_waiting(1)
     held.release()
@@ -285,5 +284,5 @@ def test_a_session_that_was_given_up_takes_no_lock_for_nobody(actor, engine, kin
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             waiting.result(PATIENCE)
-        eventually(lambda: not manager._cleanup._pending)
+        eventually(cleaned_up)
     assert actor("thread").lock(name).acquire(timeout=PATIENCE / 2)

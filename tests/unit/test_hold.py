@@ -5,7 +5,7 @@ import pytest
 from distlock import LockLost
 from distlock.backends.local import LocalBackend
 from distlock.clock import clock
-from distlock.core.held import HeldLease
+from distlock.core.held import Entry, HeldLease
 from distlock.types.lease import Claim, Owner
 
 FIRST = Owner("nonce/1", "web1", 100, "MainThread")
@@ -22,11 +22,7 @@ def hold(backend_class=LocalBackend, *, ends_in=30.0, duration=30.0, renews=True
     return HeldLease(
         backend_class("default", params),
         Claim("stock", FIRST, duration).granted(7, sent_at=clock() + ends_in - duration),
-        alive=lambda: True,
-        at_least=0.0,
-        renews=renews,
-        on_lost=None,
-        on_end=lambda: None,
+        Entry(lambda: True, renews=renews),
     )
 
 
@@ -66,15 +62,15 @@ def test_a_renewal_moves_the_end():
 @pytest.mark.parametrize("renews", [True, False])
 def test_a_hold_is_looked_at_when_it_is_to_be_renewed_or_ends(renews):
     one = hold(duration=30.0, renews=renews)
-    assert one.lease.deadline - one.next_look == pytest.approx(19.97 if renews else 0)
+    assert one.lease.deadline - one.next_check == pytest.approx(19.97 if renews else 0)
 
 
 def test_a_short_lease_is_renewed_within_a_third_of_it_whatever_the_settings_say():
     one = hold(ends_in=3.0, duration=3.0, LEASE=30, RENEW=10)
-    assert one.lease.deadline - one.due == pytest.approx(1.997)
+    assert one.lease.deadline - one.renew_at == pytest.approx(1.997)
 
 
 def test_a_late_answer_is_renewed_the_sooner():
     """The time of the renewal counts from when the request was sent, like the deadline."""
     one = hold(ends_in=25.0, duration=30.0)
-    assert one.lease.deadline - one.due == pytest.approx(19.97)
+    assert one.lease.deadline - one.renew_at == pytest.approx(19.97)

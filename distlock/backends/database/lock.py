@@ -11,7 +11,6 @@ from django.core.checks import CheckMessage
 from django.db import connections
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
-from distlock.backends.cleanup import leave_with_retry
 from distlock.backends.database import errors
 from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.checks import database_checks, settings_checks
@@ -243,7 +242,7 @@ class DatabaseBackend(BaseBackend):
     def _left(self, claim: Claim, leave: Callable[[float], object]) -> None:
         if connection := self._direct.connection(claim.nonce):
             self._direct.freed(
-                connection.wrapper, claim.nonce, lambda: leave_with_retry(claim, leave)
+                connection.wrapper, claim.nonce, lambda: self.cleanup.add(claim, leave)
             )
         else:
             self._direct.forget(claim.nonce)

@@ -1,0 +1,202 @@
+"""The steps from a request for a lock to its lease, and those of entering a lock again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from distlock.backends.base import BaseBackend
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import Call, Steps, Wait
+from distlock.core.held import Entry, HeldLease
+from distlock.core.local_queue import Key, Ticket
+from distlock.exceptions import LockError, LockUnavailable
+from distlock.types.lease import Claim, Lease, LockInfo, State
+
+#: Seconds that the last answer may take for one who has waited.
+_LAST_ANSWER = 1.0
+#: Seconds between two looks at a lock that another of the same owner's name asks for.
+_FOLLOW_PAUSE = 0.05
+#: The local deadline counts from before the request was sent. Where the answer took a long wait,
+#: much of the lease seems to be over, and it is renewed before anyone relies on it.
+_FRESH = 2 / 3
+#: How often a lease may be gone before it is had, until it is plainly too short.
+_TRIES = 3
+
+
+@dataclass(slots=True, eq=False)
+class AcquireRequest:
+    """A claim, on which terms the hold is entered if it is granted, and how far that has come."""
+
+    backend: BaseBackend
+    claim: Claim
+    entry: Entry
+    #: whether the owner was named by the caller, and may be in several places at once
+    named: bool
+    #: the length in seconds that was asked for, None for the backend's own
+    lease: float | None
+    #: the alias of the backend and the name of the lock
+    key: Key
+    #: its place in the local queue, once it has one
+    ticket: Ticket | None = None
+    #: whether the backend has been asked, and may have granted it
+    asked: bool = False
+    #: whether the hold, if it was granted, has been left after an error
+    undone: bool = False
+
+    @property
+    def queue_key(self) -> Key:
+        """Where in this process the lock is waited for.
+
+        A named owner's hold may be taken or freed in another process, which nobody here would be
+        told of. So who wants the lock does not wait for such a hold here, but at the backend; and
+        a named owner does not wait here for others, whose wait it may be about to end.
+        """
+        return (*self.key, self.claim.owner.key) if self.named else self.key
+
+    def last_answer_due(self, wait: bool) -> float | None:
+        """Return when an answer is due that is asked for at the end, though the time is over."""
+        return self.backend.calls.due(clock() + _LAST_ANSWER if wait else None)
+
+
+def wait_for_turn(
+    request: AcquireRequest,
+    ticket: Ticket,
+    enqueued: bool,
+    hold: HeldLease | None,
+    wait: bool,
+    until: float | None,
+) -> Steps[bool]:
+    """Wait for one's turn to ask, or for the lock to become the named owner's; False if in vain.
+
+    ``hold`` is what the owner holds here just now. What one of the same owner's name is answered
+    counts for all of them: LockUnavailable if the one ahead has no answer.
+    """
+    if enqueued:
+        if hold is not None and hold.named and hold.loss() is None:
+            ticket.joined = True
+        if ticket.joined or (yield from _wait(ticket, until)):
+            return True
+    return request.named and (yield from _follow(request, ticket, request.last_answer_due(wait)))
+
+
+def _wait(ticket: Ticket, until: float | None) -> Steps[bool]:
+    if ticket.turn is not None:
+        if not (yield Wait(ticket.turn, until)):
+            return False
+        ticket.turn.take()
+    return True
+
+
+def _follow(request: AcquireRequest, ticket: Ticket, until: float | None) -> Steps[bool]:
+    """Wait for the answer to the one ahead; False if someone else has the lock."""
+    backend, claim = request.backend, request.claim
+    while True:
+        info: LockInfo = yield Call(
+            partial(backend.inspect, claim.name), until, executor=backend.calls
+        )
+        if info.state is State.HELD and info.owner != claim.owner:
+            return False
+        if (yield from _wait(ticket, clock() + _FOLLOW_PAUSE)):
+            return True
+        if until is not None and clock() >= until:
+            raise LockUnavailable(
+                f"lock {claim.name!r}: another thread or task has asked for it under the same"
+                " owner's name, and has no answer yet"
+            )
+
+
+def ask(
+    backend: BaseBackend, claim: Claim, wait: bool, deadline: float | None
+) -> Steps[Lease | None]:
+    """Return a lease that has time left, or None if someone else has the lock.
+
+    With ``wait`` that means: someone else had it until ``deadline``.
+    """
+    deadline = deadline if wait else backend.calls.due()
+    for _ in range(_TRIES):
+        lease: Lease | None
+        if wait:
+            lease = yield from backend.enqueue(claim, deadline)
+        else:
+            lease = yield backend.attempt(claim, deadline)
+        if lease is None or lease.deadline - clock() > claim.duration * _FRESH:
+            return lease
+        if renewed := (yield from _renewed(backend, lease, deadline)):
+            return renewed
+        backend.discard_local(lease)
+    raise _too_short(claim)
+
+
+def _renewed(backend: BaseBackend, lease: Lease, deadline: float | None) -> Steps[Lease | None]:
+    """Return the lease as renewed, None if it is gone already and must be asked for again."""
+    sent_at = clock()
+    renewing = partial(backend.renew, [lease.lasting(lease.claim.reserved)])
+    try:
+        answers = yield Call(renewing, deadline, executor=backend.calls)
+    except LockUnavailable as error:
+        error.maybe_applied = True  # whatever it is about: there is a grant to take back
+        raise
+    answer = answers.get(lease.nonce)
+    if answer is False:
+        return None
+    renewed = lease.renewed(sent_at)
+    if answer is None or clock() >= renewed.deadline:
+        raise _too_short(lease.claim)
+    return renewed
+
+
+def _too_short(claim: Claim) -> LockUnavailable:
+    return LockUnavailable(
+        f"lock {claim.name!r}: answers take longer than the lease of {claim.duration:g} s lasts"
+    )
+
+
+# Entering again what this process holds already
+
+
+def confirm(
+    hold: HeldLease, request: AcquireRequest, deadline: float | None
+) -> Steps[tuple[str | None, float | None]]:
+    """Ask the backend for a hold before it is entered again, where this process cannot know.
+
+    Returns why it is gone (None if it is not), and when a renewal was sent that was answered (None
+    if there was none). LockError if more is asked for than entering again can give: nothing is
+    dropped without a word. LockUnavailable if the backend cannot be asked.
+    """
+    if request.lease is not None and request.lease > hold.lease.duration:
+        # Two lengths in one hold would not be safe: a shorter renewal that was given up may be
+        # carried out after a longer one.
+        raise LockError(
+            f"lease={request.lease:g}: lock {hold.lease.name!r} is held already, with a lease of"
+            f" {hold.lease.duration:g} s, which cannot become longer when the lock is entered again"
+        )
+    if not _may_end_too_soon(hold, request):
+        if not hold.named:
+            return None, None
+        return (yield Call(hold.ask, deadline, executor=hold.backend.calls)), None
+    sent_at = clock()
+    renewing = partial(hold.renew, request.entry.at_least)
+    answered, gone = yield Call(renewing, deadline, executor=hold.backend.calls)
+    if answered:
+        return gone, sent_at
+    if _needs_lease(hold, request):
+        raise LockError(
+            f"lease={request.lease:g}: lock {hold.lease.name!r} is held already, and its lease"
+            " cannot run anew inside a transaction that has locked its row"
+        )
+    # The next renewal sees to at_least.
+    return (yield Call(hold.ask, deadline, executor=hold.backend.calls)), None
+
+
+def _may_end_too_soon(hold: HeldLease, request: AcquireRequest) -> bool:
+    """Return whether the hold may end before the request allows, if its holder dies."""
+    at_least = request.entry.at_least
+    return hold.backend.capabilities.lease_lengths and (
+        _needs_lease(hold, request) or (at_least > hold.at_least and at_least > hold.lease.duration)
+    )
+
+
+def _needs_lease(hold: HeldLease, request: AcquireRequest) -> bool:
+    """Return whether less is left than a lease that is wished for and will not be renewed."""
+    return not request.entry.renews and (request.lease or 0.0) > hold.lease.remaining
