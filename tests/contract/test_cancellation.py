@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from distlock import Lock, LockTimeout, LockUnavailable
-from distlock.backends.blocking_calls import MOST
+from distlock.backends.blocking_calls import MOST_THREADS
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, in_line, waits
 
@@ -160,7 +160,8 @@ def test_a_request_that_is_sent_after_the_cancel_takes_nothing(
     eventually(cleaned_up)
     busy_threads.free.set()
     # All threads are free at one time: what they were told before is over.
-    assert len(task.call(busy_threads.occupy, threading.Barrier(MOST)).result(PATIENCE)) == MOST
+    occupied = task.call(busy_threads.occupy, threading.Barrier(MOST_THREADS))
+    assert len(occupied.result(PATIENCE)) == MOST_THREADS
     eventually(lambda: third.tries(name))
 
 
@@ -169,7 +170,7 @@ def busy_threads(backend, actor):
     """Let all threads that ask this backend for tasks wait until they are set ``free``."""
 
     async def occupy(until):
-        calls = [backend.calls.run(lambda _: until.wait(PATIENCE)) for _ in range(MOST)]
+        calls = [backend.calls.run(lambda _: until.wait(PATIENCE)) for _ in range(MOST_THREADS)]
         return await asyncio.gather(*calls)
 
     free = threading.Event()
