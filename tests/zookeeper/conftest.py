@@ -114,14 +114,14 @@ def actor(loop):
 
 
 @pytest.fixture
-def told():
-    """What the signals of this process told during the test."""
+def sent_events():
+    """The signals that this process has sent during the test."""
     with events() as seen:
         yield seen
 
 
 @pytest.fixture(scope="session")
-def patient():
+def long_sessions():
     """A server that keeps silent sessions for ten minutes if it is asked to."""
     with ZooKeeper(properties={"maxSessionTimeout": "600000"}) as server:
         yield server

@@ -16,7 +16,7 @@ class Network:
 
     @property
     def location(self):
-        """What clients are told to connect to."""
+        """The addresses that clients connect to."""
         return ",".join(f"{HOST}:{proxy.port}" for proxy in self._proxies)
 
     def __getattr__(self, fault):

@@ -75,7 +75,7 @@ def test_the_leader_is_killed_while_the_lock_is_held_and_waited_for(
     lock.acquire()
     token = lock.token
     next_one = taking(actor, name, lock._hold)
-    eventually(lambda: len(tree.line(name)) == 2)
+    eventually(lambda: len(tree.queue(name)) == 2)
     ensemble.leader.kill()
     assert ensemble.leader.running
     eventually(lambda: locks[using].client.connected)
@@ -86,7 +86,7 @@ def test_the_leader_is_killed_while_the_lock_is_held_and_waited_for(
     assert next_token > token
     assert known is not None
     assert held or on_lost.wait()
-    eventually(lambda: len(tree.line(name)) == 1)
+    eventually(lambda: len(tree.queue(name)) == 1)
 
 
 @pytest.mark.slow
@@ -109,7 +109,7 @@ def test_a_waiter_moves_to_another_server_when_its_own_goes_away(using, servers,
     lock = Lock(name, using="third")
     lock.acquire()
     waiting = actor("thread", using).lock(name).start("acquire")
-    eventually(lambda: len(tree.line(name)) == 2)
+    eventually(lambda: len(tree.queue(name)) == 2)
     lost = serving(servers, using)
     lost.kill()
     moves(servers, using, lost)
@@ -131,10 +131,10 @@ def test_what_a_stopped_server_had_been_asked_for_is_not_done_later(using, serve
     stopped.resume()
     stopped.await_answer()  # it is one of them again
     passed(SESSION / 8)
-    assert len(tree.line(name)) == 1
+    assert len(tree.queue(name)) == 1
     assert still_held(lock, lock.token)
     leave(lock)
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
 
 
 def take_turns(using, name, path):
@@ -174,7 +174,7 @@ def test_processes_take_turns_while_one_leader_after_the_other_is_killed(
         worker.kill()
     assert check(log.events()) > 40
     log.close()
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
 
 
 def hold(using, name):
@@ -200,4 +200,4 @@ def test_a_stopped_holder_has_lost_and_harms_nobody(using, tree, child, name):
         stopped.signal(signal.SIGCONT)
         assert stopped.finish() == ["False", "LockLost"]
         successor.verify()
-        assert len(tree.line(name)) == 1
+        assert len(tree.queue(name)) == 1

@@ -67,7 +67,7 @@ def test_a_lock_that_is_had_by_an_event_loop_that_was_stopped_goes_to_the_next(
     held.acquire()
     waiting = loop.create_task(lock.aacquire())
     loop.run_until_complete(asyncio.wait([waiting], timeout=0.05))
-    eventually(lambda: len(tree.line(name)) == 2)
+    eventually(lambda: len(tree.queue(name)) == 2)
     held.release()
     with Lock(name, using="third", timeout=PATIENCE) as third:
         token = third.token
@@ -104,15 +104,15 @@ def test_the_lock_of_a_killed_process_is_had_by_the_next(using, child, actor, tr
     holder = child(hold, using, name)
     token = int(holder.line().split()[1])
     waiting = actor("thread", "other").lock(name).start("acquire")
-    eventually(lambda: len(tree.line(name)) == 2)
+    eventually(lambda: len(tree.queue(name)) == 2)
     holder.kill()
     assert waiting.result(PATIENCE)
     assert tree.token(name) > token
 
 
-def test_a_process_that_ends_takes_its_locks_along_at_once(configure, patient, child, name):
+def test_a_process_that_ends_takes_its_locks_along_at_once(configure, long_sessions, child, name):
     """In a session that would last for a minute without it, and so longer than the wait."""
-    using = configure(dict.fromkeys(("default", "other"), patient.hosts), session_timeout=60)
+    using = configure(dict.fromkeys(("default", "other"), long_sessions.hosts), session_timeout=60)
     holder = child(hold, using, name)
     holder.line()
     holder.tell("end")
@@ -128,9 +128,9 @@ def leave_in_a_hurry(using, name):
 
 @pytest.mark.slow
 def test_a_lock_is_left_even_if_the_process_ends_in_the_same_moment(
-    configure, patient, child, name
+    configure, long_sessions, child, name
 ):
-    using = configure(dict.fromkeys(("default", "other"), patient.hosts), session_timeout=60)
+    using = configure(dict.fromkeys(("default", "other"), long_sessions.hosts), session_timeout=60)
     for _ in range(5):
         child(leave_in_a_hurry, using, name).finish()
         with Lock(name, using="other", timeout=PATIENCE):
@@ -167,7 +167,7 @@ def look_at_once(using, name):
 # Broken from outside
 
 
-def test_a_break_is_noticed_while_the_work_goes_on(using, told, name):
+def test_a_break_is_noticed_while_the_work_goes_on(using, sent_events, name):
     on_lost = Once()
     lock = Lock(name, using=using, on_lost=on_lost)
     lock.acquire()
@@ -178,7 +178,7 @@ def test_a_break_is_noticed_while_the_work_goes_on(using, told, name):
     assert not lock.held
     with pytest.raises(LockLost, match="broken"):
         lock.release()
-    assert "released" not in told.words(name)
+    assert "released" not in sent_events.words(name)
 
 
 def test_after_its_first_renewal_a_hold_is_told_of_a_break(
@@ -189,9 +189,9 @@ def test_after_its_first_renewal_a_hold_is_told_of_a_break(
     on_lost = Once()
     with pytest.raises(LockLost, match="deleted"), Lock(name, using=using, on_lost=on_lost):
         session = session_of(locks[using])
-        eventually(lambda: watches(zookeeper, session) == tree.line(name))
+        eventually(lambda: watches(zookeeper, session) == tree.queue(name))
         monkeypatch.setattr(locks[using], "renew", lambda leases, deadline: {})
-        tree.kazoo.delete(tree.line(name)[0])
+        tree.kazoo.delete(tree.queue(name)[0])
         on_lost.wait()
 
 
@@ -240,7 +240,7 @@ def test_closing_the_backend_ends_every_hold_and_says_so(using, backend, actor, 
     backend.close()
     assert not lock.held
     on_lost.wait()
-    assert tree.line(name) == []
+    assert tree.queue(name) == []
     with pytest.raises(LockLost, match="closed"):
         lock.release()
     with pytest.raises(LockNotHeld):
@@ -253,7 +253,7 @@ def test_threads_and_tasks_of_a_process_share_one_session(using, zookeeper, acto
     threads = [actor(what, using) for what in ("thread", "task", "thread", "task")]
     for number, person in enumerate(threads):
         person.take(f"{name}:{number}")
-    owners = {tree.read(tree.line(f"{name}:{n}")[0])[1].ephemeralOwner for n in range(4)}
+    owners = {tree.read(tree.queue(f"{name}:{n}")[0])[1].ephemeralOwner for n in range(4)}
     assert len(owners) == 1
 
 

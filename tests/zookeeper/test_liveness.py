@@ -70,10 +70,10 @@ def test_after_a_pause_the_lease_of_a_lock_that_is_taken_ends_earlier(using, bac
 
 @pytest.mark.slow
 def test_a_server_that_falls_silent_is_left_for_another_and_a_loss_is_told(
-    patient, configure, name
+    long_sessions, configure, name
 ):
     """A server that has died does not even close its connections."""
-    with Proxy(patient.port) as one, Proxy(patient.port) as two:
+    with Proxy(long_sessions.port) as one, Proxy(long_sessions.port) as two:
         location = f"{one.host}:{one.port},{two.host}:{two.port}"
         using = configure({"default": location}, session_timeout=4, timeout=PATIENCE)
         on_lost = Once()
@@ -94,10 +94,10 @@ def test_a_server_that_falls_silent_is_left_for_another_and_a_loss_is_told(
 
 
 def test_a_server_that_accepts_a_connection_and_says_nothing_is_left_in_time(
-    patient, configure, name
+    long_sessions, configure, name
 ):
     """As one may that is being started; each of three clients comes upon it or upon the other."""
-    with socket.create_server(("127.0.0.1", 0)) as mute, Proxy(patient.port) as good:
+    with socket.create_server(("127.0.0.1", 0)) as mute, Proxy(long_sessions.port) as good:
         location = f"127.0.0.1:{mute.getsockname()[1]},{good.host}:{good.port}"
         configure(dict.fromkeys(CLIENTS, location), session_timeout=60, timeout=4)
         for alias in CLIENTS:

@@ -22,7 +22,7 @@ from tests.zookeeper.tree import packets, session_of, watches
 def test_a_holder_is_a_node_of_its_session_that_tells_who_it_is(using, backend, tree, name):
     before = datetime.now(UTC)
     with Lock(name, using=using, description="nightly run") as lock:
-        (path,) = tree.line(name)
+        (path,) = tree.queue(name)
         data, stat = tree.read(path)
         assert stat.czxid == lock.token
         assert stat.ephemeralOwner % 2**64 == session_of(backend)
@@ -42,7 +42,7 @@ def test_a_holder_is_a_node_of_its_session_that_tells_who_it_is(using, backend, 
 def test_a_released_lock_has_no_node(using, tree, name):
     with Lock(name, using=using):
         pass
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
 
 
 def test_the_servers_clear_the_node_of_a_lock_that_nobody_uses(configure, name):
@@ -73,7 +73,7 @@ def test_a_failed_try_leaves_neither_node_nor_watch(using, zookeeper, tree, name
     with Lock(name, using="other"):
         for _ in range(5):
             assert Lock(name, using=using).acquire(blocking=False) is False
-        eventually(lambda: len(tree.line(name)) == 1)
+        eventually(lambda: len(tree.queue(name)) == 1)
         assert watches(zookeeper, session_of(locks[using])) == []
 
 
@@ -83,7 +83,7 @@ def test_who_waited_too_long_leaves_neither_node_nor_watch(using, zookeeper, tre
             # A server may take longer than that to say that someone else has it.
             with pytest.raises((LockTimeout, LockUnavailable)):
                 Lock(name, using=using, timeout=0.05).__enter__()
-        eventually(lambda: len(tree.line(name)) == 1)
+        eventually(lambda: len(tree.queue(name)) == 1)
         eventually(lambda: watches(zookeeper, session_of(locks[using])) == [])
 
 
@@ -94,21 +94,21 @@ def test_a_waiting_task_that_is_cancelled_leaves_neither_node_nor_watch(
         task = actor("task", using)
         waiting = task.lock(name).start("acquire")
         eventually(lambda: locks[using].client.session)
-        eventually(lambda: watches(zookeeper, session_of(locks[using])) == tree.line(name)[:1])
+        eventually(lambda: watches(zookeeper, session_of(locks[using])) == tree.queue(name)[:1])
         task.cancel()
         with pytest.raises((concurrent.futures.CancelledError, asyncio.CancelledError)):
             waiting.result(PATIENCE)
-        eventually(lambda: len(tree.line(name)) == 1)
+        eventually(lambda: len(tree.queue(name)) == 1)
         eventually(lambda: watches(zookeeper, session_of(locks[using])) == [])
 
 
 def test_everyone_watches_the_node_just_ahead_and_nothing_else(using, zookeeper, tree, actor, name):
     with Lock(name, using=using):
         waiting = [actor("thread", "other").lock(name).start("acquire")]
-        eventually(lambda: len(tree.line(name)) == 2)
+        eventually(lambda: len(tree.queue(name)) == 2)
         waiting.append(actor("thread", "third").lock(name).start("acquire"))
-        eventually(lambda: len(tree.line(name)) == 3)
-        line = tree.line(name)
+        eventually(lambda: len(tree.queue(name)) == 3)
+        line = tree.queue(name)
         for place, alias in enumerate(CLIENTS[1:]):
             session = session_of(locks[alias])
             eventually(lambda p=place, s=session: watches(zookeeper, s) == [line[p]])
@@ -146,7 +146,7 @@ def test_someone_who_came_in_between_is_not_overlooked(using, tree, actor, name)
         lock.acquire()
         tokens.append(lock.token)
         waiting = other.lock(name).start("acquire")
-        eventually(lambda: len(tree.line(name)) == 2)
+        eventually(lambda: len(tree.queue(name)) == 2)
         lock.release()
         again = Lock(name, using=using)
         assert again.acquire(blocking=False) is False
@@ -167,7 +167,7 @@ def test_a_parent_that_vanishes_is_made_again(using, tree, name):
     for _ in range(5):
         with lock:
             tokens.append(lock.token)
-        eventually(lambda: tree.line(name) == [])
+        eventually(lambda: tree.queue(name) == [])
         tree.kazoo.delete(tree.path(name))
     assert tokens == sorted(set(tokens))
 
@@ -175,18 +175,18 @@ def test_a_parent_that_vanishes_is_made_again(using, tree, name):
 def test_a_waiter_whose_node_is_removed_gets_in_line_again(using, tree, actor, name):
     with Lock(name, using="third"):
         first = actor("thread", "other").lock(name).start("acquire")
-        eventually(lambda: len(tree.line(name)) == 2)
+        eventually(lambda: len(tree.queue(name)) == 2)
         behind = actor("thread", using)
         second = behind.lock(name).start("acquire")
-        eventually(lambda: len(tree.line(name)) == 3)
-        removed = tree.line(name)[2]
+        eventually(lambda: len(tree.queue(name)) == 3)
+        removed = tree.queue(name)[2]
         tree.kazoo.delete(removed)
-        tree.kazoo.delete(tree.line(name)[1])  # wakes the second, who looks where it stands
-        eventually(lambda: len(tree.line(name)) == 2)
-        assert removed not in tree.line(name)
+        tree.kazoo.delete(tree.queue(name)[1])  # wakes the second, who looks where it stands
+        eventually(lambda: len(tree.queue(name)) == 2)
+        assert removed not in tree.queue(name)
         assert waits(first, 0.01) and waits(second, 0.01)
     assert second.result(PATIENCE) is True
-    eventually(lambda: len(tree.line(name)) == 2)  # the first has found out too
+    eventually(lambda: len(tree.queue(name)) == 2)  # the first has found out too
     assert waits(first, 0.01)
     behind.start(0, "call", leave, name, using).result(PATIENCE)
     assert first.result(PATIENCE) is True
@@ -197,9 +197,9 @@ def test_holder_and_waiters_are_told_in_order(using, backend, tree, actor, name)
     with Lock(name, using=using, description="why") as lock:
         for number, person in enumerate(people):
             person.lock(name).start("acquire")
-            eventually(lambda number=number: len(tree.line(name)) == number + 2)
+            eventually(lambda number=number: len(tree.queue(name)) == number + 2)
         info = lock.info()
-        keys = [tree.read(path)[0]["owner"] for path in tree.line(name)]
+        keys = [tree.read(path)[0]["owner"] for path in tree.queue(name)]
         assert (info.state, info.token, info.description) == (State.HELD, lock.token, "why")
         assert info.owner.key == keys[0]
         assert [waiter.key for waiter in info.waiters] == keys[1:]
@@ -212,8 +212,8 @@ def test_a_lock_is_held_since_it_was_had_and_not_since_it_was_waited_for(using, 
     lock = Lock(name, using=using)
     lock.acquire()
     waiting = actor("thread", "other").lock(name).start("acquire")
-    eventually(lambda: len(tree.line(name)) == 2)
-    in_line = tree.kazoo.get(tree.line(name)[1])[1].ctime / 1000
+    eventually(lambda: len(tree.queue(name)) == 2)
+    in_line = tree.kazoo.get(tree.queue(name)[1])[1].ctime / 1000
     passed(1.2)
     lock.release()
     assert waiting.result(PATIENCE)

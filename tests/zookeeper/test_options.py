@@ -163,4 +163,4 @@ def test_atomic_is_refused_with_the_way_out_and_nothing_stays_locked(using, tree
         Lock(name, using=using).atomic(),
     ):
         raise AssertionError("the body must not run")
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])

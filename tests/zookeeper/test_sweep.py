@@ -49,8 +49,8 @@ def test_a_sweep_leaves_what_is_held_or_waited_for(using, backend, tree, actor, 
     Lock(f"{name}:free", using=using).release()
     with Lock(name, using=using) as lock:
         waiting = actor("thread", "other").lock(name).start("acquire")
-        eventually(lambda: len(tree.line(name)) == 2)
-        eventually(lambda: tree.line(f"{name}:free") == [])
+        eventually(lambda: len(tree.queue(name)) == 2)
+        eventually(lambda: tree.queue(f"{name}:free") == [])
         assert backend.sweep() == SweepResult(removed=1)
         assert tree.parents() == [name]
         lock.verify()

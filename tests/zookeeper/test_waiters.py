@@ -23,13 +23,13 @@ def owner():
 
 
 @pytest.fixture
-def clients(patient, root):
+def clients(long_sessions, root):
     """As many clients as waiters, in sessions that need no ping while the test lasts."""
     made = [
         ZooKeeperBackend(
             f"client-{number}",
             {
-                "LOCATION": patient.hosts,
+                "LOCATION": long_sessions.hosts,
                 "OPTIONS": {"root": root, "session_timeout": 600, "timeout": PATIENCE},
             },
         )
@@ -47,7 +47,7 @@ async def until(condition):
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-async def test_each_release_wakes_the_next_and_nobody_else(clients, patient, root):
+async def test_each_release_wakes_the_next_and_nobody_else(clients, long_sessions, root):
     """By the figures of the server: what it has sent to each session, and what each has asked."""
     name = "popular"
     holder, *others = clients
@@ -61,17 +61,17 @@ async def test_each_release_wakes_the_next_and_nobody_else(clients, patient, roo
 
     for count, backend in enumerate(others, 1):
         waiting.append(asyncio.create_task(wait(backend)))
-        await until(lambda count=count: len(watches(patient)) == count)
-    assert len(set(watches(patient))) == WAITERS  # nobody watches what another one watches
+        await until(lambda count=count: len(watches(long_sessions)) == count)
+    assert len(set(watches(long_sessions))) == WAITERS  # nobody watches what another one watches
     assert holder.inspect(name).waiters is not None
     assert len(holder.inspect(name).waiters) == WAITERS
 
     for turn in range(TURNS):
-        before = packets(patient)
+        before = packets(long_sessions)
         assert holder.release(lease)
         lease = await asyncio.wait_for(waiting[turn], PATIENCE)
         leaver, holder = holder, others[turn]
-        after = packets(patient)
+        after = packets(long_sessions)
         assert served[turn] is holder
         awake = {session for session in after if after[session] != before.get(session)}
         assert {session_of(leaver), session_of(holder)} <= awake
@@ -79,11 +79,11 @@ async def test_each_release_wakes_the_next_and_nobody_else(clients, patient, roo
         asked = after[session_of(holder)][0] - before[session_of(holder)][0]
         assert asked <= 2  # who is ahead now; and since when it holds
     assert served == others[:TURNS]
-    assert len(set(watches(patient))) == WAITERS - TURNS
+    assert len(set(watches(long_sessions))) == WAITERS - TURNS
 
     for task in waiting[TURNS:]:
         task.cancel()
     await asyncio.gather(*waiting[TURNS:], return_exceptions=True)
-    await until(lambda: not watches(patient))
+    await until(lambda: not watches(long_sessions))
     await until(lambda: holder.inspect(name).waiters == ())
     assert holder.release(lease)

@@ -28,8 +28,8 @@ class Tree:
         except NoNodeError:
             return []
 
-    def line(self, name):
-        """Return the paths of the nodes in line for a lock, the holder first."""
+    def queue(self, name):
+        """Return the paths of the nodes of all contenders for a lock, the holder first."""
         path = self.path(name)
         self.kazoo.retry(self.kazoo.sync, path)
         try:
@@ -45,7 +45,7 @@ class Tree:
 
     def token(self, name):
         """Return the token of the holder, None if there is none."""
-        line = self.line(name)
+        line = self.queue(name)
         return self.kazoo.get(line[0])[1].czxid if line else None
 
 

@@ -34,8 +34,8 @@ logger = logging.getLogger("distlock")
 _CLOSE_LIMIT = 2.0
 _REFUSALS = (AuthFailedError, SASLException, SessionClosedRequireSaslError)
 
-#: The leader alone ends sessions. Another server tells it twice in a tick whom it has heard of; so
-#: what a server has heard, the leader knows after this part of a session of five ticks, or more.
+#: The leader alone ends sessions. Every other server reports to it, twice in a tick, the sessions
+#: that have sent something: half a tick, which is this part of a session of five ticks.
 REPORTED_AFTER = 1 / 10
 #: SessionLiveness keeps times in steps of this part of that time, and so many of them.
 _STEP = 1 / 4
@@ -56,8 +56,8 @@ class Session:
 class SessionLiveness:
     """From when on the leader counts the time-out of a session, as far as this side can know.
 
-    It is told when each request was sent that was answered, all on one connection. ``begun_at`` is
-    from before the connection was made: the leader confirmed that.
+    It belongs to one connection. ``begun_at`` is a time before the connection was made, which the
+    leader has confirmed; add() gets the time of each request that was answered.
     """
 
     def __init__(self, begun_at: float, session_timeout: float) -> None:
@@ -73,8 +73,9 @@ class SessionLiveness:
     def counted_from(self, at: float) -> float:
         """Return from when on the leader counts at the least, if a request of ``at`` was answered.
 
-        That answer says that the session was alive, and that its server was in touch with the
-        leader; so that knows what the server had heard well before.
+        The answer proves that the session was alive and its server in contact with the leader. So
+        the server's reports until then have arrived: the latest request before the last report
+        counts.
         """
         latest = at - self._reported_after
         times = reversed(list(self._times))  # a copy, because answers go on coming
@@ -85,7 +86,7 @@ class Client:
     """A client that connects by itself, again and again, until it is closed.
 
     ``on_begin`` and ``on_over`` are called with each session as it begins and ends, ``on_over``
-    before anyone is told that there is a new one; ``on_tick`` several times in the time-out of a
+    before requests can be sent in the next one; ``on_tick`` several times in the time-out of a
     session. They, and all callbacks, run on the client's own thread and must not block.
     """
 
@@ -171,8 +172,8 @@ class Client:
     def ask(self, requests: Sequence[Any], deadline: float | None) -> list[Reply]:
         """Send requests and wait for all answers; once more if the connection breaks.
 
-        Raises LockUnavailable if they are not answered in time. What the server said, errors
-        included, is in the replies.
+        Raises LockUnavailable if they are not answered in time. The server's answers, errors
+        included, are in the replies.
         """
         ends = clock() + left(deadline, self.options.timeout)
         repeated = False
@@ -282,7 +283,7 @@ class Client:
             self._on_over(self.session)
 
     def _on_end(self, failure: Exception | None) -> None:
-        """Note that kazoo has given up, or was told to."""
+        """Note that kazoo has given up, or was stopped."""
         self._failure = self._failure or failure
         self.dead = True
         self._transport = None

@@ -77,7 +77,7 @@ class Contender:
     def steps(self) -> PendingLease:
         """Contend until there is a lease, or someone else has had the lock until the deadline.
 
-        LockUnavailable if the servers were not there to tell.
+        LockUnavailable if the servers did not answer.
         """
         try:
             if self._client.connected:
@@ -96,7 +96,7 @@ class Contender:
             raise
 
     def cancel(self) -> None:
-        """Give up, and free the lock if it was had by then."""
+        """Give up, and free the lock if it was granted by then."""
         if lease := self._abandon():
             self._grants.drop(lease)
 
@@ -107,7 +107,7 @@ class Contender:
         return lease
 
     def _abandon(self) -> Lease | None:
-        """Give up; return the lease if the lock was had by then."""
+        """Give up; return the lease if the lock was granted by then."""
         lease = self._pending.abandon()
         watch = self._watch
         if lease is None and watch is not None and self._client.watches.cancel(watch):
@@ -175,7 +175,7 @@ class Contender:
             self._client.send(GetChildren(self._parent, None)).then(self._look)
 
     def _look(self, listed: Reply) -> None:
-        """Find out from the nodes of all contenders whether the lock is had."""
+        """Grant the lock if the own node is the first of all contenders; else wait or give up."""
         if not self._goes_on():
             return
         if listed.lost:
@@ -195,7 +195,7 @@ class Contender:
         elif self._waits and clock() < self._deadline:
             self._watch_predecessor(ahead[-1])
         elif not self._waits and self._tries == 0:
-            self._tries += 1  # who is ahead may be about to leave, as yet unheard of
+            self._tries += 1  # the server may not have carried out a release by then
             self._list()
         else:
             self._leave()
@@ -207,7 +207,7 @@ class Contender:
         self._unsure_since = None
         self._asked_at = clock()
         self._watch = watch = NodeWatch(f"{self._parent}/{node}", self._on_watch_end)
-        # Whoever gives up from now on cancels the watch; whoever has done so before is seen here.
+        # A caller who gives up from now on cancels the watch; one who did before is seen here.
         if self._goes_on():
             self._client.watches.add(watch)
 
@@ -233,7 +233,7 @@ class Contender:
             self._unsure_since = clock()
 
     def _recover(self) -> None:
-        """Find the own node again, by its nonce: the answer that told of it may have been lost.
+        """Find the own node again, by its nonce: the answer to its request may have been lost.
 
         The request for it may even be on its way still, where servers write slowly; its server has
         passed it on to the leader. A sync goes that way, too, and is answered after all that the

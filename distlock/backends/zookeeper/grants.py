@@ -1,4 +1,4 @@
-"""What this process has been granted, and what it learns of the nodes that stand for it."""
+"""The leases of this process, and the nodes that stand for them."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ class Grants:
         self._lost: dict[str, str] = {}
 
     def add(self, grant: Grant) -> None:
-        """Note a grant, before anyone has been told of it."""
+        """Note a grant, before the caller gets it."""
         with self._mutex:
             self._by_name[grant.lease.name] = grant
-        if grant.node.session.over:  # it has ended just now, and may have done so too early for us
+        if grant.node.session.over:  # lose_all() may have run just before the line above
             self.lose(grant, SESSION_OVER)
 
     def note_taken(self, lease: Lease) -> None:
@@ -79,7 +79,7 @@ class Grants:
             grant.taken = True
 
     def drop_untaken(self) -> None:
-        """Free what nobody has taken in time: an event loop may have been stopped for good."""
+        """Free what no caller took during its lease: its event loop may be stopped for good."""
         now = clock()
         for grant in list(self._by_name.values()):
             if not grant.taken and now >= grant.lease.deadline:
@@ -105,7 +105,7 @@ class Grants:
             grant.drop()
 
     def drop_of_owner(self, name: str, owner: Owner) -> None:
-        """Remove the grant of a lock if it is this owner's, who asks for the lock anew."""
+        """Free a lock that this owner held, before it asks for it again."""
         grant = self._by_name.get(name)
         if grant is not None and grant.lease.owner == owner:
             self.drop(grant.lease)
@@ -130,7 +130,7 @@ class Grants:
                 self.lose(grant, reason)
 
     def watch(self, grant: Grant) -> None:
-        """Be told, from now on, when someone else deletes the node."""
+        """Watch the node, so that its deletion by someone else is told at once as a loss."""
         if grant.watch is None:
             grant.watch = NodeWatch(grant.node.path, partial(self._on_watch_end, grant))
             grant.client.watches.add(grant.watch)

@@ -96,7 +96,7 @@ class TransportHandler:
         _exceptional: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[Sequence[Any], Sequence[Any], Sequence[Any]]:
-        """Wait as ``select.select`` does for what is kazoo's, and meanwhile handle what is ours."""
+        """Wait as ``select.select`` does for kazoo's data, and handle our replies meanwhile."""
         if writing:
             return [], writing, []  # a transport takes everything
         transport = self.transport

@@ -196,7 +196,7 @@ class ZooKeeperBackend(BaseBackend):
         return lease
 
     def sweep(self) -> SweepResult:
-        """Remove the nodes of locks that nobody holds or waits for.
+        """Remove the nodes of locks without contenders.
 
         Nothing expires here: the servers end sessions, and remove their nodes.
         """

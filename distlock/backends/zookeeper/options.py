@@ -38,8 +38,8 @@ _TLS = {
 _ACLS = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
 
 #: A lease lasts for this part of its session's time-out, counted from a request that was answered.
-#: The rest is for what a server may be late in telling its leader, who alone ends sessions: servers
-#: report whom they have heard of twice in a tick.
+#: The rest covers the delay until a server reports to the leader, who alone ends sessions: servers
+#: report twice in a tick.
 _LEASE_OF_SESSION = 2 / 3
 
 #: Seconds. To begin a session takes a write on most of the servers.

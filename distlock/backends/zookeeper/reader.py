@@ -67,7 +67,7 @@ class TreeReader:
     def break_hold(self, name: str, token: int, duration: float) -> Lease | None:
         """Delete the node that holds ``name`` with this token; return its lease, None if gone.
 
-        ``duration`` is that of the lease, which the node does not tell.
+        ``duration`` is the length of the lease, in seconds, which is not in the node.
         """
         found = self._holder(name)
         if found is None or found[1].token != token:
@@ -82,7 +82,7 @@ class TreeReader:
         return record.lease(name, path, duration)
 
     def clear(self) -> int:
-        """Remove the nodes of locks that nobody holds or waits for; return how many."""
+        """Remove the nodes of locks without contenders; return how many."""
         root = self._client.options.root
         removed = 0
         for some in _batches(self._children(root)):
@@ -105,7 +105,7 @@ class TreeReader:
         )
         nothing = Page((), False, 0, Counts(held=len(names)), {}, note)
         if query.statuses and DisplayStatus.HELD not in query.statuses:
-            return nothing  # no other can be told of a session
+            return nothing  # locks of a session are only ever held or free
         search = query.search.lower()
         wanted = [name for name in names if search in name.lower()]
         if len(wanted) <= MOST_READ:

@@ -1,4 +1,4 @@
-"""Requests to ZooKeeper, those that kazoo has and three that it lacks; and their replies."""
+"""Requests to ZooKeeper: those of kazoo and three more; and their replies."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class Reply:
 
     @property
     def lost(self) -> bool:
-        """Whether the connection broke, so that nobody knows what the server did."""
+        """Whether the connection broke: the request may have been carried out or not."""
         return isinstance(self.error, _LOST)
 
     def then(self, callback: Callable[[Reply], None]) -> None:

@@ -140,7 +140,7 @@ class Transport:
                 del self._unsent[: self._socket.send(self._unsent)]
         except _NOT_NOW:
             pass
-        except OSError:  # reading will tell
+        except OSError:  # the connection thread finds the error when it reads
             self._unsent.clear()
         return not self._unsent
 
@@ -163,7 +163,7 @@ class Transport:
             return self._flush()
 
     def read(self) -> None:
-        """Read what has come, and handle what is ours."""
+        """Read, and handle replies to our requests and events of watches."""
         with self._mutex:
             self._receive(self._received)
         while (frame := self._next_frame()) is not None:

@@ -21,11 +21,11 @@ from tests.zookeeper.tree import expire
 @pytest.mark.slow
 @everywhere_once(refuse, silence, drop_replies)
 def test_a_hold_survives_an_outage_that_its_session_survives(
-    using, network, tree, told, outage, name
+    using, network, tree, sent_events, outage, name
 ):
     lock = Lock(name, using=using)
     lock.acquire()
-    line = tree.line(name)
+    line = tree.queue(name)
     outage(network)
     passed(0.4)
     network.heal()
@@ -34,22 +34,22 @@ def test_a_hold_survives_an_outage_that_its_session_survives(
         assert lock.held
         assert not Lock(name, using="other").acquire(blocking=False)
     lock.verify()
-    eventually(lambda: tree.line(name) == line)  # the last try does not wait for its node to go
+    eventually(lambda: tree.queue(name) == line)  # the last try does not wait for its node to go
     lock.release()
-    assert told.words(name) == ["acquired", "released"]
-    eventually(lambda: tree.line(name) == [])
+    assert sent_events.words(name) == ["acquired", "released"]
+    eventually(lambda: tree.queue(name) == [])
 
 
 def test_a_hold_survives_many_short_cuts(using, network, tree, name):
     lock = Lock(name, using=using)
     lock.acquire()
-    line = tree.line(name)
+    line = tree.queue(name)
     for _ in range(10):
         network.cut()
         passed(0.24)
         assert lock.held
     lock.verify()
-    assert tree.line(name) == line
+    assert tree.queue(name) == line
     lock.release()
 
 
@@ -63,7 +63,7 @@ def test_an_outage_that_outlasts_the_session_is_told_before_anyone_else_can_hold
     lock.acquire()
     token = lock.token
     taking = successor(name, lock._hold)
-    eventually(lambda: len(tree.line(name)) == 2)
+    eventually(lambda: len(tree.queue(name)) == 2)
     outage(network)
     next_token, known = taking.result(PATIENCE)
     assert known is not None
@@ -75,7 +75,7 @@ def test_an_outage_that_outlasts_the_session_is_told_before_anyone_else_can_hold
     network.heal()
     again = Lock(name, using=using)
     assert again.acquire(blocking=False) is False  # on a new session
-    eventually(lambda: len(tree.line(name)) == 1)  # the answer does not wait for its node to go
+    eventually(lambda: len(tree.queue(name)) == 1)  # the answer does not wait for its node to go
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ def test_a_session_that_the_server_ends_is_told_at_once(using, tree, servers, na
     assert lease.token == token
     with pytest.raises(LockLost, match="session"):
         lock.release()
-    assert tree.line(name) == []
+    assert tree.queue(name) == []
     with Lock(name, using=using) as again:
         assert again.token > token
 
@@ -114,7 +114,7 @@ def test_a_lost_hold_is_not_brought_back_by_a_new_session(using, network, tree, 
     lock = Lock(name, using=using, on_lost=on_lost)
     lock.acquire()
     network.refuse()
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
     network.heal()
     with Lock(f"{name}:other", using=using):  # connected again
         assert not lock.held

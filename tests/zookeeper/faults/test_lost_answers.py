@@ -11,19 +11,19 @@ from tests.zookeeper.faults.outages import everywhere
 @everywhere
 @pytest.mark.parametrize("what", ["thread", "task"])
 def test_a_node_whose_creation_was_never_answered_is_found_again(
-    using, network, tree, actor, told, name, what
+    using, network, tree, actor, sent_events, name, what
 ):
     person = actor(what, using)
     person.take(name).release()
     lost = network.lose_reply(to=name.encode())
     lock = person.take(name)
     assert lost.is_set()
-    (path,) = tree.line(name)
+    (path,) = tree.queue(name)
     assert lock.token == tree.read(path)[1].czxid
     lock.verify()
     lock.release()
-    eventually(lambda: tree.line(name) == [])
-    assert told.words(name) == ["acquired", "released"] * 2
+    eventually(lambda: tree.queue(name) == [])
+    assert sent_events.words(name) == ["acquired", "released"] * 2
 
 
 @everywhere
@@ -35,11 +35,11 @@ def test_a_place_in_line_that_was_never_answered_is_found_again(using, network, 
         waiting = person.lock(name).start("acquire")
         assert lost.wait(PATIENCE)
         eventually(lambda: locks[using].client.connected)
-        assert len(tree.line(name)) == 2
+        assert len(tree.queue(name)) == 2
         assert waits(waiting)
-        assert len(tree.line(name)) == 2
+        assert len(tree.queue(name)) == 2
     assert waiting.result(PATIENCE) is True
-    assert len(tree.line(name)) == 1
+    assert len(tree.queue(name)) == 1
 
 
 def test_nothing_stays_of_a_try_that_was_never_answered_and_given_up(
@@ -47,14 +47,14 @@ def test_nothing_stays_of_a_try_that_was_never_answered_and_given_up(
 ):
     person = actor("thread", using)
     person.take(name).release()
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
     network.drop_replies()
     with pytest.raises(LockUnavailable) as caught:
         person.lock(name).acquire(timeout=0.1)
     assert caught.value.maybe_applied
-    eventually(lambda: len(tree.line(name)) == 1)
+    eventually(lambda: len(tree.queue(name)) == 1)
     network.heal()
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
 
 
 def test_a_failed_try_whose_node_was_never_seen_to_go_leaves_nothing(using, network, tree, name):
@@ -63,21 +63,23 @@ def test_a_failed_try_whose_node_was_never_seen_to_go_leaves_nothing(using, netw
         for _ in range(5):
             assert Lock(name, using=using).acquire(blocking=False) is False
             network.cut()
-        eventually(lambda: len(tree.line(name)) == 1)
+        eventually(lambda: len(tree.queue(name)) == 1)
 
 
 @pytest.mark.parametrize("age", [0, 0.1])
-def test_a_release_that_was_never_answered_is_a_release(using, network, tree, told, name, age):
+def test_a_release_that_was_never_answered_is_a_release(
+    using, network, tree, sent_events, name, age
+):
     lock = Lock(name, using=using)
     lock.acquire()
     passed(age)
     lost = network.lose_reply(to=name.encode())
     lock.release()
     assert lost.wait(PATIENCE)
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
     with Lock(name, using=using):
         pass
-    assert "lost" not in told.words(name)
+    assert "lost" not in sent_events.words(name)
 
 
 def test_a_break_that_was_never_answered_is_a_break(using, network, tree, name):
@@ -85,10 +87,10 @@ def test_a_break_that_was_never_answered_is_a_break(using, network, tree, name):
     held.acquire()
     breaker = Lock(name, using=using)
     breaker.locked()
-    node = tree.line(name)[0].rpartition("/")[2]
-    lost = network.lose_reply(to=(2).to_bytes(4) + len(tree.line(name)[0]).to_bytes(4))
+    node = tree.queue(name)[0].rpartition("/")[2]
+    lost = network.lose_reply(to=(2).to_bytes(4) + len(tree.queue(name)[0]).to_bytes(4))
     assert breaker.force_release(held.token) is True
     assert lost.is_set()
-    assert node not in str(tree.line(name))
+    assert node not in str(tree.queue(name))
     with pytest.raises(LockLost):
         held.release()

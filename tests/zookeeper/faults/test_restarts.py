@@ -17,7 +17,7 @@ def test_holds_and_waits_outlast_servers_that_are_started_again(
     lock.acquire()
     token, hold = lock.token, lock._hold
     waiting = actor("thread", "other").lock(name).start("acquire")
-    eventually(lambda: len(tree.line(name)) == 2)
+    eventually(lambda: len(tree.queue(name)) == 2)
     for server in servers:
         server.kill()
     for server in servers:
@@ -32,7 +32,7 @@ def test_holds_and_waits_outlast_servers_that_are_started_again(
     except LockLost:  # it has taken longer than a lease, on a slow machine
         assert hold.why_lost() is not None
     assert waiting.result(2 * PATIENCE) is True
-    assert len(tree.line(name)) == 1
+    assert len(tree.queue(name)) == 1
 
 
 def test_who_has_waited_long_enough_is_told_that_someone_else_has_it(using, name):

@@ -42,9 +42,9 @@ def test_a_lock_that_nobody_else_wants_is_had_by_its_one_node(person, servers, t
         assert not taking.done()
     assert taking.result(PATIENCE) is True
     lock.verify()
-    assert len(tree.line(name)) == 1
+    assert len(tree.queue(name)) == 1
     lock.release()
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
 
 
 @pytest.mark.slow
@@ -59,7 +59,7 @@ def test_one_try_is_no_reason_to_say_that_someone_else_has_it(person, servers, t
         lock.release()
     except LockUnavailable:
         pass
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
 
 
 @pytest.mark.slow
@@ -70,7 +70,7 @@ def test_a_time_limit_that_ends_meanwhile_leaves_nothing(person, servers, tree, 
         with pytest.raises(LockUnavailable):
             taking.result(PATIENCE)
     assert Lock(name, using="other", timeout=PATIENCE).acquire() is True
-    eventually(lambda: len(tree.line(name)) == 1)
+    eventually(lambda: len(tree.queue(name)) == 1)
 
 
 @pytest.mark.slow
@@ -85,4 +85,4 @@ def test_who_waits_in_vain_leaves_nothing(configure, actor, servers, tree, name,
             taking = person.lock(name).start("acquire", timeout=2 * STALL)
             passed(STALL)
         assert taking.result(PATIENCE) is False
-        eventually(lambda: len(tree.line(name)) == 1)
+        eventually(lambda: len(tree.queue(name)) == 1)

@@ -41,7 +41,7 @@ def test_a_held_lock_can_be_left_after_the_outage(using, network, tree, name):
     eventually(lambda: not locks[using].client.connected)
     network.heal()
     lock.release()
-    assert tree.line(name) == []
+    assert tree.queue(name) == []
 
 
 def test_a_lock_that_is_left_without_a_connection_is_freed_when_it_comes_back(
@@ -58,5 +58,5 @@ def test_a_lock_that_is_left_without_a_connection_is_freed_when_it_comes_back(
         lock.release()
     session = locks[using].client.session
     network.heal()
-    eventually(lambda: tree.line(name) == [])
+    eventually(lambda: tree.queue(name) == [])
     assert not session.over

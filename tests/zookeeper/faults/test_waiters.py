@@ -13,27 +13,27 @@ from tests.zookeeper.tree import expire
 def test_a_waiter_keeps_its_place_through_an_outage(using, network, tree, actor, name):
     with Lock(name, using="other"):
         waiting = actor("thread", using).lock(name).start("acquire")
-        eventually(lambda: len(tree.line(name)) == 2)
-        line = tree.line(name)
+        eventually(lambda: len(tree.queue(name)) == 2)
+        line = tree.queue(name)
         network.cut()
         passed(SESSION / 6)
-        assert tree.line(name) == line
+        assert tree.queue(name) == line
         assert waits(waiting, 0.01)
     assert waiting.result(PATIENCE) is True
-    assert tree.line(name) == line[1:]
+    assert tree.queue(name) == line[1:]
 
 
 def test_a_lock_that_comes_free_during_an_outage_is_had_after_it(using, network, tree, actor, name):
     held = Lock(name, using="other")
     held.acquire()
     waiting = actor("thread", using).lock(name).start("acquire")
-    eventually(lambda: len(tree.line(name)) == 2)
+    eventually(lambda: len(tree.queue(name)) == 2)
     network.refuse()
     held.release()
     assert waits(waiting, SESSION / 6)
     network.heal()
     assert waiting.result(PATIENCE) is True
-    assert len(tree.line(name)) == 1
+    assert len(tree.queue(name)) == 1
 
 
 @pytest.mark.slow
@@ -41,13 +41,13 @@ def test_a_lock_that_comes_free_during_an_outage_is_had_after_it(using, network,
 def test_a_waiter_whose_session_ended_starts_over(using, network, tree, actor, name, what):
     with Lock(name, using="other") as held:
         waiting = actor(what, using).lock(name).start("acquire")
-        eventually(lambda: len(tree.line(name)) == 2)
-        old = tree.line(name)[1]
+        eventually(lambda: len(tree.queue(name)) == 2)
+        old = tree.queue(name)[1]
         network.refuse()
-        eventually(lambda: len(tree.line(name)) == 1)
+        eventually(lambda: len(tree.queue(name)) == 1)
         network.heal()
-        eventually(lambda: len(tree.line(name)) == 2)
-        assert tree.line(name)[1] != old
+        eventually(lambda: len(tree.queue(name)) == 2)
+        assert tree.queue(name)[1] != old
         assert waits(waiting, 0.01)
         token = held.token
     assert waiting.result(PATIENCE) is True
@@ -58,12 +58,12 @@ def test_a_waiter_whose_session_ended_starts_over(using, network, tree, actor, n
 def test_a_waiter_whose_session_the_server_ends_starts_over(using, servers, tree, actor, name):
     with Lock(name, using="other"):
         waiting = actor("thread", using).lock(name).start("acquire")
-        eventually(lambda: len(tree.line(name)) == 2)
+        eventually(lambda: len(tree.queue(name)) == 2)
         expire(servers[0], locks[using].client.credentials)
-        eventually(lambda: len(tree.line(name)) == 2)
+        eventually(lambda: len(tree.queue(name)) == 2)
         assert waits(waiting, 0.01)
     assert waiting.result(PATIENCE) is True
-    assert len(tree.line(name)) == 1
+    assert len(tree.queue(name)) == 1
 
 
 @pytest.mark.parametrize("what", ["thread", "task"])
@@ -75,14 +75,14 @@ def test_a_waiter_gives_up_in_time_during_an_outage_and_leaves_no_node(
         person = actor(what, using)
         person.lock(name).locked()  # connects
         waiting = person.lock(name).start("acquire", timeout=2)
-        eventually(lambda: len(tree.line(name)) == 2)
+        eventually(lambda: len(tree.queue(name)) == 2)
         network.refuse()
         with pytest.raises(LockUnavailable):
             waiting.result(PATIENCE)
         network.heal()
         eventually(lambda: locks[using].client.connected)
         assert person.lock(name).acquire(blocking=False) is False
-        eventually(lambda: len(tree.line(name)) == 1)
+        eventually(lambda: len(tree.queue(name)) == 1)
 
 
 def test_who_waits_for_ever_is_told_when_there_is_nobody_to_wait_for(
