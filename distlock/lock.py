@@ -24,7 +24,7 @@ from distlock.core.events import asend_event, send_event
 from distlock.core.held import HeldLease, OnLost
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
-from distlock.core.transactions import warn_if_uncommitted
+from distlock.core.release_warning import warn_if_uncommitted
 from distlock.exceptions import (
     LockLost,
     LockNotHeld,

@@ -39,21 +39,21 @@ ROLLED_BACK = "the transaction it was taken in was rolled back"
 
 
 class DatabaseBackend(BaseBackend):
-    """Locks are rows: whoever succeeds in writing itself into the row of a lock holds it.
+    """Keeps each lock in a row of a table, which names its holder and the end of the lease.
 
     ``OPTIONS``:
 
     - ``database``: the alias in ``DATABASES`` ("default").
-    - ``wait``: "native" waits in the database's own lock queue, "poll" looks now and then, which is
-      what a pooler in transaction mode needs; "auto" is native where the engine can, unless a
-      pooler is found ("auto").
-    - ``timeout``: seconds that the database gets for any one answer, connecting included (5).
-    - ``keep``: seconds that the row of a free lock is kept before a sweep removes it (86400).
-    - ``idle``: seconds that an unused session is kept; a minute, and 0 where Django's tests run,
-      because an open session would keep the test database from being dropped.
-    - ``sessions``: most sessions that the threads of a process share for all that is answered at
-      once; further threads wait for one to be free, but renewals do not (4).
-    - ``waiters``: sessions that one process may have blocked in native waits; more waits poll (8).
+    - ``wait``: "native" waits in the database's own lock queue; "poll" asks for the row again and
+      again, which is what a pooler in transaction mode needs; "auto" is native where the engine
+      has such a queue, unless a pooler is found ("auto").
+    - ``timeout``: the most seconds for one answer of the database, connecting included (5).
+    - ``keep``: seconds after which a sweep removes the row of a free lock (86400).
+    - ``idle``: seconds after which an unused session is closed: a minute, and 0 where Django's
+      tests run, because an open session would keep the test database from being dropped.
+    - ``sessions``: the most sessions that the threads of a process share for all statements that
+      are answered at once. Further threads wait for a free one, but renewals do not (4).
+    - ``waiters``: the most sessions of a process in native waits; further waiters poll (8).
     """
 
     default_options: ClassVar[Mapping[str, Any]] = {
@@ -88,12 +88,15 @@ class DatabaseBackend(BaseBackend):
             sessions=self.settings.count("sessions", at_least=1),
             pooled={"poll": True, "native": False}.get(self.wait),
         )
-        self._direct = CallerTransaction(self.database, self._abandoned)
-        self._runner = StatementRunner(self.pool, self._direct, self.dialect_for)
-        self._transactions = Transactions(self._runner, self.dialect_for)
         vendor = vendor_of(self.database)
         if why := refusal(vendor):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
+        #: SQLite: locks are taken in the transaction of the caller, if one is open
+        self._caller: CallerTransaction | None = None
+        if vendor == "sqlite":
+            self._caller = CallerTransaction(self.database, self._abandoned)
+        self._runner = StatementRunner(self.pool, self._caller, self.dialect_for)
+        self._transactions = Transactions(self._runner, self.dialect_for)
         native = native_for(vendor) if self.wait != "poll" else None
         self._waits: WaitManager | None = None
         if native:
@@ -114,15 +117,15 @@ class DatabaseBackend(BaseBackend):
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See BaseBackend.try_acquire()."""
-        if connection := self._direct.connection():
-            return self._acquire_inside(connection, claim, deadline)
+        if self._caller and (connection := self._caller.connection()):
+            return self._acquire_inside(self._caller, connection, claim, deadline)
 
         until = clock() + self.pool.limit(deadline)
         brief = until - clock() < errors.BRIEF
 
         def take(dialect: Dialect, ask: Ask) -> Lease | None:
-            # Where one writes at a time, those who ask in vain must not keep holders from renewing.
-            # In a brief time a row that is locked would not be told from a silent server.
+            # Where only one can write at a time, a try in vain must not keep holders from renewing.
+            # In a brief time a locked row cannot be told from a silent server.
             if (dialect.one_writer or brief) and ask(dialect.held_by_another(claim)).rows:
                 return None
             sent_at = clock()
@@ -133,8 +136,8 @@ class DatabaseBackend(BaseBackend):
             try:
                 return self._runner.attempt(take, until)
             except errors.RowLocked as failed:
-                # Its holder is committing a transaction under it, even if the lease has ended. But
-                # a lock that nobody holds may be locked, too, by an operator at work on the table.
+                # The holder is committing in atomic(), even if the lease has ended. But the row of
+                # a free lock may be locked, too, by an operator who works on the table.
                 row = self._queries.row(claim.name, until)
                 if row and not row.free and row.owner != holder(claim):
                     return None
@@ -157,7 +160,11 @@ class DatabaseBackend(BaseBackend):
         return (yield from super().enqueue(claim, deadline))
 
     def _acquire_inside(
-        self, connection: Connection, claim: Claim, deadline: float | None
+        self,
+        caller: CallerTransaction,
+        connection: Connection,
+        claim: Claim,
+        deadline: float | None,
     ) -> Lease | None:
         """Take the lock in the caller's own transaction."""
         if not connection.wrapper.in_atomic_block:
@@ -169,17 +176,17 @@ class DatabaseBackend(BaseBackend):
         token = self._runner.work(lambda dialect, ask: dialect.acquire(ask, claim), deadline)
         if token is None:
             return None
-        self._direct.taken(connection.wrapper, claim.nonce)
+        caller.taken(connection.wrapper, claim.nonce)
         return claim.granted(token, sent_at)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         """See BaseBackend.renew()."""
-        # Where a transaction of this process keeps a row, nobody can renew it, nor take it.
+        # A row that a transaction of this process has locked can be neither renewed nor taken.
+        caller, locked = self._caller, self._transactions.has_locked
         free = [
             lease
             for lease in leases
-            if not self._direct.undecided(lease.nonce)
-            and not self._transactions.has_locked(lease.nonce)
+            if not (caller and caller.undecided(lease.nonce)) and not locked(lease.nonce)
         ]
         return renew(self._runner, free, deadline)
 
@@ -189,7 +196,7 @@ class DatabaseBackend(BaseBackend):
         until = began + self.pool.limit(deadline)
         if self._waits:
             try:
-                # Should its own session be silent, another one needs the rest of the time.
+                # If its own session is silent, another one needs the rest of the time.
                 if answer := self._waits.release(lease, (until - began) / 2):
                     return bool(answer.affected)
             except errors.StatementFailed as failed:
@@ -197,7 +204,7 @@ class DatabaseBackend(BaseBackend):
 
         def free(dialect: Dialect, ask: Ask) -> bool:
             nonlocal lost
-            # Not by the token: a request that arrived once more has raised it, for the same hold.
+            # Not by the token: a delayed repetition of the claim may have raised it.
             freeing = dialect.free(lease.name, nonce=lease.nonce)
             try:
                 if ask(freeing).affected:
@@ -205,28 +212,34 @@ class DatabaseBackend(BaseBackend):
             except errors.StatementFailed as failed:
                 lost = lost or failed.maybe_applied
                 raise
-            # If an answer was lost, it must have been yes: before its end nobody else can take a
-            # lock. (Should it have been broken in this very moment, that goes unnoticed.)
+            # Before the lease ends nobody else can take the lock, so a lost answer was yes. (If
+            # the hold was broken in this very moment, that goes unnoticed.)
             return lost and began < lease.deadline
 
         freed = self._runner.work(free, until, lease.nonce)
-        self._left(lease.claim, lambda until: self.cancel(lease.claim, until))
+        if self._caller:
+            self._left(self._caller, lease.claim, partial(self.cancel, lease.claim))
         return freed
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         """See BaseBackend.reserve_for()."""
         end = clock() + seconds
         try:
-            kept = self._runner.work(
+            reserved = self._runner.work(
                 lambda dialect, ask: bool(ask(dialect.reserve(lease, seconds)).affected),
                 deadline,
                 lease.nonce,
             )
         finally:
-            if self._waits:  # who waits for the native lock has to look at the row from now on
+            if self._waits:  # the next waiter has to watch the end of the reservation
                 self._waits.forget(lease.nonce)
-        self._left(lease.claim, lambda until: self.reserve_for(lease, left(end, seconds), until))
-        return kept
+        if self._caller:
+            self._left(
+                self._caller,
+                lease.claim,
+                lambda until: self.reserve_for(lease, left(end, seconds), until),
+            )
+        return reserved
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel()."""
@@ -237,21 +250,24 @@ class DatabaseBackend(BaseBackend):
             deadline,
             claim.nonce,
         )
-        self._left(claim, lambda until: self.cancel(claim, until))
+        if self._caller:
+            self._left(self._caller, claim, partial(self.cancel, claim))
 
-    def _left(self, claim: Claim, leave: Callable[[float], object]) -> None:
-        if connection := self._direct.connection(claim.nonce):
-            self._direct.freed(
-                connection.wrapper, claim.nonce, lambda: self.cleanup.add(claim, leave)
-            )
+    def _left(
+        self, caller: CallerTransaction, claim: Claim, leave: Callable[[float], object]
+    ) -> None:
+        """Leave the lock once more if the transaction in which it was left is rolled back."""
+        if connection := caller.connection(claim.nonce):
+            caller.freed(connection.wrapper, claim.nonce, lambda: self.cleanup.add(claim, leave))
         else:
-            self._direct.forget(claim.nonce)
+            caller.forget(claim.nonce)
 
     def discard_local(self, lease: Lease) -> None:
         """See BaseBackend.discard_local()."""
         if self._waits:
             self._waits.forget(lease.nonce)
-        self._direct.forget(lease.nonce)
+        if self._caller:
+            self._caller.forget(lease.nonce)
 
     def _abandoned(self, nonce: str) -> None:
         if self.listener:
@@ -261,14 +277,14 @@ class DatabaseBackend(BaseBackend):
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.verify()."""
-        # A transaction of this process that has locked the row would be waited for in vain.
+        # Waiting for a row that a transaction of this process has locked would be in vain.
         for_update = not self._transactions.has_locked(lease.nonce)
 
         def is_held(dialect: Dialect, ask: Ask) -> bool:
             try:
                 return bool(ask(dialect.held([lease], for_update=for_update)).rows)
             except errors.RowLocked:
-                # Somebody keeps the row: yes was committed last, no may be that of a replica.
+                # A transaction has the row: a yes was committed, a no may come from a replica.
                 if ask(dialect.held([lease], for_update=False)).rows:
                     return True
                 raise
@@ -277,7 +293,7 @@ class DatabaseBackend(BaseBackend):
 
     def known_lost(self, lease: Lease) -> str | None:
         """See BaseBackend.known_lost()."""
-        return ROLLED_BACK if self._direct.undone(lease.nonce) else None
+        return ROLLED_BACK if self._caller and self._caller.undone(lease.nonce) else None
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""

@@ -44,10 +44,11 @@ class StatementRunner:
     """A database, through shared sessions or, where that must be, the caller's own connection."""
 
     def __init__(
-        self, pool: Pool, direct: CallerTransaction, dialect_for: Callable[[Any], Dialect]
+        self, pool: Pool, caller: CallerTransaction | None, dialect_for: Callable[[Any], Dialect]
     ) -> None:
+        """``caller``: None where the transactions of callers do not lock out our sessions."""
         self.pool = pool
-        self.direct = direct
+        self.caller = caller
         self._dialect_for = dialect_for
 
     def run(
@@ -97,7 +98,7 @@ class StatementRunner:
             dialect = self._dialect_for(connection.wrapper)
             return function(dialect, partial(self._ask, connection, until))
 
-        if connection := self.direct.connection(nonce):
+        if self.caller and (connection := self.caller.connection(nonce)):
             return with_connection(connection, clock() + self.pool.limit(deadline))
         return self.pool.work(with_connection, deadline, at_once=at_once)
 
