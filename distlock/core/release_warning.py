@@ -19,8 +19,8 @@ def warn_if_uncommitted(name: str) -> None:
     The next holder would not see what was written under the lock until that transaction commits.
     """
     for connection in connections.all(initialized_only=True):
-        # As a rule none is open: these two are looked at without a call, at every release.
-        if not connection.in_atomic_block and connection.autocommit:
+        # This runs at each release, and as a rule no transaction is open.
+        if connection.autocommit and not connection.in_atomic_block:
             continue
         if _has_open_transaction(connection):
             warnings.warn(

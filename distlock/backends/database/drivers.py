@@ -9,6 +9,7 @@ cursor, and somebody else has to see to the time limit.
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 import select
 from abc import ABC, abstractmethod
@@ -66,6 +67,37 @@ class CursorConnection(RawConnection):
 def _result(cursor: Any, sent_at: float) -> Result:
     rows = [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
     return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", None) or 0, sent_at)
+
+
+class SQLiteConnection(RawConnection):
+    """Python's own driver. Django's cursor would convert each text anew."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        params = statement.params
+        numbered = len(params) if isinstance(params, tuple) else None
+        sent_at = clock()
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(_sqlite_text(statement.sql, numbered), params)
+            rows = cursor.fetchall()
+            return [Result(rows, cursor.rowcount, cursor.lastrowid or 0, sent_at)]
+        finally:
+            cursor.close()  # a traceback may keep it, and with it the lock on the file
+
+
+@functools.lru_cache(maxsize=256)
+def _sqlite_text(sql: str, numbered: int | None) -> str:
+    """Return a text with the placeholders of SQLite; ``numbered`` is how many have no names."""
+    return sql % (_Named() if numbered is None else ("?",) * numbered)
+
+
+class _Named(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return f":{name}"
 
 
 class PsycopgConnection(RawConnection):
@@ -225,6 +257,8 @@ def raw_connection_for(wrapper: Any) -> RawConnection:
         if driver == "MySQLdb" and hasattr(connection, "send_query"):  # not one in its name
             timeout = wrapper.settings_dict["OPTIONS"].get("read_timeout")
             return MySQLConnection(connection, has_read_timeout=timeout is not None)
+        if wrapper.vendor == "sqlite":
+            return SQLiteConnection(connection)
     return CursorConnection(wrapper)
 
 

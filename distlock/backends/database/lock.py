@@ -205,9 +205,8 @@ class DatabaseBackend(BaseBackend):
         def free(dialect: Dialect, ask: Ask) -> bool:
             nonlocal lost
             # Not by the token: a delayed repetition of the claim may have raised it.
-            freeing = dialect.free(lease.name, nonce=lease.nonce)
             try:
-                if ask(freeing).affected:
+                if ask(dialect.release_sql(lease)).affected:
                     return True
             except errors.StatementFailed as failed:
                 lost = lost or failed.maybe_applied

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -78,13 +79,19 @@ class MySQL(Dialect):
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
 
-    def acquire(self, ask: Ask, claim: Claim, condition: str = "TRUE") -> int | None:
+    def acquire(
+        self,
+        ask: Ask,
+        claim: Claim,
+        condition: str = "TRUE",
+        values: Mapping[str, Any] | None = None,
+    ) -> int | None:
         # Most locks have been taken before, and an UPDATE costs the server less than the INSERT.
-        existing = Statement(_ACQUIRE_EXISTING.format(condition=condition), self.params(claim))
-        answer = ask(existing)
+        statement = self.acquire_sql(claim, condition, values)
+        answer = ask(statement._replace(sql=_ACQUIRE_EXISTING.format(condition=condition)))
         if answer.affected == 1 and answer.insert_id:
             return answer.insert_id
-        return super().acquire(ask, claim, condition)
+        return self.granted(claim, ask(statement))
 
     def guard(self, lease: Lease) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have

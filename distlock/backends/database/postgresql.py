@@ -39,6 +39,7 @@ class PostgreSQL(Dialect):
 
     ACQUIRE: ClassVar[str] = _ACQUIRE
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
+    prepares: ClassVar[bool] = True
     POSITION: ClassVar[str] = "strpos"
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
 
@@ -102,6 +102,8 @@ class Dialect(ABC):
     #: whether a transaction that is to commit under a lock must claim the row when it begins
     #: (because it could not wait for the row at its end)
     guards_early: ClassVar[bool] = False
+    #: whether the driver can let a session plan a statement once for all times
+    prepares: ClassVar[bool] = False
     #: whether a statement that may write waits for all others that do, whatever they write
     one_writer: ClassVar[bool] = False
 
@@ -119,20 +121,33 @@ class Dialect(ABC):
 
     # Taking and leaving
 
-    def acquire(self, ask: Ask, claim: Claim, condition: str = "TRUE") -> int | None:
+    def acquire(
+        self,
+        ask: Ask,
+        claim: Claim,
+        condition: str = "TRUE",
+        values: Mapping[str, Any] | None = None,
+    ) -> int | None:
         """Take the lock if it is free, has ended, or is the owner's: the token, or None if not.
 
         The token is the greater one of the last token + 1 and the server's time in microseconds: a
         row that has lost its last grants, on a standby or in a backup, repeats none of their
         tokens. Doing it again with the same claim is as good as once, though the token grows.
 
-        If the row exists, ``condition`` must be true, too. See owned() and untaken_for().
+        If the row exists, ``condition`` must be true, too. See owned() and untaken_for(). Its
+        parameters are ``values``; with these its text must be the same for all locks.
         """
-        return self.granted(claim, ask(self.acquire_sql(claim, condition)))
+        return self.granted(claim, ask(self.acquire_sql(claim, condition, values)))
 
-    def acquire_sql(self, claim: Claim, condition: str = "TRUE") -> Statement:
+    def acquire_sql(
+        self, claim: Claim, condition: str = "TRUE", values: Mapping[str, Any] | None = None
+    ) -> Statement:
         """Return the one statement that does what acquire() does; see granted()."""
-        return Statement(self.ACQUIRE.format(condition=condition), self.params(claim))
+        params = self.params(claim)
+        if values:
+            params |= values
+        prepare = self.prepares and (bool(values) or condition == "TRUE")
+        return Statement(self.ACQUIRE.format(condition=condition), params, prepare)
 
     def granted(self, claim: Claim, answer: Result) -> int | None:
         """Read the answer to acquire_sql(): the token, or None if someone else has the lock."""
@@ -175,6 +190,10 @@ class Dialect(ABC):
     def untaken_for(self, seconds: float) -> str:
         """Return a condition for acquire_sql(): anybody could have taken it for so many seconds."""
         return f"{self.HELD}expires_at <= {self.EARLIER.format(self.duration(seconds))}"
+
+    def release_sql(self, lease: Lease) -> Statement:
+        """Free the lock if exactly this lease holds it."""
+        return self.free(lease.name, nonce=lease.nonce)._replace(prepare=self.prepares)
 
     def free(self, lock: str, **hold: str | int) -> Statement:
         """Free the lock if it is held, and the columns of the row are what ``hold`` says."""

@@ -82,8 +82,8 @@ class LockRows:
             condition = f"({dialect.owned} OR {free} OR {dialect.untaken_for(GRACE)})"
             if session.pooled:  # nobody stands in a queue; what is there was left behind
                 condition = "TRUE"
-            answer = session.run(dialect.acquire_sql(claim, condition), self.pool.limit(until))
-            return dialect.granted(claim, answer)
+            limit = self.pool.limit(until)
+            return dialect.acquire(lambda asked: session.run(asked, limit), claim, condition)
 
         try:
             return self.pool.work(work, deadline)
