@@ -26,13 +26,13 @@ _PROGRAM = "from tests.children import main; main()"
 _PATCHED = "from gevent import monkey; monkey.patch_all(); "  # before anything else is imported
 
 
-def say(*words: object) -> None:
+def write_line(*words: object) -> None:
     """In a child: send a line to the parent; whole, whatever other threads say meanwhile."""
     sys.stdout.write(" ".join(map(str, words)) + "\n")
     sys.stdout.flush()
 
 
-def hear() -> str:
+def read_line() -> str:
     """In a child: wait for a line of the parent; EOFError when the parent will send no more."""
     line = sys.stdin.readline()
     if not line:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from distlock import Lock
 from distlock.activity import activity
-from tests.children import hear, say
+from tests.children import read_line, write_line
 
 
 def hold(using, names, options):
@@ -13,8 +13,8 @@ def hold(using, names, options):
         held = [Lock(name, using=using, **options) for name in names]
         for lock in held:
             lock.acquire()
-    say(*(lock.token for lock in held))
-    hear()
+    write_line(*(lock.token for lock in held))
+    read_line()
 
 
 def hold_until_lost(using, name, options):
@@ -22,15 +22,15 @@ def hold_until_lost(using, name, options):
     told = []
     lock = Lock(name, using=using, on_lost=told.append, **options)
     lock.acquire()
-    say(lock.token)
+    write_line(lock.token)
     while not told:
-        hear()
-    say("lost", told[0].token, lock.held)
+        read_line()
+    write_line("lost", told[0].token, lock.held)
 
 
 def wait_for(using, name):
     """Wait in line for a lock; tell that one is about to."""
-    say("about to")
+    write_line("about to")
     Lock(name, using=using).acquire()
-    say("got it")
-    hear()
+    write_line("got it")
+    read_line()

@@ -24,12 +24,12 @@ def client() -> redis.Redis:
     return _clients[pid]
 
 
-def say(where: str, **words: Any) -> None:
+def publish(where: str, **words: Any) -> None:
     """Tell what has happened."""
     client().rpush(f"said:{where}", json.dumps(words))
 
 
-def heard(where: str, timeout: float = LIMIT) -> dict[str, Any]:
+def published(where: str, timeout: float = LIMIT) -> dict[str, Any]:
     """Wait for the next thing that was said there; AssertionError if nothing comes."""
     found = client().blpop([f"said:{where}"], timeout)
     assert found is not None, f"nothing was said of {where!r}"

@@ -13,7 +13,7 @@ from distlock import LockTimeout, LockUnavailable
 from distlock.celery import LockedTask, locked_task
 from locksite.demo.models import Entry
 from tests.celery.app import app
-from tests.celery.stage import client, say, wait_for_cue
+from tests.celery.stage import client, publish, wait_for_cue
 
 #: The aliases of the lock backends that the tests run on.
 BACKENDS = ("mariadb", "zookeeper")
@@ -28,7 +28,7 @@ PATIENT = "patient"
 def act(task, key, **what):
     """Say that the task runs, and under which token; end when the test says so."""
     token = task.lock.token if type(task).lock_name else None
-    say(f"{key}:started", id=task.request.id, token=token, pid=os.getpid(), **what)
+    publish(f"{key}:started", id=task.request.id, token=token, pid=os.getpid(), **what)
     wait_for_cue(f"{key}:end")
     return key
 
@@ -36,7 +36,7 @@ def act(task, key, **what):
 def breakable(task, args, kwargs, options):
     """Fail in the place of the broker, once for each time that it was told to."""
     if client().lpop(f"cue:{args[0]}:break"):
-        say(f"{args[0]}:broken")
+        publish(f"{args[0]}:broken")
         raise OperationalError("the broker does not answer")
 
 
@@ -117,12 +117,12 @@ def tasks_of(using):
 
     @task("watchful", lock="{key}", on_lost="terminate")
     def watchful(self, key, nap):
-        say(f"{key}:started", token=self.lock.token)
+        publish(f"{key}:started", token=self.lock.token)
         try:
             while True:  # it never asks the lock
                 time.sleep(nap)
         finally:
-            say(f"{key}:ended")
+            publish(f"{key}:ended")
 
     @task("queued", queueing_lock="{key}")
     def queued(self, key, what="return"):

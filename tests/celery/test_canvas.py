@@ -5,7 +5,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from distlock.celery import AlreadyQueued
-from tests.celery.stage import cue, heard
+from tests.celery.stage import cue, published
 from tests.celery.tasks import echo, gather
 
 pytestmark = [
@@ -71,7 +71,7 @@ def test_a_known_id_is_answered(tasks, key, queued):
 
 def test_a_skipped_task_is_no_gap(tasks, key):
     first = tasks.skip.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     in_chain = chain(tasks.skip_given.si(key), echo.s())()
     in_chord = chord([echo.s(1), tasks.skip.si(key), tasks.skip_given.si(key)])(gather.s())
     assert in_chain.get(timeout=LIMIT) == {"skipped": True}

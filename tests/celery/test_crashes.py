@@ -10,7 +10,7 @@ from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostErr
 from distlock import Lock, locks
 from distlock.types.lease import State
 from tests.celery.app import app
-from tests.celery.stage import cue, heard, silence
+from tests.celery.stage import cue, published, silence
 from tests.celery.tasks import OF, QUEUEING
 
 pytestmark = pytest.mark.once
@@ -25,10 +25,10 @@ def limited(key):
     def run(task, **limit):
         result = task.apply_async((key,), **limit)
         try:
-            heard(f"{key}:started", LIMIT / 3)
+            published(f"{key}:started", LIMIT / 3)
         except AssertionError:  # the machine was busy for all that time
             result = task.apply_async((key,), **dict.fromkeys(limit, 10))
-            heard(f"{key}:started")
+            published(f"{key}:started")
         return result
 
     return run
@@ -69,7 +69,7 @@ def until_free(states):
 @pytest.mark.slow
 def test_a_pool_process_is_killed(tasks, key, states):
     result = tasks.doomed.delay(key)
-    pid = heard(f"{key}:started")["pid"]
+    pid = published(f"{key}:started")["pid"]
     assert states() == HELD
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerLostError):
@@ -82,7 +82,7 @@ def test_a_pool_process_is_killed(tasks, key, states):
 def test_the_lock_of_a_killed_process_stays_taken_for_at_least_so_long(tasks, key, using, states):
     for task, name in ((tasks.doomed_minute, f"{key}-minute"), (tasks.doomed, key)):
         result = task.delay(name)
-        os.kill(heard(f"{name}:started")["pid"], signal.SIGKILL)
+        os.kill(published(f"{name}:started")["pid"], signal.SIGKILL)
         with pytest.raises(WorkerLostError):
             result.get(timeout=LIMIT)
     until_free(states)
@@ -92,10 +92,10 @@ def test_the_lock_of_a_killed_process_stays_taken_for_at_least_so_long(tasks, ke
 @pytest.mark.slow
 def test_the_one_who_waits_for_a_killed_process_comes_next(tasks, key):
     tasks.doomed.delay(key)
-    first = heard(f"{key}:started")
+    first = published(f"{key}:started")
     second = tasks.wait.delay(key)
     os.kill(first["pid"], signal.SIGKILL)
-    assert heard(f"{key}:started")["token"] > first["token"]
+    assert published(f"{key}:started")["token"] > first["token"]
     cue(f"{key}:end")
     assert second.get(timeout=LIMIT) == key
 
@@ -118,7 +118,7 @@ def test_the_soft_time_limit_is_over(tasks, limited, states):
 @pytest.mark.parametrize("signame", ["SIGTERM", "SIGKILL"])
 def test_the_task_is_terminated(tasks, key, states, signame, name):
     result = getattr(tasks, name).delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     app.control.revoke(result.id, terminate=True, signal=signame)
     with pytest.raises(TaskRevokedError):
         result.get(timeout=LIMIT)
@@ -128,9 +128,9 @@ def test_the_task_is_terminated(tasks, key, states, signame, name):
 @pytest.mark.slow
 def test_a_message_comes_again_after_its_process_was_killed(tasks, key, states):
     result = tasks.late.delay(key)
-    first = heard(f"{key}:started")
+    first = published(f"{key}:started")
     os.kill(first["pid"], signal.SIGKILL)
-    second = heard(f"{key}:started")
+    second = published(f"{key}:started")
     assert (second["id"], second["token"] > first["token"]) == (result.id, True)
     assert states() == HELD
     assert tasks.late.delay(key).id == result.id
@@ -154,11 +154,11 @@ def test_two_copies_of_one_message_exclude_each_other(tasks, key, states, prefor
                 body, headers=headers, routing_key="prefork", exchange="", **properties
             )
         twice.close()
-    heard(f"{key}:started")
+    published(f"{key}:started")
     until(lambda: prefork.log.count(f"[{result.id}] received") == 2)
     assert silence(f"{key}:started")
     cue(f"{key}:end")
-    heard(f"{key}:started")
+    published(f"{key}:started")
     cue(f"{key}:end")
     until_free(states)
 
@@ -168,7 +168,7 @@ def test_two_copies_of_one_message_exclude_each_other(tasks, key, states, prefor
 def test_the_whole_worker_is_killed(start_worker, key, using, states):
     worker = start_worker("killed", "prefork", 1).ready()
     OF[using].retry.apply_async((key,), queue="killed")
-    heard(f"{key}:started")
+    published(f"{key}:started")
     worker.kill()
     until_free(states)
 
@@ -181,7 +181,7 @@ def test_the_whole_worker_is_killed(start_worker, key, using, states):
 def test_the_worker_is_shut_down(start_worker, key, using, states, how, signum):
     worker = start_worker(how, "prefork", 1).ready()
     result = OF[using].doomed.apply_async((key,), queue=how)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     worker.signal(signum)
     if how == "warm":
         worker.await_log("Warm shutdown")
@@ -208,7 +208,7 @@ def test_a_place_is_kept_while_the_message_waits_for_another_worker(
         assert locks[QUEUEING].inspect(f"queueing:{key}").remaining <= 600
         assert task.apply_async((key,), queue="leaving").id == result.id
     start_worker("leaving", "prefork", 1).ready()
-    heard(f"{key}:started")
+    published(f"{key}:started")
     until(lambda: states() == (State.HELD, State.FREE))
     cue(f"{key}:end")
     assert result.get(timeout=LIMIT) == key

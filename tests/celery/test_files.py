@@ -10,9 +10,9 @@ import pytest
 from distlock import locks
 from distlock.types.lease import State
 from tests.celery.app import HANDED
-from tests.celery.stage import cue, heard, silence
+from tests.celery.stage import cue, published, silence
 from tests.celery.tasks import OF, QUEUEING
-from tests.children import say
+from tests.children import write_line
 
 pytestmark = pytest.mark.once
 
@@ -23,8 +23,8 @@ def submit(using, name, *keys):
     """In a publisher's process: call a task for each key, and say what came of them."""
     task = getattr(OF[using], name)
     results = [task.apply_async((key,), queue="files") for key in keys]
-    say(json.dumps([result.id for result in results]))
-    say(json.dumps([result.get(timeout=LIMIT, interval=0.05) for result in results]))
+    write_line(json.dumps([result.id for result in results]))
+    write_line(json.dumps([result.get(timeout=LIMIT, interval=0.05) for result in results]))
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def ids(publisher):
 @pytest.mark.slow
 def test_tasks_of_one_key_take_turns(publisher, using, key):
     one = publisher(using, "retry", key, key, key)
-    token = heard(f"{key}:started")["token"]
+    token = published(f"{key}:started")["token"]
     assert locks[using].inspect(key).token == token
     assert silence(f"{key}:started")
     cue(f"{key}:end", 3)
@@ -77,7 +77,7 @@ def test_tasks_of_one_key_take_turns(publisher, using, key):
 def test_two_processes_queue_a_task_once(publisher, using, key):
     one, other = (publisher(using, "queued_whole", key, key) for _ in range(2))
     assert len({*ids(one), *ids(other)}) == 1
-    heard(f"{key}:started")
+    published(f"{key}:started")
     cue(f"{key}:end")
     assert json.loads(one.line(LIMIT)) == json.loads(other.line(LIMIT)) == [key] * 2
     assert silence(f"{key}:started")
@@ -89,7 +89,7 @@ def test_two_processes_queue_a_task_once(publisher, using, key):
 @pytest.mark.parametrize("using", [pytest.param("mariadb", marks=pytest.mark.slow), "zookeeper"])
 def test_what_a_killed_process_held_is_free(publisher, using, key):
     publisher(using, "doomed", key)
-    os.kill(heard(f"{key}:started")["pid"], signal.SIGKILL)
+    os.kill(published(f"{key}:started")["pid"], signal.SIGKILL)
     ends = time.monotonic() + LIMIT
     while State.HELD in (
         locks[using].inspect(key).state,

@@ -11,7 +11,7 @@ from django.test import override_settings
 from distlock import Lock, LockUnavailable, locks
 from distlock.types.lease import State
 from tests.celery.conftest import LEASE
-from tests.celery.stage import cue, heard
+from tests.celery.stage import cue, published
 from tests.celery.tasks import (
     FRAGILE,
     OF,
@@ -80,7 +80,7 @@ def test_a_busy_task_keeps_its_place_while_that_cannot_be_asked_for(worker, prox
         worker.await_log(f"queueing lock 'queueing:{key}' ")
         proxy.heal()
         assert task.delay(key).id == first.id
-    heard(f"{key}:started")
+    published(f"{key}:started")
     until(lambda: locks[FRAGILE].inspect(f"queueing:{key}").state is State.FREE)
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
@@ -90,7 +90,7 @@ def test_a_busy_task_keeps_its_place_while_that_cannot_be_asked_for(worker, prox
 def test_a_place_that_nobody_could_free_is_not_that_of_the_next_call(worker, proxy, key):
     proxy.refuse()
     first = fragile_queued.apply_async((key,), queue=worker.queue)
-    pid = heard(f"{key}:started")["pid"]
+    pid = published(f"{key}:started")["pid"]
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
     os.kill(pid, signal.SIGKILL)  # what was to free the place is gone with it
@@ -98,7 +98,7 @@ def test_a_place_that_nobody_could_free_is_not_that_of_the_next_call(worker, pro
     assert locks[FRAGILE].inspect(f"queueing:{key}").state is State.HELD
     second = fragile_queued.apply_async((key,), queue=worker.queue)
     assert second.id != first.id
-    heard(f"{key}:started")
+    published(f"{key}:started")
     cue(f"{key}:end")
     assert second.get(timeout=LIMIT) == key
 
@@ -115,7 +115,7 @@ def test_a_task_whose_lock_cannot_be_asked_for_is_put_off(worker, proxy, key):
     result = begin(fragile_retry, key, worker)
     assert result.state == "RETRY"
     proxy.heal()
-    assert heard(f"{key}:started")["retries"] == 0
+    assert published(f"{key}:started")["retries"] == 0
     cue(f"{key}:end")
     assert result.get(timeout=LIMIT) == key
 
@@ -133,7 +133,7 @@ def test_celery_retries_a_task_whose_lock_cannot_be_asked_for(worker, proxy, key
     result = begin(fragile_auto, key, worker)
     assert result.state == "RETRY"
     proxy.heal()
-    assert heard(f"{key}:started")["retries"] > 0
+    assert published(f"{key}:started")["retries"] > 0
     cue(f"{key}:end")
     assert result.get(timeout=LIMIT) == key
 
@@ -142,7 +142,7 @@ def test_celery_retries_a_task_whose_lock_is_busy(worker, key):
     with Lock(key, using="mariadb"):
         result = begin(refuse_auto, key, worker)
         assert result.state == "RETRY"
-    assert heard(f"{key}:started")["retries"] > 0
+    assert published(f"{key}:started")["retries"] > 0
     cue(f"{key}:end")
     assert result.get(timeout=LIMIT) == key
     assert locks["mariadb"].inspect(key).state is State.FREE
@@ -151,7 +151,7 @@ def test_celery_retries_a_task_whose_lock_is_busy(worker, key):
 def kill(task, key, worker):
     """Kill the process that runs the task once it has begun."""
     result = task.apply_async((key,), queue=worker.queue)
-    os.kill(heard(f"{key}:started")["pid"], signal.SIGKILL)
+    os.kill(published(f"{key}:started")["pid"], signal.SIGKILL)
     with pytest.raises(WorkerLostError):
         result.get(timeout=LIMIT)
 
@@ -166,7 +166,7 @@ def test_a_lock_in_zookeeper_is_freed_before_the_session_of_a_killed_process_end
     names = [f"{key}-{number}" for number in range(2)]
     results = [patient_task.apply_async((name,), queue=worker.queue) for name in names]
     for name in names:
-        heard(f"{name}:started")
+        published(f"{name}:started")
         cue(f"{name}:end")
     assert [result.get(timeout=LIMIT) for result in results] == names
 
@@ -174,7 +174,7 @@ def test_a_lock_in_zookeeper_is_freed_before_the_session_of_a_killed_process_end
 @pytest.mark.slow
 def test_what_a_killed_process_held_is_freed_after_a_long_outage(worker, proxy, key):
     result = fragile_long.apply_async((key,), queue=worker.queue)
-    pid = heard(f"{key}:started")["pid"]
+    pid = published(f"{key}:started")["pid"]
     proxy.refuse()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerLostError):

@@ -7,7 +7,7 @@ import pytest
 from distlock import LockLost, locks
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
-from tests.celery.stage import cue, heard
+from tests.celery.stage import cue, published
 from tests.celery.tasks import BACKENDS, OF, QUEUEING
 
 pytestmark = pytest.mark.once
@@ -39,7 +39,7 @@ def test_each_run_has_a_lock_of_its_own(tasks, key, using, worker, side_by_side)
     keys = [f"{key}-{number}" for number in range(side_by_side)]
     results = [tasks.wait.apply_async((key,), queue=worker.queue) for key in keys]
     for each in keys:
-        assert heard(f"{each}:started")["token"] == locks[using].inspect(each).token
+        assert published(f"{each}:started")["token"] == locks[using].inspect(each).token
     for each in keys:
         cue(f"{each}:end")
     assert [result.get(timeout=LIMIT) for result in results] == keys
@@ -48,34 +48,34 @@ def test_each_run_has_a_lock_of_its_own(tasks, key, using, worker, side_by_side)
 
 def test_tasks_of_one_key_take_turns(tasks, key, worker, side_by_side):
     first = tasks.wait.apply_async((key,), queue=worker.queue)
-    token = heard(f"{key}:started")["token"]
+    token = published(f"{key}:started")["token"]
     if side_by_side > 1:
         skipped = tasks.skip.apply_async((key,), queue=worker.queue)
         assert skipped.get(timeout=LIMIT) is None
         assert skipped.state == SKIPPED
     second = tasks.wait.apply_async((key,), queue=worker.queue)
     cue(f"{key}:end", 2)
-    assert heard(f"{key}:started")["token"] > token
+    assert published(f"{key}:started")["token"] > token
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
 
 
 @pytest.mark.slow
 def test_a_task_whose_lock_is_lost_is_ended(tasks, key, using, worker):
     result = tasks.watchful.apply_async((key, NAPS[worker.queue]), queue=worker.queue)
-    token = heard(f"{key}:started")["token"]
+    token = published(f"{key}:started")["token"]
     locks[using].force_release(key, token)
-    heard(f"{key}:ended")
+    published(f"{key}:ended")
     with pytest.raises(LockLost, match=rf"lock '{key}' \(token {token}\) was lost"):
         result.get(timeout=LIMIT)
     again = tasks.wait.apply_async((key,), queue=worker.queue)  # nothing is left in the worker
-    heard(f"{key}:started")
+    published(f"{key}:started")
     cue(f"{key}:end")
     assert again.get(timeout=LIMIT) == key
 
 
 def test_a_queueing_lock_is_freed(tasks, key, using, worker):
     result = tasks.queued_whole.apply_async((key,), queue=worker.queue)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     assert tasks.queued_whole.apply_async((key,), queue=worker.queue).id == result.id
     cue(f"{key}:end")
     result.get(timeout=LIMIT)
@@ -93,7 +93,7 @@ def test_a_warm_shutdown_lets_tasks_end(start_worker, key, pool):
         results.append(OF[using].wait.apply_async((each,), queue=worker.queue))
         if pool != "solo":
             worker.await_log(f"{results[-1].id}] received")
-    heard(f"{key}-mariadb:started")
+    published(f"{key}-mariadb:started")
     worker.signal(signal.SIGTERM)
     for using in BACKENDS:
         cue(f"{key}-{using}:end")

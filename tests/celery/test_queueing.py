@@ -14,7 +14,7 @@ from distlock.celery import AlreadyQueued
 from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.conftest import LEASE
-from tests.celery.stage import cue, heard, silence
+from tests.celery.stage import cue, published, silence
 from tests.celery.tasks import BACKENDS, QUEUEING, echo
 
 pytestmark = pytest.mark.once
@@ -76,7 +76,7 @@ def test_a_second_call_with_a_callback_returns_the_first_without_it(tasks, key, 
 
 def test_it_says_what_it_is_held_for(tasks, key, lock):
     first = tasks.queued_whole.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     assert lock().description == f"Celery task {tasks.queued_whole.name}[{first.id}], running"
     cue(f"{key}:end")
     until(lambda: lock().state is State.FREE)
@@ -84,10 +84,10 @@ def test_it_says_what_it_is_held_for(tasks, key, lock):
 
 def test_it_is_kept_when_a_busy_task_cannot_be_queued_again(tasks, key, lock):
     first = tasks.both_late.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     second = tasks.both_late.delay(key)
     cue(f"{key}:break")
-    heard(f"{key}:broken")  # the broker has the message still, and delivers it again
+    published(f"{key}:broken")  # the broker has the message still, and delivers it again
     assert tasks.both_late.delay(key).id == second.id
     cue(f"{key}:end", 2)
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
@@ -96,7 +96,7 @@ def test_it_is_kept_when_a_busy_task_cannot_be_queued_again(tasks, key, lock):
 
 def test_it_is_free_when_the_task_has_started(tasks, key, lock):
     first = tasks.queued.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     assert lock().state is State.FREE
     second = tasks.queued.delay(key)
     assert second.id != first.id
@@ -107,7 +107,7 @@ def test_it_is_free_when_the_task_has_started(tasks, key, lock):
 @pytest.mark.parametrize("how", ["return", "fail", "ignore", "reject"])
 def test_it_is_free_when_the_task_has_ended(tasks, key, lock, how):
     first = tasks.queued_whole.delay(key, how)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     assert lock().state is State.HELD
     assert tasks.queued_whole.delay(key).id == first.id
     cue(f"{key}:end")
@@ -116,7 +116,7 @@ def test_it_is_free_when_the_task_has_ended(tasks, key, lock, how):
 
 def test_it_is_kept_for_as_long_as_the_task_runs(tasks, key, lock):
     tasks.queued_whole.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     ends = lock().until
     until(lambda: lock().until > ends)  # renewed
     assert lock().remaining <= LEASE
@@ -128,9 +128,9 @@ def test_it_is_kept_for_as_long_as_the_task_runs(tasks, key, lock):
 def test_it_is_kept_across_the_tasks_own_retries(tasks, key, lock, name):
     task = getattr(tasks, name)
     first = task.delay(key, "retry") if name == "queued_whole" else task.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     cue(f"{key}:end")
-    assert heard(f"{key}:started")["retries"] == 1
+    assert published(f"{key}:started")["retries"] == 1
     assert task.delay(key).id == first.id
     assert lock().state is State.HELD
     cue(f"{key}:end")
@@ -140,9 +140,9 @@ def test_it_is_kept_across_the_tasks_own_retries(tasks, key, lock, name):
 
 def test_it_is_kept_for_what_takes_the_tasks_place(tasks, key, lock):
     first = tasks.queued_whole.delay(key, "replace")
-    heard(f"{key}:started")
+    published(f"{key}:started")
     cue(f"{key}:end")
-    assert heard(f"{key}:started")["id"] == first.id
+    assert published(f"{key}:started")["id"] == first.id
     assert tasks.queued_whole.delay(key).id == first.id
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
@@ -151,9 +151,9 @@ def test_it_is_kept_for_what_takes_the_tasks_place(tasks, key, lock):
 
 def test_it_is_kept_when_the_broker_is_to_deliver_again(tasks, key, lock):
     first = tasks.requeued.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     cue(f"{key}:end")
-    heard(f"{key}:started")
+    published(f"{key}:started")
     assert tasks.requeued.delay(key).id == first.id
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
@@ -163,7 +163,7 @@ def test_it_is_kept_when_the_broker_is_to_deliver_again(tasks, key, lock):
 @pytest.mark.parametrize("using", BACKENDS)
 def test_it_is_kept_while_a_busy_task_is_queued_again(tasks, key, lock, prefork):
     first = tasks.both.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     second = tasks.both.delay(key)
     assert second.id != first.id
     prefork.await_log(f"{second.id}] is put off")
@@ -196,7 +196,7 @@ def test_it_is_free_when_the_result_was_told_to_revoke_the_task(tasks, key, lock
     tasks.queued.AsyncResult(other.id).revoke()  # which does not know its arguments
     for argument in (key, f"{key}-b"):
         again = tasks.queued.delay(argument)
-        assert heard(f"{argument}:started")["id"] == again.id
+        assert published(f"{argument}:started")["id"] == again.id
         cue(f"{argument}:end")
         assert again.get(timeout=LIMIT) == argument
 
@@ -206,7 +206,7 @@ def test_it_passes_on_when_a_worker_knows_that_the_task_was_revoked(tasks, key):
     app.control.revoke(first.id)
     until(lambda: first.state == "REVOKED")
     again = tasks.queued.delay(key)
-    assert heard(f"{key}:started")["id"] == again.id
+    assert published(f"{key}:started")["id"] == again.id
     cue(f"{key}:end")
     assert again.get(timeout=LIMIT) == key
 
@@ -223,7 +223,7 @@ def test_a_call_is_taken_out_of_the_queue(tasks, key, lock, prefork):
 
 def test_a_call_that_has_started_is_not_taken_out_of_the_queue(tasks, key, lock):
     first = tasks.queued_whole.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     assert tasks.queued_whole.unqueue(key) is None
     first.revoke()
     assert tasks.queued_whole.delay(key).id == first.id
@@ -256,7 +256,7 @@ def test_it_ends_when_the_message_is_lost(tasks, key, lock):
     until(lambda: lock().state is State.EXPIRED)
     second = tasks.queued.delay(key)
     assert second.id != first.id
-    heard(f"{key}:started")
+    published(f"{key}:started")
     cue(f"{key}:end")
     second.get(timeout=LIMIT)
 

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from tests.celery.app import app
-from tests.celery.stage import cue, heard, silence
+from tests.celery.stage import cue, published, silence
 from tests.celery.tasks import BACKENDS, OF
 
 pytestmark = pytest.mark.once
@@ -42,11 +42,11 @@ def test_the_second_delivery_waits_for_the_first(worker, broker_url, key):
     until = time.monotonic() + LIMIT
     for using, result in results.items():
         where = f"{key}-{using}"
-        heard(f"{where}:started")
+        published(f"{where}:started")
         while worker.log.count(f"[{result.id}] received") < 2:
             assert time.monotonic() < until
             time.sleep(0.05)
         assert silence(f"{where}:started")
         cue(f"{where}:end", 9)
-        heard(f"{where}:started")
+        published(f"{where}:started")
         assert result.get(timeout=LIMIT) == where

@@ -6,7 +6,7 @@ from celery.exceptions import Retry  # noqa: F401
 from distlock import LockTimeout
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
-from tests.celery.stage import cue, heard, silence
+from tests.celery.stage import cue, published, silence
 from tests.celery.tasks import report
 from tests.contract.watch import eventually
 
@@ -15,7 +15,7 @@ LIMIT = 30
 
 def test_a_task_runs_under_its_lock(tasks, key, holder, prefork):
     result = tasks.skip.delay(key)
-    token = heard(f"{key}:started")["token"]
+    token = published(f"{key}:started")["token"]
     info = holder()
     assert (info.state, info.token) == (State.HELD, token)
     assert info.description == f"Celery task {tasks.skip.name}[{result.id}]"
@@ -27,7 +27,7 @@ def test_a_task_runs_under_its_lock(tasks, key, holder, prefork):
 
 def test_a_busy_task_is_skipped(tasks, key, prefork):
     first = tasks.skip.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     second, third = tasks.skip.delay(key), tasks.skip_given.delay(key)
     assert second.get(timeout=LIMIT) is None
     assert third.get(timeout=LIMIT) == {"skipped": True}
@@ -41,7 +41,7 @@ def test_a_busy_task_is_skipped(tasks, key, prefork):
 
 def test_a_busy_task_fails_if_that_is_wanted(tasks, key):
     first = tasks.refuse.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     with pytest.raises(LockTimeout, match=key):
         tasks.refuse.delay(key).get(timeout=LIMIT)
     cue(f"{key}:end")
@@ -50,21 +50,21 @@ def test_a_busy_task_fails_if_that_is_wanted(tasks, key):
 
 def test_a_busy_task_is_queued_again_without_using_up_its_retries(tasks, key, prefork):
     first = tasks.retry.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     second = tasks.retry.delay(key)
     prefork.await_log(f"{second.id}] is put off")
     eventually(lambda: second.state == "RETRY")
     assert second.children == []  # it has not called itself
     cue(f"{key}:end", 2)
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
-    assert heard(f"{key}:started") | {"pid": 0, "token": 0} == {
+    assert published(f"{key}:started") | {"pid": 0, "token": 0} == {
         "id": second.id, "retries": 0, "pid": 0, "token": 0,
     }  # fmt: skip
 
 
 def test_it_is_not_queued_again_for_ever(tasks, key):
     first = tasks.retry_twice.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     with pytest.raises(LockTimeout, match="each of 3 times"):
         tasks.retry_twice.delay(key).get(timeout=LIMIT)
     cue(f"{key}:end")
@@ -73,7 +73,7 @@ def test_it_is_not_queued_again_for_ever(tasks, key):
 
 def test_a_busy_task_waits_in_its_worker(tasks, key):
     first = tasks.wait.delay(key)
-    heard(f"{key}:started")
+    published(f"{key}:started")
     second = tasks.wait.delay(key)
     with pytest.raises(LockTimeout, match=r"0\.2 s"):
         tasks.wait_briefly.delay(key).get(timeout=LIMIT)

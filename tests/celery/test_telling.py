@@ -8,7 +8,7 @@ from distlock import Lock, locks
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
 from tests.celery.app import app
-from tests.celery.stage import cue, heard
+from tests.celery.stage import cue, published
 from tests.contract.watch import eventually
 
 LIMIT = 30
@@ -45,7 +45,7 @@ def events(prefork):
 
 def test_events_name_the_lock_and_its_token(tasks, key, using, events):
     first = tasks.skip.delay(key)
-    token = heard(f"{key}:started")["token"]
+    token = published(f"{key}:started")["token"]
     event = events(first.id, "task-locked")
     assert (event["lock"], event["using"], event["token"]) == (key, using, token)
     skipped = tasks.skip.delay(key)
@@ -59,7 +59,7 @@ def test_events_name_the_lock_and_its_token(tasks, key, using, events):
 
 def test_the_log_names_the_lock_and_its_token(tasks, key, using, prefork):
     result = tasks.skip.delay(key)
-    token = heard(f"{key}:started")["token"]
+    token = published(f"{key}:started")["token"]
     prefork.await_log(
         f"Task {tasks.skip.name}[{result.id}] runs under lock {key!r} on {using!r}, token {token}"
     )

@@ -7,7 +7,7 @@ import pty
 import threading
 
 from distlock import Lock
-from tests.children import hear, say
+from tests.children import read_line, write_line
 
 
 def hold(*names, **options):
@@ -15,17 +15,17 @@ def hold(*names, **options):
     held = [Lock(name, lease=600, **options) for name in names]
     for lock in held:
         lock.acquire()
-    say(*(lock.token for lock in held))
-    hear()
+    write_line(*(lock.token for lock in held))
+    read_line()
     for lock in held:
         lock.release()
 
 
 def hold_until_lost(name):
     """Hold the lock, tell its token, and tell when it has been lost."""
-    with Lock(name, lease=4, on_lost=lambda lease: say("lost", lease.token)) as lock:
-        say(lock.token)
-        hear()
+    with Lock(name, lease=4, on_lost=lambda lease: write_line("lost", lease.token)) as lock:
+        write_line(lock.token)
+        read_line()
 
 
 def abandon(lease, *names):
@@ -33,7 +33,7 @@ def abandon(lease, *names):
     taken = [Lock(name, lease=lease, renew=False) for name in names]
     for lock in taken:
         lock.acquire()
-    say(*(lock.token for lock in taken))
+    write_line(*(lock.token for lock in taken))
     os._exit(0)
 
 

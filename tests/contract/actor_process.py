@@ -9,7 +9,7 @@ import traceback
 
 from django.conf import settings
 
-from tests.children import Child, hear, say
+from tests.children import Child, read_line, write_line
 from tests.contract.actors import PATIENCE, Actor, perform
 
 
@@ -92,7 +92,7 @@ def serve():
     locks = {}
     while True:
         try:
-            command = unpacked(hear())
+            command = unpacked(read_line())
         except EOFError:
             return
         try:
@@ -100,7 +100,7 @@ def serve():
         except BaseException as error:
             traceback.print_exc()
             answer = False, error
-        say(packed(answer))
+        write_line(packed(answer))
 
 
 def packed(thing):

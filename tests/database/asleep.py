@@ -35,11 +35,11 @@ def once_asleep(kind, pool, session, saying):
     """
     ident = {"ident": session.ident}
 
-    def say():
+    def write_line():
         eventually(lambda: pool.run(Statement(_ASLEEP[kind], ident)).rows == [(1,)])
         pool.run(Statement(saying[kind], ident))
 
     with ThreadPoolExecutor(1) as threads:
-        said = threads.submit(say)
+        said = threads.submit(write_line)
         yield
     said.result()

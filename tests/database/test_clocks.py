@@ -6,7 +6,7 @@ import pytest
 
 from distlock.backends.database import DatabaseBackend
 from distlock.clock import clock
-from tests.children import say
+from tests.children import write_line
 from tests.database.speaking import claim
 from tests.databases import ALIASES
 
@@ -27,7 +27,7 @@ def take_and_look(database, name, zone, use_tz):
     refused = backend.try_acquire(claim(name)) is None
     own = backend.try_acquire(claim(f"{name}:{zone}:{use_tz}"))
     seen, mine = backend.inspect(name), backend.inspect(own.name)
-    say(
+    write_line(
         json.dumps(
             {
                 "refused": refused,
@@ -69,7 +69,7 @@ def hold_with_another_clock(database, name, shift):
     time.time_ns = lambda: int((real() + shift) * 1e9)
     backend = DatabaseBackend("default", {"OPTIONS": {"database": database, "wait": "poll"}})
     lease = backend.try_acquire(claim(name))
-    say(json.dumps({"token": lease.token, "remaining": lease.deadline - clock()}))
+    write_line(json.dumps({"token": lease.token, "remaining": lease.deadline - clock()}))
     backend.close()
 
 

@@ -14,7 +14,7 @@ from distlock.backends.database.statements import Result
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
 from distlock.exceptions import LockUnavailable
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.database.speaking import claim, speaking
 from tests.databases import ALIASES
 
@@ -44,8 +44,8 @@ def inside(folder, token):
 def fight(database, dialect, name, folder):
     """Take turns; ends with how many turns were had."""
     backend = speaking(dialect)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
-    say("ready")
-    hear()
+    write_line("ready")
+    read_line()
     turns = 0
     while turns < TURNS:
         wish = claim(name)
@@ -55,7 +55,7 @@ def fight(database, dialect, name, folder):
             turns += backend.release(lease)
         except LockUnavailable:
             cancel(backend, wish)
-    say("turns", turns)
+    write_line("turns", turns)
     backend.close()
 
 
@@ -69,15 +69,15 @@ def cancel(backend, wish):
 
 def fight_without_lock(folder):
     """The same without any lock, until somebody has met somebody."""
-    say("ready")
-    hear()
+    write_line("ready")
+    read_line()
     met = Path(folder) / "met"
     while not met.exists():
         try:
             inside(folder, 0)
         except Intruder:
             met.touch()
-    say("met somebody")
+    write_line("met somebody")
 
 
 def started(child, *calls):

@@ -7,7 +7,7 @@ from django.db import connections
 
 from distlock import Lock, locks
 from distlock.types.lease import State
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.watch import eventually
 from tests.databases import ALIASES
 
@@ -54,8 +54,8 @@ def hold(name):
     """Take a lock, at once or after a wait, and keep it."""
     lock = Lock(name)
     assert lock.acquire(timeout=30)
-    say(lock.token)
-    hear()
+    write_line(lock.token)
+    read_line()
 
 
 @pytest.mark.slow

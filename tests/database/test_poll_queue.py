@@ -10,7 +10,7 @@ import pytest
 from distlock import Lock
 from distlock.backends.database.sqlite import FileMutex
 from distlock.clock import clock
-from tests.children import say
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.faults.checker import Log
 
@@ -80,7 +80,7 @@ def test_who_leaves_and_comes_again_does_not_overtake_those_who_wait(child, usin
 def keep_locked(path, name):
     """Keep the mutex locked."""
     with FileMutex(path, name) as mutex:
-        say(mutex.try_lock())
+        write_line(mutex.try_lock())
         signal.pause()
 
 

@@ -172,7 +172,7 @@ def work_with(database, name, default_timeout):
     """In a process of its own: take turns from several threads (or greenlets)."""
     import socket
 
-    from tests.children import say
+    from tests.children import write_line
     from tests.database.speaking import speaking
 
     if default_timeout:
@@ -198,7 +198,7 @@ def work_with(database, name, default_timeout):
     for thread in threads:
         thread.join()
     backend.close()
-    say("turns", len(turns))
+    write_line("turns", len(turns))
 
 
 def test_greenlets_can_use_locks(kind, make, name, child):

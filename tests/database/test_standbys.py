@@ -11,7 +11,7 @@ from django.db import connections
 from distlock import Lock, LockError, LockUnavailable, locks
 from distlock.clock import clock
 from distlock.types.lease import State
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.watch import eventually, passed
 from tests.databases import ALIASES, migrate, publish
 from tests.servers.postgresql import PostgreSQL
@@ -79,16 +79,16 @@ def fail_over(primary, standby, front):
 
 def hold(name, lease=60):
     """Take a lock, tell its token, and tell when it is lost, or freed at a word."""
-    lock = Lock(name, lease=lease, on_lost=lambda lease: say("lost"))
-    say("asks")
+    lock = Lock(name, lease=lease, on_lost=lambda lease: write_line("lost"))
+    write_line("asks")
     while not lock.held:
         with suppress(LockUnavailable):  # there is no primary for a moment
             lock.acquire()
-    say(lock.token)
-    hear()
+    write_line(lock.token)
+    read_line()
     lock.release()
-    say("released")
-    hear()
+    write_line("released")
+    read_line()
 
 
 def says_nothing(process, seconds):
@@ -110,11 +110,11 @@ def contend(name, seconds):
                     time.sleep(0.002)
                     lock.check()
                     until = clock()
-                say(lock.token, since, until)
+                write_line(lock.token, since, until)
                 lock.release()
         except LockError:
             time.sleep(0.05)
-    say("end")
+    write_line("end")
 
 
 def turns_of(process):

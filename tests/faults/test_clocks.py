@@ -16,7 +16,7 @@ import pytest
 import distlock
 from distlock import Lock
 from distlock.clock import clock
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.faults.conftest import renewed
 
@@ -45,23 +45,23 @@ def hold_shifted(using, name, seconds, lease, renew):
     shift(seconds)
     lock = Lock(name, using=using, lease=lease, renew=renew)
     lock.acquire()
-    say("held", lock.token, clock() + lock.remaining)
-    hear()
+    write_line("held", lock.token, clock() + lock.remaining)
+    read_line()
     lock.verify()
-    say(lock.info().since.isoformat())
+    write_line(lock.info().since.isoformat())
     lock.release()
-    say("released")
+    write_line("released")
 
 
 def try_shifted(using, name, seconds):
     shift(seconds)
-    say("ready")
-    hear()
-    say(Lock(name, using=using).acquire(blocking=False))
+    write_line("ready")
+    read_line()
+    write_line(Lock(name, using=using).acquire(blocking=False))
     lock = Lock(name, using=using)
-    say("waiting")
+    write_line("waiting")
     lock.acquire()
-    say("held", clock(), lock.token)
+    write_line("held", clock(), lock.token)
 
 
 SHIFTS = [

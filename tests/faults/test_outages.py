@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost, LockTimeout, LockUnavailable
-from tests.children import say
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, cleaned_up, eventually, passed, waits
 from tests.faults.conftest import SERVERS, renewed
@@ -37,12 +37,12 @@ def start_without_database(using, name):
     try:
         lock.acquire(timeout=1)
     except LockUnavailable as error:
-        say(type(error).__name__, type(error.__cause__).__name__)
-    from tests.children import hear
+        write_line(type(error).__name__, type(error.__cause__).__name__)
+    from tests.children import read_line
 
-    hear()
+    read_line()
     with lock:
-        say("held", lock.token)
+        write_line("held", lock.token)
 
 
 def test_a_process_that_starts_before_its_database_works_when_that_is_there(

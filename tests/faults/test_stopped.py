@@ -8,7 +8,7 @@ import pytest
 from django.db import connections
 
 from distlock import Lock, LockLost, StaleToken
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.faults.conftest import SERVERS, renewed
@@ -24,24 +24,24 @@ def sell(using, name, database, seat):
     lock = Lock(name, using=using, lease=LEASE)
     lock.acquire()
     token = lock.token
-    say("held", token)
-    hear()
-    say("held" if lock.held else "not held")
+    write_line("held", token)
+    read_line()
+    write_line("held" if lock.held else "not held")
     try:
         lock.check()
-        say("unharmed")
+        write_line("unharmed")
     except LockLost:
-        say("LockLost")
+        write_line("LockLost")
     try:
         Seat.objects.using(database).filter(pk=seat).fenced_update(token, state="stale")
-        say("written")
+        write_line("written")
     except StaleToken:
-        say("StaleToken")
+        write_line("StaleToken")
     try:
         lock.release()
-        say("released")
+        write_line("released")
     except LockLost:
-        say("LockLost")
+        write_line("LockLost")
 
 
 def stop(process, database):
@@ -116,11 +116,11 @@ def sell_atomically(using, name, database, seat):
     try:
         with Lock(name, using=using, lease=LEASE).atomic():
             Seat.objects.using(database).filter(pk=seat).update(state="stale")
-            say("written")
-            hear()
-        say("committed")
+            write_line("written")
+            read_line()
+        write_line("committed")
     except LockLost:
-        say("LockLost")
+        write_line("LockLost")
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -141,11 +141,11 @@ def test_a_transaction_of_a_stopped_holder_is_rolled_back(
 
 def wait_for_it(using, name):
     lock = Lock(name, using=using, lease=RENEWED)
-    say("waiting")
+    write_line("waiting")
     lock.acquire()
-    say("held", lock.token)
+    write_line("held", lock.token)
     lock.verify()
-    say("verified")
+    write_line("verified")
 
 
 def test_a_stopped_waiter_keeps_nobody_from_the_lock(child, actor, using, database, name):
@@ -166,10 +166,10 @@ def test_a_stopped_waiter_keeps_nobody_from_the_lock(child, actor, using, databa
 
 def hold_for_long(using, name):
     with Lock(name, using=using, lease=RENEWED) as lock:
-        say("held", lock.token)
-        hear()
+        write_line("held", lock.token)
+        read_line()
         lock.verify()
-        say("verified")
+        write_line("verified")
 
 
 def test_a_holder_stopped_for_less_than_its_lease_goes_on(child, actor, kind, using, name):

@@ -11,7 +11,7 @@ from django.db import connections
 from distlock import Lock, LockUnavailable, locks
 from distlock.clock import clock
 from distlock.core.manager import manager
-from tests.children import say
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line, passed
 from tests.faults.conftest import SERVERS
@@ -237,7 +237,7 @@ def forsake(using, name):
     loop.run_until_complete(asyncio.sleep(0.1))
     lock.release()
     loop.close()
-    say(lock.acquire(timeout=PATIENCE / 2))
+    write_line(lock.acquire(timeout=PATIENCE / 2))
     lock.release()
 
 
@@ -255,7 +255,7 @@ def give_up_and_end(using, name):
             await asyncio.wait_for(all_try(name, using), 0.5)
 
     asyncio.run(ask())
-    say("over")
+    write_line("over")
 
 
 def test_a_process_ends_although_its_database_is_silent(child, using, server, kind, name):

@@ -1,7 +1,7 @@
 """A lease that was waited for runs from its grant on."""
 
 from distlock import Lock
-from tests.children import say
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.galera.conftest import NODES
@@ -11,7 +11,7 @@ def wait(name):
     """In a process of its own, for threads of one wait for each other."""
     lock = Lock(name, using=NODES[0], lease=3, timeout=PATIENCE)
     with lock:
-        say(lock.info().since.replace(tzinfo=None).isoformat(" "))
+        write_line(lock.info().since.replace(tzinfo=None).isoformat(" "))
 
 
 def test_a_lease_that_was_waited_for_runs_from_its_grant_on(nodes, child, name):

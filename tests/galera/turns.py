@@ -6,7 +6,7 @@ import threading
 import time
 
 from distlock import Lock, LockError
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.faults.checker import Log
@@ -19,7 +19,7 @@ EACH = 2
 def take_turns(node, name, path, lease):
     """Enter and leave, whatever fails, until told to end; says then how many turns it has had."""
     log, turns = Log(path), 0
-    told = threading.Thread(target=hear, daemon=True)
+    told = threading.Thread(target=read_line, daemon=True)
     told.start()
     while told.is_alive():
         lock = Lock(name, using=node, lease=lease, timeout=2)
@@ -31,9 +31,9 @@ def take_turns(node, name, path, lease):
                 lock.release()
                 turns += 1
         except LockError as error:
-            say("error", type(error).__name__, str(error).replace("\n", " "))
+            write_line("error", type(error).__name__, str(error).replace("\n", " "))
             time.sleep(0.1)
-    say("turns", turns)
+    write_line("turns", turns)
 
 
 def crowd(child, name, log, lease=30.0):

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.harness.waiting import eventually
 from tests.servers.guard import started_at
 
@@ -15,13 +15,13 @@ SAMPLE = "tests/harness/sample_run.py"
 
 
 def echo(*words):
-    say(*words)
-    say(hear())
+    write_line(*words)
+    write_line(read_line())
 
 
 async def echo_later(word):
     await asyncio.sleep(0)
-    say(word)
+    write_line(word)
 
 
 def fail():
@@ -31,13 +31,13 @@ def fail():
 def say_settings():
     from django.conf import settings
 
-    say(settings.DISTLOCK["default"]["LEASE"])
+    write_line(settings.DISTLOCK["default"]["LEASE"])
 
 
 def say_whether_patched():
     from gevent import monkey
 
-    say(monkey.is_module_patched("threading"))
+    write_line(monkey.is_module_patched("threading"))
 
 
 def run_the_sample():

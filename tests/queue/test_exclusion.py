@@ -7,7 +7,7 @@ import time
 import pytest
 
 from distlock import Lock, LockError
-from tests.children import say
+from tests.children import write_line
 
 SECONDS = 6
 
@@ -19,12 +19,12 @@ def contend(name, seconds):
     while time.monotonic() < end:
         try:
             if lock.acquire(timeout=10):
-                say(lock.token)
+                write_line(lock.token)
                 lock.release()
         except LockError:
             if lock.held:
                 raise
-    say("end")
+    write_line("end")
 
 
 def tokens_of(process):

@@ -13,7 +13,7 @@ from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.queue.waiter import Waiter
 from distlock.types.lease import State
 from distlock.watchdog import watchdog
-from tests.children import say
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, waits
 from tests.databases import ALIASES
@@ -252,11 +252,11 @@ def interrupted_while_waiting(name, rounds):
             lock.acquire()
         except KeyboardInterrupt:
             timer.join()
-    say("interrupted")
+    write_line("interrupted")
     if lock.acquire(timeout=PATIENCE):
         lock.verify()
         lock.release()
-        say("got it")
+        write_line("got it")
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from django.core.checks import run_checks
 from django.db import connections
 
 from distlock import Lock, locks
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.databases import ALIASES, moved
 from tests.servers.pgbouncer import PgBouncer
@@ -48,11 +48,11 @@ def behind(poolers, mode, using):
 
 def contend(name, turns):
     """Take so many turns; tell every token."""
-    hear()
+    read_line()
     lock = Lock(name)
     for _ in range(turns):
         assert lock.acquire(timeout=PATIENCE)
-        say(lock.token)
+        write_line(lock.token)
         lock.release()
 
 
@@ -85,7 +85,7 @@ def use_and_wait(name):
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(take_and_leave)
         assert threads.submit(lambda: Lock(name).acquire(timeout=0.3)).result(PATIENCE) is False
-        say(held.info().waiters)
+        write_line(held.info().waiters)
         held.release()
         assert waiting.result(PATIENCE)
 

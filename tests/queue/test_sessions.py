@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from distlock import Lock, locks
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.queue.engine import set_pace
@@ -20,12 +20,12 @@ def hold_many():
     held = [Lock(name) for name in NAMES]
     for lock in held:
         lock.acquire()
-    say("held")
-    hear()
+    write_line("held")
+    read_line()
     for lock in held:
         lock.release()
-    say("released")
-    hear()
+    write_line("released")
+    read_line()
 
 
 async def take_all(engine, holder):
@@ -107,9 +107,9 @@ def test_a_process_needs_three_sessions_at_the_most(actor, engine, name):
 
 def wait_in_gevent(name):
     lock = Lock(name)
-    say("asks")
+    write_line("asks")
     lock.acquire()
-    say("got", lock.token)
+    write_line("got", lock.token)
     lock.release()
 
 
@@ -136,8 +136,8 @@ def fork_while_waiting(name):
 
     thread = threading.Thread(target=wait)
     thread.start()
-    say("waits")
-    hear()
+    write_line("waits")
+    read_line()
     pid = os.fork()
     if pid == 0:
         try:
@@ -152,11 +152,11 @@ def fork_while_waiting(name):
             os._exit(1)
         os._exit(0)
     _, status = os.waitpid(pid, 0)
-    say("child", os.waitstatus_to_exitcode(status))
-    hear()
+    write_line("child", os.waitstatus_to_exitcode(status))
+    read_line()
     assert got.wait(PATIENCE)
     thread.join()
-    say("parent got it")
+    write_line("parent got it")
 
 
 def test_fork_while_a_thread_waits(child, actor, engine, name):

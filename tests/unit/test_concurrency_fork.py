@@ -45,15 +45,15 @@ def test_hooks_run_in_the_order_of_their_registration_and_before_a_fork_in_rever
     tell = []
     things = []
 
-    def say(text):
+    def write_line(text):
         tell[0](text)
 
-    things.append(Thing("first", say))
-    fork.in_child(lambda: say("second"))
-    things.append(Thing("third", say))
+    things.append(Thing("first", write_line))
+    fork.in_child(lambda: write_line("second"))
+    things.append(Thing("third", write_line))
     for name in ("a", "b"):
-        fork.before(lambda name=name: say(f"before-{name}"))
-        fork.in_parent(lambda name=name: say(f"parent-{name}"))
+        fork.before(lambda name=name: write_line(f"before-{name}"))
+        fork.in_parent(lambda name=name: write_line(f"parent-{name}"))
     everything, parents = fork_once(tell)
     assert parents == ["before-b", "before-a", "parent-a", "parent-b"]
     child = [text for text in everything if text not in parents]

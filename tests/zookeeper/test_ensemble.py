@@ -7,7 +7,7 @@ import time
 import pytest
 
 from distlock import Lock, LockError, LockLost, locks
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
 from tests.faults.checker import Log, check
@@ -180,13 +180,13 @@ def test_processes_take_turns_while_one_leader_after_the_other_is_killed(
 def hold(using, name):
     lock = Lock(name, using=using)
     lock.acquire()
-    say("held", lock.token)
-    hear()
-    say(lock.held)
+    write_line("held", lock.token)
+    read_line()
+    write_line(lock.held)
     try:
         lock.release()
     except LockLost:
-        say("LockLost")
+        write_line("LockLost")
 
 
 @pytest.mark.slow

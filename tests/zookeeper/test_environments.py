@@ -13,7 +13,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.watch import eventually
 from tests.servers.debian import jar
 from tests.servers.process import free_port
@@ -46,13 +46,13 @@ def use_greenlets(using, name):
 
     ticking = gevent.spawn(tick)
     gevent.joinall([gevent.spawn(work) for _ in range(10)], raise_error=True)
-    say(isinstance(new_handler(), SequentialGeventHandler), len(most), max(most))
+    write_line(isinstance(new_handler(), SequentialGeventHandler), len(most), max(most))
     lock = Lock(name, using=using)
     lock.acquire()
-    say("held", lock.token)
-    hear_in_hub = gevent.get_hub().threadpool.apply(hear)
+    write_line("held", lock.token)
+    read_in_hub = gevent.get_hub().threadpool.apply(read_line)
     lock.verify()
-    say(lock.held, len(ticks) > 20, hear_in_hub)
+    write_line(lock.held, len(ticks) > 20, read_in_hub)
     lock.release()
     ticking.kill()
 

@@ -10,7 +10,7 @@ import pytest
 
 from distlock import Lock, LockLost, LockNotHeld, locks
 from distlock.concurrency.clock import clock
-from tests.children import hear, say
+from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
 from tests.zookeeper.conftest import SESSION
@@ -95,8 +95,8 @@ def test_without_renewal_a_lock_is_left_after_its_lease(using, actor, tree, name
 def hold(using, name):
     lock = Lock(name, using=using)
     lock.acquire()
-    say("held", lock.token)
-    hear()
+    write_line("held", lock.token)
+    read_line()
 
 
 @pytest.mark.slow
@@ -122,7 +122,7 @@ def test_a_process_that_ends_takes_its_locks_along_at_once(configure, long_sessi
 
 def leave_in_a_hurry(using, name):
     with Lock(name, using=using) as lock:
-        say("held", lock.token)
+        write_line("held", lock.token)
     os._exit(0)  # as the processes of multiprocessing do
 
 
@@ -154,14 +154,14 @@ def test_a_stopped_holder_has_lost_the_lock_the_moment_it_goes_on(using, child, 
 def look_at_once(using, name):
     lock = Lock(name, using=using)
     lock.acquire()
-    say("held", lock.token)
-    hear()
-    say(lock.held)
+    write_line("held", lock.token)
+    read_line()
+    write_line(lock.held)
     for look in (lock.check, lock.release):
         try:
             look()
         except LockLost:
-            say("LockLost")
+            write_line("LockLost")
 
 
 # Broken from outside

@@ -1,7 +1,7 @@
 """Says that it runs, and goes on until it is told something."""
 
 from distlock.commands import LockedCommand
-from tests.children import hear, say
+from tests.children import read_line, write_line
 
 
 class Command(LockedCommand):
@@ -9,5 +9,5 @@ class Command(LockedCommand):
     help = "Does what is done at night."
 
     def handle(self, **options):
-        say("running", self.lock.token)
-        say("told", hear())
+        write_line("running", self.lock.token)
+        write_line("told", read_line())
