@@ -196,6 +196,17 @@ def test_an_overrun_leaves_no_session_behind(backend, sql, kind):
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+def test_an_answer_that_stalls_halfway_is_not_waited_for(make, kind):
+    pool = make(timeout=1).pool
+    pool.run(ONE)
+    began = clock()
+    with pytest.raises((errors.StatementTimeout, errors.ConnectionLost)):
+        pool.run(Statement(f"SELECT 1; {SLEEP[kind]}"))
+    assert clock() - began < 10
+    assert pool.unused == 0
+
+
+@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
 def test_a_connection_that_comes_too_late_is_closed(backend, sql, kind, server):
     before = session_ids(sql, kind)
     server(kind).pause()

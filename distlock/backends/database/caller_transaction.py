@@ -14,7 +14,7 @@ from django.db import connections
 
 from distlock.backends.database.sqlite_session import CallerConnection
 from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
-from distlock.threads import start
+from distlock.concurrency.threads import start
 
 
 class TransactionOutcomeHook:

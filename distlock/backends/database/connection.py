@@ -31,7 +31,6 @@ from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
 from distlock.backends.database.drivers import (
-    CursorConnection,
     Notices,
     RawConnection,
     TimedOut,
@@ -39,17 +38,19 @@ from distlock.backends.database.drivers import (
 )
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
-from distlock.concurrency.timers import call_after
 
 
 class Connection:
     """Runs statements on a Django connection, beside Django's own cursors."""
 
-    def __init__(self, wrapper: Any, raw: RawConnection | None = None) -> None:
+    def __init__(self, wrapper: Any, raw: RawConnection) -> None:
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
         self.wrapper = wrapper
         self.usable = True
-        self._raw = raw or CursorConnection(wrapper)
+        #: statements that are run before every other, in the same packet
+        self.before: tuple[str, ...] = ()
+        self._raw = raw
+        self._notices = Notices()
 
     def run(self, statement: Statement, limit: float | None) -> Result:
         """Run a statement; of several in one packet, return the last result with rows, if any."""
@@ -60,19 +61,34 @@ class Connection:
         return (with_rows or results)[-1]
 
     def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
-        """Run all statements of one packet; the result of each. Raises a StatementFailed."""
+        """Run all statements of one packet; the result of each. Raises a StatementFailed.
+
+        ``limit`` is the seconds that the server gets for the answer.
+        """
+        before = self.before
+        if before:
+            sql = "; ".join((*before, statement.sql))
+            statement = statement._replace(sql=sql, prepare=False)
         try:
-            return self._raw.execute(statement, limit)
+            results = self._raw.execute(statement, limit)
         except (self.wrapper.Database.Error, DjangoDatabaseError) as error:
-            raise self._failed(error, limit) from error
+            kind = errors.failure(error, self.wrapper.vendor)
+            self.usable = self.usable and kind.usable
+            raise kind(str(error)) from error
+        except TimedOut:
+            self.hang_up()
+            raise errors.StatementTimeout(f"no answer within {limit:.3g} s") from None
         except BaseException:
             self.usable = False  # interrupted halfway: the next answer would be to this statement
             raise
+        if self._notices.not_replicated:
+            self._notices.not_replicated = False
+            raise errors.NotReplicated("its commit may not have reached the synchronous standby")
+        return results[len(before) :] if before else results
 
-    def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
-        kind = errors.failure(error, self.wrapper.vendor)
-        self.usable = self.usable and kind.usable
-        return kind(str(error))
+    def hang_up(self) -> None:
+        """End what goes on here; the connection is of no use then."""
+        self.usable = False
 
 
 class Session(Connection):
@@ -83,60 +99,25 @@ class Session(Connection):
 
     def __init__(self, wrapper: Any) -> None:
         """``wrapper`` is one that nobody else uses, and that is connected."""
-        super().__init__(wrapper, raw_connection_for(wrapper))
+        self._drivers_fd = fd = _fileno(wrapper)
+        super().__init__(wrapper, raw_connection_for(wrapper, self.hang_up if fd >= 0 else None))
         self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
         self.ident = server_id(wrapper)
         #: when it was used last, by clock()
         self.idle_since = 0.0
-        #: statements that are run before every other, in the same packet
-        self.before: tuple[str, ...] = ()
         #: a pooler may give every packet to another session of the server
         self.pooled = False
-        self._notices = Notices()
         self._notices.listen(wrapper)
         self._closing = threading.Lock()
         # A descriptor of our own: the driver may close its own at any time, and the number would
         # then belong to another socket just when we shut it down. It is none of Python's sockets,
         # which would bring a time limit of their own to the driver's.
-        self._drivers_fd = _fileno(wrapper)
-        self._file = FileIO(os.dup(self._drivers_fd)) if self._drivers_fd >= 0 else None
-        self._timed_out = False
+        self._file = FileIO(os.dup(fd)) if fd >= 0 else None
         _sessions.add(self)
-
-    def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
-        """See Connection.run_all(). ``limit`` is the time that the server gets for the answer."""
-        before = len(self.before)
-        if before:
-            sql = "; ".join((*self.before, statement.sql))
-            statement = statement._replace(sql=sql, prepare=False)
-        timer = None
-        if limit is not None and not self._raw.keeps_limit and self._file is not None:
-            timer = call_after(limit, self._time_out)
-        try:
-            results = super().run_all(statement, limit)
-        except TimedOut:
-            self._time_out()
-            raise _timeout(limit) from None
-        finally:
-            if timer is not None and not timer.cancel():
-                self.usable = False
-        if self._notices.not_replicated:
-            self._notices.not_replicated = False
-            raise errors.NotReplicated("its commit may not have reached the synchronous standby")
-        return results[before:]
-
-    def _failed(self, error: Exception, limit: float | None) -> errors.StatementFailed:
-        if self._timed_out:
-            return _timeout(limit)
-        return super()._failed(error, limit)
-
-    def _time_out(self) -> None:
-        self._timed_out = True
-        self.hang_up()
 
     def hang_up(self) -> None:
         """Shut the socket down, which ends whatever waits for it; the session is of no use then."""
-        self.usable = False
+        super().hang_up()
         with self._closing, contextlib.suppress(OSError):  # the other side was first
             if self._file is not None:
                 with socket.socket(fileno=os.dup(self._file.fileno())) as end:
@@ -185,10 +166,6 @@ class Session(Connection):
             return os.path.sameopenfile(self._drivers_fd, fd)
         except OSError:  # it has closed its own
             return False
-
-
-def _timeout(limit: float | None) -> errors.StatementTimeout:
-    return errors.StatementTimeout(f"no answer within {limit:.3g} s")
 
 
 def server_id(wrapper: Any) -> int | None:

@@ -3,7 +3,7 @@
 psycopg 3 and mysqlclient can send a statement without waiting for the answer. The thread then
 waits at the socket, with a time limit, and can be interrupted. This also skips the drivers'
 cursors, which cost more than a short statement does. Other drivers run a statement through a
-cursor, and somebody else has to see to the time limit.
+cursor, and a timer shuts the socket down when the time is up.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ import functools
 import math
 import select
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
+from distlock.concurrency.timers import call_after
 
 
 class TimedOut(Exception):
@@ -26,26 +28,48 @@ class TimedOut(Exception):
 class RawConnection(ABC):
     """A connection of a driver. It raises the driver's own errors."""
 
-    #: whether execute() keeps to its time limit by itself
-    keeps_limit: bool = False
-
     @abstractmethod
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """Run the statements of one packet; returns the result of each.
 
-        Raises TimedOut after ``limit`` seconds (None: never) if ``keeps_limit``.
+        Raises TimedOut after ``limit`` seconds (None: never).
         """
+
+
+@contextlib.contextmanager
+def _hung_up_after(limit: float | None, hang_up: Callable[[], object] | None) -> Iterator[None]:
+    """Let a timer end what is waited for; TimedOut if it had to."""
+    if limit is None or hang_up is None:
+        yield
+        return
+    timer = call_after(limit, hang_up)
+    try:
+        yield
+    except Exception as error:
+        if not timer.cancel():
+            raise TimedOut from error
+        raise
+    finally:
+        timer.cancel()
 
 
 class CursorConnection(RawConnection):
     """Any driver that Django has a backend for."""
 
-    def __init__(self, wrapper: Any) -> None:
-        """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
+    def __init__(self, wrapper: Any, hang_up: Callable[[], object] | None = None) -> None:
+        """``wrapper`` is a ``DatabaseWrapper`` that is connected.
+
+        ``hang_up`` shuts its socket down; without that there is no time limit.
+        """
         self._wrapper = wrapper
+        self._hang_up = hang_up
 
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
+        with _hung_up_after(limit, self._hang_up):
+            return self._execute(statement)
+
+    def _execute(self, statement: Statement) -> list[Result]:
         sent_at = clock()
         # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
         cursor = self._wrapper.create_cursor()
@@ -103,14 +127,12 @@ class _Named(dict[str, str]):
 class PsycopgConnection(RawConnection):
     """psycopg 3, https://www.psycopg.org/psycopg3/docs/api/pq.html."""
 
-    keeps_limit = True
-
     def __init__(self, connection: Any) -> None:
         from psycopg import OperationalError, adapt, errors, pq, sql
 
         self._connection = connection
         self._pgconn = connection.pgconn
-        self._literal = sql.Literal
+        self._sql = sql
         self._error, self._lost = errors.error_from_result, OperationalError
         self._good = {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}
         self._broken = pq.ConnStatus.BAD
@@ -127,7 +149,7 @@ class PsycopgConnection(RawConnection):
             params = statement.named
             self._pgconn.send_query_prepared(name, [_as_text(params[key]) for key in order])
         else:
-            self._pgconn.send_query(self._bound(statement))
+            self._pgconn.send_query(_with_literals(statement, self._literal))
         transformer, results = self._transformer, []
         for result in self._answers(until):
             if result.status not in self._good:
@@ -167,11 +189,9 @@ class PsycopgConnection(RawConnection):
         self._prepared[sql] = prepared = name, tuple(numbers)
         return prepared
 
-    def _bound(self, statement: Statement) -> bytes:
-        def literal(value: Any) -> str:
-            return bytes(self._literal(value).as_bytes(self._connection)).decode()
-
-        return _with_literals(statement, literal).encode()
+    def _literal(self, value: Any) -> bytes:
+        literal: bytes = self._sql.Literal(value).as_bytes(self._connection)
+        return bytes(literal)
 
 
 class _Numbers(dict[str, str]):
@@ -195,26 +215,31 @@ def _as_text(value: Any) -> bytes:
 class MySQLConnection(RawConnection):
     """mysqlclient, https://mysqlclient.readthedocs.io/user_guide.html#mysql-c-api-translation.
 
-    An answer that stalls halfway is ended by the driver's own ``read_timeout``. A connection
-    without one, in which one waits in the server, does not keep time limits by itself.
+    An answer that stalls halfway is ended by the driver's own ``read_timeout``. A connection in
+    which one waits in the server has none, and needs a timer instead.
     """
 
-    def __init__(self, connection: Any, *, has_read_timeout: bool) -> None:
+    def __init__(self, connection: Any, hang_up: Callable[[], object] | None) -> None:
+        """``hang_up`` shuts the socket down; None if the connection has a ``read_timeout``."""
         self._connection = connection
-        self.keeps_limit = has_read_timeout
+        self._hang_up = hang_up
 
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
         connection = self._connection
-        text = _with_literals(statement, self._literal).encode()
+        text = _with_literals(statement, connection.literal)
         sent_at = clock()
-        if limit is not None and self.keeps_limit:
-            connection.send_query(text)
-            _wait(connection.fileno(), select.POLLIN, sent_at + limit)
-            connection.read_query_result()
-        else:
-            connection.query(text)
-        results = []
+        if limit is None or self._hang_up is not None:
+            with _hung_up_after(limit, self._hang_up):
+                connection.query(text)
+                return self._results(sent_at)
+        connection.send_query(text)
+        _wait(connection.fileno(), select.POLLIN, sent_at + limit)
+        connection.read_query_result()
+        return self._results(sent_at)
+
+    def _results(self, sent_at: float) -> list[Result]:
+        connection, results = self._connection, []
         while True:
             found = connection.store_result()
             rows = list(found.fetch_row(0)) if found else []
@@ -223,16 +248,15 @@ class MySQLConnection(RawConnection):
             if connection.next_result():
                 return results
 
-    def _literal(self, value: Any) -> str:
-        literal: bytes = self._connection.literal(value)
-        return literal.decode()
 
-
-def _with_literals(statement: Statement, literal: Any) -> str:
+def _with_literals(statement: Statement, literal: Callable[[Any], bytes]) -> bytes:
     params = statement.params
     if isinstance(params, tuple):
-        return statement.sql % tuple(map(literal, params))
-    return statement.sql % {name: literal(value) for name, value in params.items()}
+        return (statement.sql % tuple(literal(value).decode() for value in params)).encode()
+    literals = {}
+    for name, value in params.items():
+        literals[name] = literal(value).decode()
+    return (statement.sql % literals).encode()
 
 
 def _wait(fd: int, event: int, until: float | None) -> None:
@@ -247,19 +271,22 @@ def _wait(fd: int, event: int, until: float | None) -> None:
             raise TimedOut
 
 
-def raw_connection_for(wrapper: Any) -> RawConnection:
-    """Return how to send statements on a Django connection that is open."""
+def raw_connection_for(wrapper: Any, hang_up: Callable[[], object] | None) -> RawConnection:
+    """Return how to send statements on a Django connection that is open.
+
+    ``hang_up`` shuts its socket down, from another thread; None if it has none.
+    """
     driver, connection = wrapper.Database.__name__, wrapper.connection
     # A backend with cursors of its own may send statements to several servers.
     if _has_djangos_cursors(wrapper):
         if driver == "psycopg" and connection.info.encoding == "utf-8":
             return PsycopgConnection(connection)
         if driver == "MySQLdb" and hasattr(connection, "send_query"):  # not one in its name
-            timeout = wrapper.settings_dict["OPTIONS"].get("read_timeout")
-            return MySQLConnection(connection, has_read_timeout=timeout is not None)
+            ends_by_itself = "read_timeout" in wrapper.settings_dict["OPTIONS"]
+            return MySQLConnection(connection, None if ends_by_itself else hang_up)
         if wrapper.vendor == "sqlite":
             return SQLiteConnection(connection)
-    return CursorConnection(wrapper)
+    return CursorConnection(wrapper, hang_up)
 
 
 def _has_djangos_cursors(wrapper: Any) -> bool:

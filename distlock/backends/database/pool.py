@@ -50,15 +50,11 @@ class _Loan:
     latest it ends with this object, and the garbage collector closes its session.
     """
 
-    __slots__ = ("__weakref__", "home", "latch", "session")
-
     session: Session
-
-    def __init__(self) -> None:
-        #: where the session is kept after this; another list since, if the pool was closed
-        self.home: list[Session] | None = None
-        #: is set when it is granted, if that has to be waited for
-        self.latch: Latch | None = None
+    #: where the session is kept after this; another list since, if the pool was closed
+    home: list[Session]
+    #: is set when it is granted, if that has to be waited for
+    latch: Latch | None = None
 
 
 class Pool:
@@ -103,7 +99,8 @@ class Pool:
 
     def limit(self, deadline: float | None) -> float:
         """Return the seconds that the server gets for an answer that is due by ``deadline``."""
-        return max(left(deadline, self.timeout), min(SHORTEST_LIMIT, self.timeout))
+        rest = self.timeout if deadline is None else deadline - clock()
+        return min(max(rest, SHORTEST_LIMIT), self.timeout)
 
     @property
     def busy(self) -> int:
@@ -216,8 +213,7 @@ class Pool:
     def close(self) -> None:
         """Close the sessions that nobody uses now, and the others when they are given back."""
         idle, self._idle = self._idle, []
-        while session := _popped(idle, -1):
-            session.close()
+        _close_while(idle, lambda session: True)
 
     # Lending
 
@@ -226,19 +222,31 @@ class Pool:
 
         ``fresh``: where one session was dead, others that were idle most likely are, too.
         """
-        loan = _Loan()
+        loan, loans = _Loan(), self._loans
         try:
             with self._mutex:
-                if at_once or (len(self._loans) < self.sessions and not self._waiting):
-                    self._grant(loan)
+                if at_once or (len(loans) < self.sessions and not self._waiting):
+                    # Called back in C when the loan is garbage: no interrupt can come in between.
+                    loans.add(ref(loan, loans.discard))
                 else:
                     loan.latch = Latch()
                     self._waiting.append(ref(loan))
             if loan.latch is not None:
                 self._wait_for(loan.latch, until)
+            settings = connections.settings[self.database]
             loan.home = self._idle
-            while session := _popped(loan.home, -1):
-                if not fresh and self._is_current(session):
+            while loan.home:
+                try:
+                    session = loan.home.pop()
+                except IndexError:  # another thread was faster
+                    break
+                if (
+                    not fresh
+                    and session.usable
+                    and session.idle_since >= self._trusted_since
+                    and session.settings == settings  # the test runner points aliases elsewhere
+                    and not session.stale
+                ):
                     loan.session = session
                     return loan
                 session.close()
@@ -263,11 +271,6 @@ class Pool:
         finally:
             self._end(loan)
 
-    def _grant(self, loan: _Loan) -> None:
-        loans = self._loans
-        # Called back in C when the loan is garbage, where no interrupt can come in between.
-        loans.add(ref(loan, loans.discard))
-
     def _end(self, loan: _Loan) -> None:
         """Let the next thread have a session. Doing it twice does no harm."""
         own = ref(loan)
@@ -287,24 +290,13 @@ class Pool:
 
     def _serve(self) -> None:
         """Grant loans, first come, first served; an interrupt leaves the rest to the next call."""
-        while self._waiting and len(self._loans) < self.sessions:
+        loans = self._loans
+        while self._waiting and len(loans) < self.sessions:
             loan = self._waiting[0]()
             if loan is not None and loan.latch is not None:
-                self._grant(loan)
+                loans.add(ref(loan, loans.discard))
                 loan.latch.set()
             self._waiting.popleft()
-
-    # Sessions
-
-    def _is_current(self, session: Session) -> bool:
-        """Return whether an idle session is alive, as far as can be told without asking."""
-        return (
-            session.usable
-            and session.idle_since >= self._trusted_since
-            # The test runner points an alias to another database.
-            and session.settings == connections.settings[self.database]
-            and not session.stale
-        )
 
     def _note_pooler(self, pooled: bool) -> None:
         self.pooled = pooled
@@ -320,9 +312,7 @@ class Pool:
     def _reap(self) -> None:
         """Close what was idle for long."""
         keep, idle = self.idle, self._idle
-        while idle and clock() - idle[0].idle_since >= keep:
-            if session := _popped(idle, 0):
-                session.close()
+        _close_while(idle, lambda session: clock() - session.idle_since >= keep)
         self._reaper = None
         for oldest in idle[:1]:
             self._reaper = call_after(oldest.idle_since + keep - clock(), self._reap)
@@ -332,12 +322,13 @@ class Pool:
 _MAY_BE_TRIED_AGAIN = (errors.ConnectionLost, errors.SerializationFailure, errors.Cancelled)
 
 
-def _popped(sessions: list[Session], index: int) -> Session | None:
-    """Return and remove one session, as one atomic step; None if there is none."""
+def _close_while(sessions: list[Session], condition: Callable[[Session], bool]) -> None:
+    """Close the first ones, for as long as the condition is true for the next one."""
     try:
-        return sessions.pop(index)
+        while condition(sessions[0]):
+            sessions.pop(0).close()  # perhaps another one: then the first one was lent just now
     except IndexError:
-        return None
+        pass
 
 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()

@@ -31,7 +31,7 @@ from distlock.backends.database.errors import (
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.sql import Ask, Dialect
 from distlock.backends.database.statements import Result, Statement
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 
 T = TypeVar("T")
@@ -60,11 +60,17 @@ class StatementRunner:
         at_once: bool = False,
     ) -> Result:
         """Run one statement; raises a StatementFailed. See attempt() for the arguments."""
+        dialect_for, limit = self._dialect_for, self.pool.limit
 
-        def function(dialect: Dialect, ask: Ask) -> Result:
-            return ask(request(dialect) if callable(request) else request)
+        def run(connection: Connection, until: float) -> Result:
+            statement = request
+            if not isinstance(statement, Statement):
+                statement = statement(dialect_for(connection.wrapper))
+            return connection.run(statement, limit(until))
 
-        return self.attempt(function, deadline, nonce, at_once=at_once)
+        if self.caller and (connection := self.caller.connection(nonce)):
+            return run(connection, clock() + limit(deadline))
+        return self.pool.work(run, deadline, at_once=at_once)
 
     def work(self, function: Function[T], deadline: float | None, nonce: str | None = None) -> T:
         """Call a function, again while others keep a row locked; LockUnavailable if it fails.
@@ -103,8 +109,7 @@ class StatementRunner:
         return self.pool.work(with_connection, deadline, at_once=at_once)
 
     def _ask(self, connection: Connection, until: float, statement: Statement) -> Result:
-        sent_at = clock()
-        return connection.run(statement, self.pool.limit(until))._replace(sent_at=sent_at)
+        return connection.run(statement, self.pool.limit(until))
 
     def unavailable(self, failed: StatementFailed) -> LockUnavailable:
         """Return what callers of the backend are told of a failure."""

@@ -6,9 +6,10 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from distlock.backends.database.connection import Connection, Session
+from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.errors import FileLocked, StatementFailed, TableLocked
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
@@ -45,6 +46,10 @@ gate = ForkGate()
 
 class CallerConnection(Connection):
     """Runs statements on the caller's own connection, which waits as the caller has set it to."""
+
+    def __init__(self, wrapper: Any) -> None:
+        """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
+        super().__init__(wrapper, CursorConnection(wrapper))
 
     def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
         """See Connection.run_all()."""
