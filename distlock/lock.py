@@ -18,13 +18,13 @@ from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.active_blocks import ActiveBlocks
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
 from distlock.core.held import HeldLease, OnLost
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.core.release_warning import warn_if_uncommitted
+from distlock.core.section import ActiveBlocks, add_leave_error
 from distlock.exceptions import (
     LockLost,
     LockNotHeld,
@@ -182,7 +182,7 @@ class Lock:
             if exc is None:
                 raise
             # The body's own error is what the caller must see; this one goes with it.
-            exc.add_note(f"besides, leaving the lock failed: {error}")
+            add_leave_error(exc, error)
 
     def __aenter__(self) -> Coroutine[Any, Any, Self]:
         return self._aenter(sys._getframe(1))
@@ -211,7 +211,7 @@ class Lock:
         except Exception as error:
             if exc is None:
                 raise
-            exc.add_note(f"besides, leaving the lock failed: {error}")
+            add_leave_error(exc, error)
 
     def __call__(self, function: F) -> F:
         """Decorate a plain or async function; every call takes the lock anew."""

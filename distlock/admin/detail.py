@@ -15,7 +15,7 @@ from distlock.admin.log import log_entries
 from distlock.admin.rows import LockRow, local_holds
 from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
-from distlock.commands.shell_commands import release_line, show_line
+from distlock.commands.output import release_command, show_command
 from distlock.templatetags.distlock_admin import duration
 from distlock.types.lease import LockInfo
 from distlock.types.owners import current_owner
@@ -65,8 +65,8 @@ def lock_detail(alias: str, name: str, *, wait_for_silent: bool = True) -> LockD
         row,
         answer.problem,
         explain(row, answer.backend) if row and answer.backend else [],
-        show_line(LockInfo(name, alias)),
-        release_line(row.info) if row and held else "",
+        show_command(LockInfo(name, alias)),
+        release_command(row.info) if row and held else "",
         log_entries(alias, name),
         stored,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from distlock.celery.errors import AlreadyQueued
+from distlock.celery.queueing import AlreadyQueued
 from distlock.celery.results import SKIPPED, LockedResult
 from distlock.celery.task import LockedTask, locked_task
 

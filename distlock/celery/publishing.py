@@ -1,9 +1,10 @@
-"""Sends a task to its queue, once."""
+"""Publishes a task, unless the same call is queued already."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from contextvars import ContextVar
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,12 +18,11 @@ from django.utils.asyncio import async_unsafe
 from kombu.utils.uuid import uuid
 
 from distlock.celery import queueing
-from distlock.celery.current import current_run
-from distlock.celery.errors import AlreadyQueued
-from distlock.celery.headers import HEADER, LockHeader, QueueLockHandle
-from distlock.celery.options import queueing_backend
+from distlock.celery.queueing import HEADER, AlreadyQueued, LockHeader, QueueLockHandle
 from distlock.celery.results import LockedResult
+from distlock.celery.task_options import queueing_backend
 from distlock.exceptions import LockError
+from distlock.lock import Lock
 from distlock.types.lease import LONGEST_LEASE
 
 logger = logging.getLogger("distlock.celery")
@@ -32,6 +32,35 @@ _SHORTEST = 1.0
 
 #: Options of a call by which others wait for its result under the id that it was given.
 _CANVAS = ("chain", "chord", "group_id", "link")
+
+
+class RunningTask:
+    """A task of this thread or greenlet, by its id, while code may publish the same task again.
+
+    That code is the task's own body, or Celery when it requeues a task whose process has died.
+    """
+
+    def __init__(self, task_id: str | None) -> None:
+        self.task_id = task_id
+        #: the lock that the task holds
+        self.lock: Lock | None = None
+        #: whether the task has been published again meanwhile
+        self.republished = False
+
+    def header_for_replacement(self, task: Any, args: Any, kwargs: Any) -> LockHeader | None:
+        """Return the header for a task that takes this one's place, and its id.
+
+        That is what ``Task.replace()`` does. None if it is not queued under the same lock, so that
+        this one's may be freed.
+        """
+        return None
+
+    def hand_over_queue_lock(self) -> None:
+        """Leave the freeing of the queueing lock to the next message of the same task."""
+
+
+#: The innermost one.
+running_task: ContextVar[RunningTask | None] = ContextVar("distlock_running_task", default=None)
 
 
 def publish(
@@ -49,39 +78,42 @@ def publish(
     known_id = task_id
     task_id = task_id or uuid()
     headers = dict(options.pop("headers", None) or {})
-    note = LockHeader.read(headers, task_id)
+    header = LockHeader.read(headers, task_id)
     headers.pop(HEADER, None)
-    run = current_run(task_id)
-    if note is None and run is not None:
-        note = run.replaced_by(task, args, kwargs)
-    anew = note is not None
-    if note is not None:
-        # The task itself, queued anew; its place is not to be disputed.
-        if run is not None:
-            run.hand_over()
-            if run.lock is not None:  # it has run, and is tried again for a reason of its own
-                note = replace(note, busy=0, unavailable=0)
-        note = note.republished(_again(task, task_id, note.ticket, options))
+    running = running_task.get()
+    if running is not None and running.task_id != task_id:
+        running = None
+    if header is None and running is not None:
+        header = running.header_for_replacement(task, args, kwargs)
+    again = header is not None
+    if header is not None:
+        # The task itself is published again, so it keeps its queueing lock.
+        if running is not None:
+            running.hand_over_queue_lock()
+            if running.lock is not None:  # it has run, and is retried for a reason of its own
+                header = replace(header, busy=0, unavailable=0)
+        header = header.for_next_message(_reacquire(task, task_id, header.queue_lock, options))
     elif task.queueing_name is not None:
         try:
-            note = LockHeader(task_id, ticket=_take(task, args, kwargs, task_id, options))
+            header = LockHeader(task_id, queue_lock=_acquire(task, args, kwargs, task_id, options))
         except AlreadyQueued as error:
-            return _queued_already(task, error, args, kwargs, known_id, options)
-    if note is not None:
-        headers[HEADER] = note.header()
+            return _result_of_first(task, error, args, kwargs, known_id, options)
+    if header is not None:
+        headers[HEADER] = header.as_dict()
     if headers:
         options["headers"] = headers
+    handle = header.queue_lock if header is not None else None
     try:
         result = send(args, kwargs, task_id=task_id, **options)
     except BaseException:
-        # The run of a task that could not be queued anew knows whether its message comes again.
-        if note is not None and note.ticket is not None and not (anew and run is not None):
-            queueing.free(note.ticket)
+        # A running task that could not be published again knows whether its message comes again.
+        if handle is not None and not (again and running is not None):
+            queueing.release(handle)
         raise
-    if anew and run is not None:
-        run.republished = True
-    if note is not None and note.ticket is not None and isinstance(result, LockedResult):
-        result.queueing_lock = note.ticket.name
+    if again and running is not None:
+        running.republished = True
+    if handle is not None and isinstance(result, LockedResult):
+        result.queueing_lock = handle.name
     return result
 
 
@@ -89,10 +121,10 @@ def publish(
     "A task with a queueing lock would block the event loop here; use"
     " `await sync_to_async(task.delay)()`."
 )
-def _take(
+def _acquire(
     task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]
 ) -> QueueLockHandle:
-    return queueing.take(
+    return queueing.acquire(
         task.queueing_name(args, kwargs),
         queueing_backend(task.name, task.locking),
         lifetime(task, options),
@@ -103,10 +135,11 @@ def _take(
 
 
 def _has_ended(task: Any, task_id: str) -> bool:
-    """Return whether a task that its lock shows as queued has run or been revoked, as far as known.
+    """Return whether a task that has a queueing lock has run or been revoked, as far as is known.
 
-    Its lock may be left over: whoever was to free it died while the backend did not answer. An id
-    that someone has chosen may have the result of an earlier call.
+    Then the lock is left over: the worker that was to free it died while the backend did not
+    answer. A ready result counts only for a random id: an id that a caller chose may have the
+    result of an earlier call.
     """
     try:
         state = task.backend.get_state(task_id)
@@ -123,21 +156,21 @@ def _is_random(task_id: str) -> bool:
         return False
 
 
-def _again(
-    task: Any, task_id: str, ticket: QueueLockHandle | None, options: Mapping[str, Any]
+def _reacquire(
+    task: Any, task_id: str, handle: QueueLockHandle | None, options: Mapping[str, Any]
 ) -> QueueLockHandle | None:
-    """Take the lock of a task again that is queued anew; return what frees it."""
-    if ticket is None:
+    """Take the queueing lock again for a task that is published again; return what frees it."""
+    if handle is None:
         return None
     try:
-        lease = queueing.again(ticket, lifetime(task, options), f"{task.name}[{task_id}]")
-    except LockError as error:  # a task that is to be tried again must not be lost for it
-        logger.warning("queueing lock %r may end before its task comes: %s", ticket.name, error)
-        return ticket
-    return None if lease is None else QueueLockHandle.of(lease, ticket.using)
+        lease = queueing.reacquire(handle, lifetime(task, options), f"{task.name}[{task_id}]")
+    except LockError as error:  # the task is published all the same
+        logger.warning("queueing lock %r may end before its task starts: %s", handle.name, error)
+        return handle
+    return None if lease is None else QueueLockHandle.of(lease, handle.using)
 
 
-def _queued_already(
+def _result_of_first(
     task: Any,
     error: AlreadyQueued,
     args: Any,
@@ -145,11 +178,11 @@ def _queued_already(
     known_id: str | None,
     options: Mapping[str, Any],
 ) -> Any:
-    """Answer a call that queues nothing; callbacks linked to it are not called.
+    """Return the result of the first call, or raise; callbacks linked to this call are not called.
 
-    Where others know the id that this call was to have, nobody must wait for it for ever: it counts
-    as failed, and so do the rest of its chain and the body of its chord. It is not raised there,
-    where it would leave a group half published, or fail the task before in a chain.
+    If others know the id of this call, they may wait for its result. So the id is marked as failed,
+    and with it the rest of its chain and the body of its chord. In a chain, group or chord nothing
+    is raised: an error would leave a group half published, or fail the task before in a chain.
     """
     if options.get("link") is not None:
         logger.warning("%s; what is linked to this call will not be called", error)
@@ -181,10 +214,10 @@ def _queued_already(
 
 
 def lifetime(task: Any, options: Mapping[str, Any]) -> float:
-    """Return for how many seconds the lock of a call is held unless its task comes for it.
+    """Return for how many seconds a call's queueing lock is held if its task does not start.
 
-    It covers the time until the task may start and ``queueing_ttl`` from then on, but no time at
-    which it must not start any more.
+    That is the time until the task may start and ``queueing_ttl`` from then on, but not longer than
+    until the task expires.
     """
     app = task.app
     seconds = float(task.locking.queueing_ttl)

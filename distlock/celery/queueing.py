@@ -1,8 +1,9 @@
-"""The lock of a queued task: taken by the process that publishes it, freed by its worker.
+"""The lock of a queued task: taken by the process that publishes it, freed by the task's worker.
 
-No process watches over it while the message waits, so it is not renewed and ends by itself when
-nobody has come for it in time. Each call is an owner of its own, whose name says which task it is;
-when the same task is queued anew, the same owner takes the lock again.
+No process watches over it while the message waits, so it is not renewed, and ends by itself if no
+worker takes the message in time. Each call is an owner of its own, whose name contains the task's
+id; when the same task is queued again, the same owner takes the lock again. A message header tells
+the worker which hold to free.
 """
 
 from __future__ import annotations
@@ -10,12 +11,14 @@ from __future__ import annotations
 import logging
 import uuid
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Self
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.cleanup import Cancel
-from distlock.celery.errors import AlreadyQueued
-from distlock.celery.headers import QueueLockHandle
+from distlock.concurrency.clock import clock
+from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.core.held import Entry, HeldLease
 from distlock.core.manager import manager
@@ -26,18 +29,112 @@ from distlock.core.queueing_owners import (
     new_owner_name,
     task_id_of,
 )
+from distlock.core.section import holder_message
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Claim, Lease, LockInfo, State
+from distlock.types.lease import Claim, Lease, LockInfo, Owner, State
 from distlock.types.owners import NAMED, Liveness, current_owner
 
 logger = logging.getLogger("distlock.celery")
 
-#: How often a lock may be free again by the time it is asked who has it.
+#: The message header with all that this package adds to a task's message.
+HEADER = "distlock"
+
+#: How often a lock may be free again by the time its backend is asked who has it.
 _TRIES = 10
 
 
-def take(
+class AlreadyQueued(LockError):
+    """A task under the same queueing lock is queued already, so this call queued nothing.
+
+    ``task_id`` is that of the task that is queued; None where that is not known.
+    """
+
+    def __init__(self, message: str, task_id: str | None = None) -> None:
+        super().__init__(message, task_id)  # both: result backends make it anew from its args
+        self.task_id = task_id
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLockHandle:
+    """One hold of a queueing lock. Any process can free exactly this one with it."""
+
+    name: str
+    using: str
+    owner: str
+    token: int
+    nonce: str
+    duration: float
+
+    @classmethod
+    def of(cls, lease: Lease, using: str) -> Self:
+        """Return the handle of a lease of this process."""
+        return cls(lease.name, using, lease.owner.key, lease.token, lease.nonce, lease.duration)
+
+    @property
+    def backend(self) -> BaseBackend:
+        """The backend that has the lock."""
+        return locks[self.using]
+
+    @property
+    def claim(self) -> Claim:
+        """The claim that was granted; of its owner only the key is known."""
+        return Claim(self.name, Owner(self.owner, "", 0, ""), self.duration, nonce=self.nonce)
+
+    @property
+    def lease(self) -> Lease:
+        """The lease; its deadline counts from now, because its last renewal is not known."""
+        return self.claim.granted(self.token, clock())
+
+
+@dataclass(frozen=True, slots=True)
+class LockHeader:
+    """The message header of the task ``task_id``.
+
+    The task was requeued ``busy`` times because its lock was busy, and then ``unavailable`` times
+    in a row because its lock's backend could not be asked. ``queue_lock`` is its queueing lock. The
+    worker that receives the message adds the rest: the nonces of the claims that are made for this
+    delivery, on the running lock and on the queueing lock, so that it can cancel them if their
+    process dies; and whether the worker sends events.
+    """
+
+    task_id: str
+    busy: int = 0
+    unavailable: int = 0
+    queue_lock: QueueLockHandle | None = None
+    claim_nonce: str | None = None
+    queue_claim_nonce: str | None = None
+    events: bool = False
+
+    @classmethod
+    def read(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Self | None:
+        """Return the header of this task; None if there is none, or it is another task's.
+
+        Code that passes on the headers of its own task passes on this one, too, which is not meant
+        for the other task.
+        """
+        found = (headers or {}).get(HEADER)
+        if not isinstance(found, Mapping) or found.get("task_id") != task_id:
+            return None
+        known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
+        handle = known.get("queue_lock")
+        return cls(**{**known, "queue_lock": QueueLockHandle(**handle) if handle else None})
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as a message has it."""
+        return asdict(self)
+
+    def for_next_message(self, queue_lock: QueueLockHandle | None) -> Self:
+        """Return the header of the next message of the same task."""
+        return replace(
+            self, queue_lock=queue_lock, claim_nonce=None, queue_claim_nonce=None, events=False
+        )
+
+
+def acquire(
     name: str,
     backend: BaseBackend,
     seconds: float,
@@ -47,7 +144,8 @@ def take(
 ) -> QueueLockHandle:
     """Take a queueing lock for a task that is about to be published.
 
-    It is taken over from a queued task that ``has_ended``, because that one will not come for it.
+    It is taken over from a queued task for which ``has_ended(task_id)`` is true, because that one
+    will not free it.
     Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
     backend cannot be asked.
     """
@@ -55,46 +153,52 @@ def take(
     owner = current_owner(new_owner_name(task_id))
     for _ in range(_TRIES):
         claim = Claim(name, owner, seconds, describe(f"{task}[{task_id}]"))
-        if lease := _ask_or_withdraw(backend, claim):
+        if lease := _try_or_cancel(backend, claim):
             return QueueLockHandle.of(lease, using)
         info = backend.inspect(name)
         if info.state is not State.HELD or info.owner is None:
             continue
         first = task_id_of(info)
         if first is not None and is_queued(info) and has_ended(first):
-            _unqueue(backend, info)
+            _break(backend, info)
             continue
-        raise AlreadyQueued(
-            f"task {task} is queued already: lock {name!r} on {using!r} (token {info.token}) is"
-            f" held by {info.description or info.owner}",
-            first,
-        )
+        raise AlreadyQueued(f"task {task} is queued already: {holder_message(info)}", first)
     raise LockUnavailable(f"lock {name!r} on {using!r} changes hands too fast to be asked about")
 
 
-def again(ticket: QueueLockHandle, seconds: float, task: str) -> Lease | None:
+def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> Lease | None:
     """Take the lock again for the next message of the same task, for ``seconds`` from now.
 
-    ``task`` is its name and id, for people. The hold keeps its nonce, so that the ticket frees it
-    even if the answer is lost, or if the ticket is on a message that was sent before.
+    ``task`` is its name and id, for people. The hold keeps its nonce, so that the handle frees it
+    even if the answer is lost, or if the handle is on a message that was sent before.
     Returns None if another task has the lock by now.
     """
-    return _ask(ticket.backend, _claim(ticket, seconds, describe(task), ticket.nonce))
+    return _try(handle.backend, _claim(handle, seconds, describe(task), handle.nonce))
 
 
-def free(ticket: QueueLockHandle) -> None:
+def release(handle: QueueLockHandle) -> None:
     """Free exactly this hold; if the backend does not answer, as soon as it does."""
-    backend = ticket.backend
+    backend = handle.backend
     try:
-        freed = backend.release(ticket.lease)
+        freed = backend.release(handle.lease)
     except LockError as error:
-        logger.warning("queueing lock %r is freed later: %s", ticket.name, error)
-        free_soon(ticket)
+        logger.warning("queueing lock %r is freed later: %s", handle.name, error)
+        release_soon(handle)
         return
     if freed:
-        send_event(lock_released, backend, ticket.lease)
+        send_event(lock_released, backend, handle.lease)
     else:
-        logger.debug("queueing lock %r (token %s) was free already", ticket.name, ticket.token)
+        logger.debug("queueing lock %r (token %s) was free already", handle.name, handle.token)
+
+
+def release_soon(handle: QueueLockHandle) -> None:
+    """Free exactly this hold without making the caller wait."""
+    cancel_soon(handle.backend, handle.claim)
+
+
+def cancel_soon(backend: BaseBackend, claim: Claim, cancel: Cancel | None = None) -> None:
+    """Free what was granted to this claim, if anything, without making the caller wait."""
+    backend.cleanup.add(claim, cancel)
 
 
 def unqueue(backend: BaseBackend, name: str, task_id: str | None = None) -> LockInfo | None:
@@ -107,86 +211,78 @@ def unqueue(backend: BaseBackend, name: str, task_id: str | None = None) -> Lock
         info = backend.inspect(name)
         if not is_queued(info) or not (task_id is None or belongs_to(info, task_id)):
             return None
-        if _unqueue(backend, info):
+        if _break(backend, info):
             return info
     raise LockUnavailable(f"lock {name!r} on {backend.alias!r} changes hands too fast to be freed")
 
 
-def _unqueue(backend: BaseBackend, info: LockInfo) -> bool:
-    """Free the lock unless it has changed hands since, or its task has started."""
-    lease = backend.force_release(info.name, info.token) if info.token is not None else None
-    if lease is not None:
-        send_event(lock_released, backend, lease)
-    return lease is not None
-
-
-def free_soon(ticket: QueueLockHandle) -> None:
-    """Free exactly this hold without making the caller wait."""
-    withdraw_soon(ticket.backend, ticket.claim)
-
-
-def withdraw_soon(backend: BaseBackend, claim: Claim, leave: Cancel | None = None) -> None:
-    """Take back what was granted to this claim, if anything, without making the caller wait."""
-    backend.cleanup.add(claim, leave)
-
-
-class Kept:
+class RenewedQueueLock:
     """A queueing lock that is renewed for as long as its task runs.
 
-    ``run`` stands for the task: when it is no more, the lock is not renewed, should a time limit
-    have kept it from being freed.
+    ``execution`` stands for the task: when it is garbage, the lock is not renewed any more, should
+    a time limit have kept it from being freed.
     """
 
-    def __init__(self, ticket: QueueLockHandle, lease: Lease, run: object) -> None:
-        self.ticket = QueueLockHandle.of(lease, ticket.using)
+    def __init__(self, handle: QueueLockHandle, lease: Lease, execution: object) -> None:
+        self.handle = QueueLockHandle.of(lease, handle.using)
         self._hold = HeldLease(
-            ticket.backend,
+            handle.backend,
             lease,
-            Entry(Liveness(weakref.ref(run), lambda _: True)),
+            Entry(Liveness(weakref.ref(execution), lambda _: True)),
         )
         manager.watch(self._hold)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """Renew it no more."""
         manager.unwatch(self._hold)
 
 
-def keep(ticket: QueueLockHandle, nonce: str | None, run: object) -> Kept | None:
-    """Keep the lock of a task that starts; None if that cannot be, and it runs without."""
-    backend = ticket.backend
-    described = describe(str(run), running=True)
+def renew(handle: QueueLockHandle, nonce: str | None, execution: object) -> RenewedQueueLock | None:
+    """Renew the lock of a task that starts; None if that cannot be, and it runs without."""
+    backend = handle.backend
     nonce = nonce or uuid.uuid4().hex
-    claim = _claim(ticket, backend.settings.lease, described, nonce, renews=True)
+    described = describe(str(execution), running=True)
+    claim = _claim(handle, backend.settings.lease, described, nonce, renews=True)
     try:
-        lease = _ask_or_withdraw(backend, claim)
+        lease = _try_or_cancel(backend, claim)
     except LockError as error:
-        logger.warning("queueing lock %r is not kept while its task runs: %s", ticket.name, error)
+        logger.warning(
+            "queueing lock %r is not renewed while its task runs: %s", handle.name, error
+        )
         return None
     if lease is None:
-        logger.info("queueing lock %r has passed to another task", ticket.name)
+        logger.info("queueing lock %r is another task's by now", handle.name)
         return None
-    return Kept(ticket, lease, run)
+    return RenewedQueueLock(handle, lease, execution)
 
 
 def _claim(
-    ticket: QueueLockHandle, seconds: float, described: str, nonce: str, *, renews: bool = False
+    handle: QueueLockHandle, seconds: float, described: str, nonce: str, *, renews: bool = False
 ) -> Claim:
-    who = current_owner(ticket.owner.removeprefix(NAMED))
-    return Claim(ticket.name, who, seconds, described, nonce, renews)
+    owner = current_owner(handle.owner.removeprefix(NAMED))
+    return Claim(handle.name, owner, seconds, described, nonce, renews)
 
 
-def _ask_or_withdraw(backend: BaseBackend, claim: Claim) -> Lease | None:
-    """Ask for the lock; what was granted by an answer that is lost is freed again."""
+def _try_or_cancel(backend: BaseBackend, claim: Claim) -> Lease | None:
+    """Ask for the lock; a grant whose answer is lost is cancelled."""
     try:
-        return _ask(backend, claim)
+        return _try(backend, claim)
     except BaseException as error:
         if not (isinstance(error, LockUnavailable) and not error.maybe_applied):
             backend.cleanup.add(claim)
         raise
 
 
-def _ask(backend: BaseBackend, claim: Claim) -> Lease | None:
+def _try(backend: BaseBackend, claim: Claim) -> Lease | None:
     lease = backend.try_acquire(claim)
     if lease is not None:
         send_event(lock_acquired, backend, lease)
     return lease
+
+
+def _break(backend: BaseBackend, info: LockInfo) -> bool:
+    """Free the lock; False if it has changed hands since, or its task has started."""
+    lease = backend.force_release(info.name, info.token) if info.token is not None else None
+    if lease is not None:
+        send_event(lock_released, backend, lease)
+    return lease is not None

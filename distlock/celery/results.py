@@ -13,7 +13,7 @@ from celery import states
 from celery.result import AsyncResult
 
 from distlock.celery import queueing
-from distlock.celery.options import queueing_backend
+from distlock.celery.task_options import queueing_backend
 from distlock.core.queueing_owners import locks_of
 from distlock.exceptions import LockError
 

@@ -3,58 +3,85 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MethodType
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from celery import shared_task
 from celery.app.task import Task
 from celery.contrib.django.task import DjangoTask
 from django.utils.asyncio import async_unsafe
 
-from distlock.celery import checks, queueing, signal_handlers
-from distlock.celery.current import innermost
-from distlock.celery.execution import Run
-from distlock.celery.naming import CallName
-from distlock.celery.options import (
+from distlock.celery import queueing, worker
+from distlock.celery.execution import TaskExecution
+from distlock.celery.publishing import publish, running_task
+from distlock.celery.results import LockedResult, SkippedBackend
+from distlock.celery.task_options import (
     NAMES,
     OF_LOCK,
     OnBusy,
     OnQueued,
     OnUnavailable,
-    Options,
-    Template,
+    TaskOptions,
     Terminate,
     Until,
+    declare,
     queueing_backend,
 )
-from distlock.celery.publishing import publish
-from distlock.celery.results import LockedResult, SkippedBackend
-from distlock.celery.typed import TypedTask
 from distlock.core.held import OnLost
-from distlock.core.queueing_owners import task_id_of
+from distlock.core.name_template import CallName, Template
+from distlock.core.queueing_owners import PREFIX, task_id_of
 from distlock.exceptions import LockNotHeld
 from distlock.lock import Lock
 
 P = ParamSpec("P")
 R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class TypedTask(Protocol[P, R_co]):
+    """What type checkers know of a task: its function's parameters, and what that returns."""
+
+    name: str
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+
+    def delay(self, *args: P.args, **kwargs: P.kwargs) -> LockedResult: ...
+
+    def delay_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    def apply_async(
+        self,
+        args: Sequence[Any] | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+        task_id: str | None = None,
+        **options: Any,
+    ) -> LockedResult: ...
+
+    def unqueue(self, *args: P.args, **kwargs: P.kwargs) -> str | None: ...
+
+    def AsyncResult(self, task_id: str, **kwargs: Any) -> LockedResult: ...
+
+    # Its other attributes are Celery's. A signature may lack arguments that a chain adds later.
+    def __getattr__(self, name: str) -> Any: ...
 
 
 class LockedTask(DjangoTask):  # type: ignore[misc]
     """A base class for tasks that do not overlap, or are not queued twice.
 
     Its options are attributes, as Celery's own are: those of
-    :class:`~distlock.celery.options.Options`, given to ``@app.task(base=LockedTask, ...)`` or
-    written in a subclass, whose subclasses and tasks inherit them.
+    :class:`~distlock.celery.task_options.TaskOptions`, given to
+    ``@app.task(base=LockedTask, ...)`` or written in a subclass, whose subclasses and tasks
+    inherit them.
     """
 
     abstract = True
-    Request = "distlock.celery.requests:LockedRequest"
+    Request = "distlock.celery.worker:LockedRequest"
 
     #: the options, checked
-    locking: ClassVar[Options] = Options()
+    locking: ClassVar[TaskOptions] = TaskOptions()
     #: how the two locks are named for a call; None where there is no such lock
     lock_name: ClassVar[CallName | None] = None
     queueing_name: ClassVar[CallName | None] = None
@@ -63,16 +90,16 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        cls._take_options()
+        cls._set_options()
 
     @classmethod
     def on_bound(cls, app: Any) -> None:
         """See Task.on_bound(); the task_annotations setting has set attributes by now."""
         super().on_bound(app)
-        cls._take_options()
+        cls._set_options()
 
     @classmethod
-    def _take_options(cls) -> None:
+    def _set_options(cls) -> None:
         given = {name: cls.__dict__[name] for name in NAMES if name in cls.__dict__}
         if cls is not LockedTask:
             for name in given:
@@ -86,39 +113,45 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
             cls.lock_name = _named(task, "lock", cls.locking, body)
             cls.queueing_name = _named(task, "queueing_lock", cls.locking, body)
             if cls.queueing_name is not None:
-                checks.declare(task, cls.locking)
+                declare(task, cls.locking)
 
     @property
     def lock(self) -> Lock:
-        """The lock that this run of the task holds; LockNotHeld if there is none."""
-        run = innermost.get()
-        if run is None or run.task is not self or run.lock is None:
+        """The lock that this execution of the task holds; LockNotHeld if there is none."""
+        execution = self._execution
+        if execution is None or execution.lock is None:
             raise LockNotHeld(f"task {self.name} holds no lock here")
-        return run.lock
+        return execution.lock
+
+    @property
+    def _execution(self) -> TaskExecution | None:
+        """What goes on of this task in the current thread or greenlet."""
+        running = running_task.get()
+        return running if isinstance(running, TaskExecution) and running.task is self else None
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task under its lock."""
         request = self.request_stack.top
         if request is None or request.called_directly or request._protected:
-            run = Run(self, None)
-            return run.perform(partial(run.under_lock, super().__call__, *args, **kwargs))
+            execution = TaskExecution(self, None)
+            return execution.run(partial(execution.under_lock, super().__call__, *args, **kwargs))
         # Celery's own __call__ would put an empty request above the one that the worker has made.
         request._protected = 1
         request.distlock_ran = True
-        run = Run(self, request)
+        execution = TaskExecution(self, request)
         if self._autoretried is not None:
-            return run.perform(partial(self.run, *args, **kwargs))
-        return run.perform(partial(run.under_lock, self.run, *args, **kwargs))
+            return execution.run(partial(self.run, *args, **kwargs))
+        return execution.run(partial(execution.under_lock, self.run, *args, **kwargs))
 
     @property
     def _orig_run(self) -> Callable[..., Any]:
         """What Celery's ``autoretry_for`` wraps and calls: the body, and the lock around it."""
         if self._autoretried is None:
             raise AttributeError("_orig_run")  # so Celery sees that nothing is wrapped yet
-        run = innermost.get()
-        if run is None or run.task is not self or run.begun:
+        execution = self._execution
+        if execution is None or execution.begun:
             return self._autoretried
-        return partial(run.under_lock, self._autoretried)
+        return partial(execution.under_lock, self._autoretried)
 
     @_orig_run.setter
     def _orig_run(self, body: Callable[..., Any]) -> None:
@@ -230,7 +263,8 @@ def locked_task(
 def locked_task(*args: Any, **options: Any) -> Any:
     """Make a ``shared_task`` that runs under a lock, or is queued under one, or both.
 
-    Takes the options of :class:`~distlock.celery.options.Options` and those of Celery's tasks.
+    Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
+    tasks.
     Raises TypeError or ValueError that names the task, the option and its value; NotSupported if
     the backend of the queueing lock cannot keep it.
     """
@@ -258,13 +292,13 @@ def locked_task(*args: Any, **options: Any) -> Any:
             _named(task, option, locking, body)
         if locking.queueing_lock is not None:
             named = str(options.get("name") or f"{function.__module__}.{function.__name__}")
-            checks.declare(named, locking)
+            declare(named, locking)
         return shared_task(**{**options, "base": base})(function)
 
     return make
 
 
-def checked(task: str, inherited: Options, given: dict[str, Any]) -> Options:
+def checked(task: str, inherited: TaskOptions, given: dict[str, Any]) -> TaskOptions:
     """Return the options of a task; TypeError or ValueError that names the task."""
     for option in ("lock", "queueing_lock"):
         if isinstance(given.get(option), staticmethod):
@@ -276,12 +310,13 @@ def checked(task: str, inherited: Options, given: dict[str, Any]) -> Options:
 
 
 def _named(
-    task: str, option: str, locking: Options, body: Callable[..., Any] | None
+    task: str, option: str, locking: TaskOptions, body: Callable[..., Any] | None
 ) -> CallName | None:
     template = getattr(locking, option)
     if template is None or body is None:
         return None
-    return CallName(task, option, template, body)
+    prefix = PREFIX if option == "queueing_lock" else ""
+    return CallName(template, body, f"task {task}: {option}={template!r}", prefix)
 
 
 def _body_of(cls: type[Any]) -> Callable[..., Any] | None:
@@ -294,4 +329,4 @@ def _body_of(cls: type[Any]) -> Callable[..., Any] | None:
     return MethodType(run, object())
 
 
-signal_handlers.watch()
+worker.connect_signals()

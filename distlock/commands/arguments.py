@@ -1,14 +1,22 @@
-"""Arguments that several of the commands take."""
+"""Arguments that several of the commands take, and the backends that they name."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandParser
 
-from distlock.commands.exit_codes import BUSY
+from distlock.backends.base import BaseBackend
+from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
+from distlock.commands.output import escaped
+from distlock.conf import locks
+from distlock.exceptions import LockError
 from distlock.types.names import checked_description, checked_name
 
 
@@ -103,7 +111,7 @@ def seconds(value: str) -> float:
     return number
 
 
-def patience(value: str) -> float:
+def waiting_time(value: str) -> float:
     """Return ``value`` if it says how long to wait; 0 is not at all."""
     number = _number(value)
     if not 0 <= number <= threading.TIMEOUT_MAX:
@@ -123,3 +131,58 @@ def _number(value: str) -> float:
         return float(value)
     except ValueError:
         return math.nan
+
+
+class Backends:
+    """The backends of some aliases, or of all. One that fails does not keep the others back."""
+
+    def __init__(self, using: Iterable[str] | None) -> None:
+        quiet_drivers()
+        try:
+            known = list(locks)
+        except ImproperlyConfigured as error:
+            fail(FAILED, escaped(str(error)))
+        self.aliases = list(dict.fromkeys(using or known))
+        for alias in self.aliases:
+            if alias not in known:
+                fail(
+                    USAGE,
+                    f"--using: DISTLOCK has no alias {alias!r}; the aliases are:"
+                    f" {', '.join(map(repr, known))}",
+                )
+        #: why backends could not be asked, by alias
+        self.failures: dict[str, str] = {}
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.aliases)
+
+    def __getitem__(self, alias: str) -> BaseBackend:
+        return locks[alias]
+
+    @contextmanager
+    def collecting_failures(self, alias: str) -> Iterator[None]:
+        """Note a failure of the backend ``alias`` instead of raising it."""
+        try:
+            yield
+        except (LockError, ImproperlyConfigured) as error:
+            self.failures[alias] = escaped(str(error)) or type(error).__name__
+
+    def finish(self) -> None:
+        """End with an error if a backend could not be asked."""
+        if self.failures:
+            fail(FAILED, "; ".join(self.report()))
+
+    def report(self) -> list[str]:
+        """Return a sentence for each backend that could not be asked."""
+        return [f"{alias!r} could not be asked: {why}" for alias, why in self.failures.items()]
+
+
+def quiet_drivers() -> None:
+    """Let kazoo's log lines go to stderr only if the project has configured logging for them.
+
+    It logs every attempt to connect, and Python prints warnings of loggers that nobody has
+    configured. The command itself says whether it could connect.
+    """
+    kazoo = logging.getLogger("distlock.zookeeper")
+    if not kazoo.handlers:
+        kazoo.addHandler(logging.NullHandler())

@@ -1,10 +1,16 @@
-"""The exit codes of the management commands; scripts rely on them, so they never change."""
+"""The exit codes of the management commands; scripts rely on them, so they never change.
+
+NOT_EXECUTABLE and NOT_FOUND are those of a shell.
+"""
 
 from __future__ import annotations
 
 from typing import NoReturn
 
 from django.core.management.base import CommandError
+
+from distlock.supervisor.processes import NOT_EXECUTABLE as NOT_EXECUTABLE
+from distlock.supervisor.processes import NOT_FOUND as NOT_FOUND
 
 DONE = 0
 #: a backend could not be asked, or something else went wrong
@@ -21,9 +27,6 @@ UNAVAILABLE = 69
 BUSY = 75
 #: the lock was lost before the work under it was done
 LOST = 79
-#: what was to be run is there, but not to be executed, or is not there (as in a shell)
-NOT_EXECUTABLE = 126
-NOT_FOUND = 127
 
 MEANINGS = {
     DONE: "done",
@@ -48,6 +51,6 @@ def epilog(*codes: int, failed: str = MEANINGS[FAILED], more: str = "") -> str:
     return f"Exit codes: {'; '.join(f'{code} {meanings[code]}' for code in codes)}{more}."
 
 
-def leave(code: int, message: str) -> NoReturn:
+def fail(code: int, message: str) -> NoReturn:
     """End the command with ``message`` on stderr and ``code``; call_command() sees CommandError."""
     raise CommandError(message, returncode=code)

@@ -6,9 +6,8 @@ from collections.abc import Collection, Iterator
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import json_output, table, text
-from distlock.commands.arguments import add_json, add_prefix, add_using
-from distlock.commands.backends import Backends
+from distlock.commands import output
+from distlock.commands.arguments import Backends, add_json, add_prefix, add_using
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
 from distlock.types.lease import LockInfo, State
 
@@ -42,10 +41,10 @@ def run(
     backends = Backends(using)
     found = _found(backends, prefix, state or STATES)
     if json:
-        json_output.write(found, backends.failures, command.stdout.write)
+        output.write_json(found, backends.failures, command.stdout.write)
     else:
         nothing = True
-        for line in table.lines(HEADING, map(_row, found)):
+        for line in output.table_lines(HEADING, map(_row, found)):
             nothing = False
             command.stdout.write(line)
         if nothing and not backends.failures:
@@ -55,7 +54,7 @@ def run(
 
 def _found(backends: Backends, prefix: str, states: Collection[str]) -> Iterator[LockInfo]:
     for alias in backends:
-        with backends.noting(alias):
+        with backends.collecting_failures(alias):
             for info in backends[alias].list(prefix):
                 if info.state in states:
                     yield info
@@ -65,10 +64,10 @@ def _row(info: LockInfo) -> tuple[str, ...]:
     return (
         info.using,
         info.state.value,
-        text.owner(info.owner),
-        text.moment(info.since),
-        text.duration(info.remaining),
-        text.NOTHING if info.token is None else str(info.token),
-        text.NOTHING if info.waiters is None else str(len(info.waiters)),
-        text.quoted(info.name),
+        output.owner(info.owner),
+        output.moment(info.since),
+        output.duration(info.remaining),
+        output.NOTHING if info.token is None else str(info.token),
+        output.NOTHING if info.waiters is None else str(len(info.waiters)),
+        output.quoted(info.name),
     )

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
+import argparse
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn, Self
 
+from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
+from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.activity import activity
-from distlock.clock import clock, left
-from distlock.commands import text
-from distlock.commands.acquire import Busy, has_entered, take
-from distlock.commands.arguments import add_busy_code, patience
-from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, leave
-from distlock.commands.lock_names import check_template, filled_in, own_name
-from distlock.commands.no_lock import NoLock
-from distlock.commands.signals import ended_by_signals
+from distlock.commands.acquire import Busy, acquire
+from distlock.commands.arguments import add_busy_code, waiting_time
+from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, fail
+from distlock.commands.output import escaped
+from distlock.concurrency.clock import clock, left
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.interrupters import terminator
+from distlock.core.interrupters import body_interrupter
+from distlock.core.name_template import NameTemplate
+from distlock.core.section import run_under
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
+from distlock.supervisor.signal_handling import ended_by_signals
 
 _LONGEST_SLEEP = 60.0
+_COMMANDS = ".management.commands."
 
 EPILOG = epilog(DONE, FAILED, USAGE, UNAVAILABLE, BUSY, LOST, failed="another error")
 
@@ -74,11 +78,16 @@ class LockedCommand(BaseCommand):
         kwargs.setdefault("epilog", EPILOG)
         parser = super().create_parser(prog_name, subcommand, **kwargs)
         if self.lock_name is not None:
-            check_template(self.lock_name, type(self), parser)
+            try:
+                self._template(sorted(_options(parser)))
+            except (ValueError, TypeError, LookupError) as error:
+                raise ImproperlyConfigured(
+                    f"{type(self).__module__}: lock_name={self.lock_name!r}: {error}"
+                ) from error
         group = parser.add_argument_group("lock")
         group.add_argument(
             "--lock-timeout",
-            type=patience,
+            type=waiting_time,
             metavar="SECONDS",
             default=self.lock_timeout,
             help="Wait for the lock no longer than that; 0 tries once (%(default)s).",
@@ -93,66 +102,62 @@ class LockedCommand(BaseCommand):
 
     def execute(self, *args: Any, **options: Any) -> str | None:
         """See BaseCommand; run it under the lock."""
-        with activity(f"manage.py {own_name(type(self))}"):
+        with activity(f"manage.py {_name_of(type(self))}"):
             if options.get("no_lock"):
-                self.lock = NoLock(self._name(options), using=self.lock_using)
+                self.lock = NoLock(self._lock_name(options), using=self.lock_using)
                 return super().execute(*args, **options)
             with ended_by_signals():
                 return self._execute_locked(args, options)
 
     def _execute_locked(self, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
-        ending = terminator()
+        interrupter = body_interrupter()
         try:
             lock = self.lock = Lock(
-                self._name(options),
+                self._lock_name(options),
                 using=self.lock_using,
                 lease=self.lock_lease,
                 at_least=self.lock_at_least,
                 description=self.lock_description,
-                on_lost=ending.on_lost if self.lock_terminates else None,
+                on_lost=interrupter.on_lost if self.lock_terminates else None,
             )
             _ = locks[lock.using]
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
-        timeout = options.get("lock_timeout", self.lock_timeout)
+
+        def take() -> None:
+            try:
+                acquire(lock, options.get("lock_timeout", self.lock_timeout))
+            except (TypeError, ValueError, OverflowError) as error:
+                fail(USAGE, f"--lock-timeout: {error}")
+
+        def body() -> str | None:
+            granted_at = clock()
+            try:
+                with interrupter:
+                    lock.check()  # from here on a loss ends what runs
+                    result = super(LockedCommand, self).execute(*args, **options)
+            except Exception as error:
+                lost = _loss(lock)
+                self._stay(lock, granted_at)
+                if lost and isinstance(error, LockLost):
+                    fail(LOST, f"ended: {escaped(lost)}")
+                raise
+            self._stay(lock, granted_at)
+            return result
+
         try:
-            with self._taken(lock, timeout), ending:
-                lock.check()  # from here on a loss ends what runs
-                return super().execute(*args, **options)
+            return run_under(lock, take, body, self._on_leave_error)
         except Busy as busy:
-            busy.leave(self, options.get("busy_code", BUSY), options.get("verbosity", 1))
+            busy.end(self, options.get("busy_code", BUSY), options.get("verbosity", 1))
             return None
 
-    @contextmanager
-    def _taken(self, lock: Lock, timeout: float | None) -> Iterator[None]:
-        """Hold the lock; whatever comes, it is left in the end, and a loss is told."""
-        outer, granted_at = has_entered(lock), clock()
-        try:
-            try:
-                take(lock, timeout)
-            except (TypeError, ValueError, OverflowError) as error:
-                leave(USAGE, f"--lock-timeout: {error}")
-            outer, granted_at = False, clock()
-            yield
-        except BaseException as error:
-            lost = _loss(lock)
-            if isinstance(error, Exception):  # who interrupts it does not want to wait
-                self._stay(lock, granted_at)
-            if not outer:
-                _leave_after(error, lock)
-            if lost and isinstance(error, LockLost):
-                leave(LOST, f"ended: {text.escaped(lost)}")
-            raise
-        self._stay(lock, granted_at)
-        try:
-            lock.release()
-        except LockLost as error:
-            leave(LOST, f"it ran to its end, but {text.escaped(str(error))}")
-        except LockError as error:
-            self.stderr.write(f"the lock is freed when its lease ends: {error}")
+    def _on_leave_error(self, error: LockError) -> None:
+        if isinstance(error, LockLost):
+            fail(LOST, f"it ran to its end, but {escaped(str(error))}")
+        self.stderr.write(f"the lock is freed when its lease ends: {error}")
 
     def _stay(self, lock: Lock, granted_at: float) -> None:
-        """Hold the lock for the rest of its time where it would end with this process."""
+        """Hold the lock for ``lock_at_least`` where it would end with this process."""
         if (
             self.lock_at_least is None
             or locks[lock.using].capabilities.outlives_process
@@ -163,10 +168,36 @@ class LockedCommand(BaseCommand):
         while (rest := left(until, min(_LONGEST_SLEEP, self.lock_at_least))) and lock.held:
             time.sleep(rest)
 
-    def _name(self, options: dict[str, Any]) -> str:
+    def _lock_name(self, options: dict[str, Any]) -> str:
         if self.lock_name is None:
-            return f"command:{own_name(type(self))}"
-        return filled_in(self.lock_name, options)
+            return f"command:{_name_of(type(self))}"
+        try:
+            return self._template(options).fill_in(options)
+        except (TypeError, ValueError) as error:
+            fail(USAGE, f"lock_name={self.lock_name!r} gives no name for these options: {error}")
+
+    def _template(self, options: Collection[str]) -> NameTemplate:
+        return NameTemplate(self.lock_name or "", options, ("option", "the command"))
+
+
+def _name_of(command: type[BaseCommand]) -> str:
+    """Return ``app.command`` for a command of an app, else where its class is."""
+    module = command.__module__
+    app = apps.get_containing_app_config(module)
+    if app is None or _COMMANDS not in module:
+        return f"{module}.{command.__qualname__}"
+    return f"{app.label}.{module.rpartition('.')[2]}"
+
+
+def _options(parser: argparse.ArgumentParser) -> set[str]:
+    known = set()
+    for action in parser._actions:
+        if action.dest != argparse.SUPPRESS:
+            known.add(action.dest)
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                known |= _options(inner)
+    return known - {"help", "version"}
 
 
 def _loss(lock: Lock) -> str:
@@ -180,11 +211,67 @@ def _loss(lock: Lock) -> str:
     return ""
 
 
-def _leave_after(error: BaseException, lock: Lock) -> None:
-    """Leave the lock, if it was had, after an error that the caller must see."""
-    try:
-        lock.release()
-    except LockNotHeld:
+class NoLock(Lock):
+    """Stands in for a command's lock with --no-lock: whoever has the real one, the work goes on.
+
+    Entering, leaving, ``check()`` and ``verify()`` do nothing, and ``atomic()`` is a transaction
+    and no more. It claims nothing either: ``held`` is False, and ``token`` and ``remaining`` raise
+    LockNotHeld, because without a grant there is no token to write under. ``locked()``, ``info()``
+    and ``force_release()`` are about the real lock.
+    """
+
+    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """Return True, and take nothing."""
+        return True
+
+    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """See acquire()."""
+        return True
+
+    def release(self) -> None:
+        """Do nothing."""
+
+    async def arelease(self) -> None:
+        """Do nothing."""
+
+    def __exit__(self, *error: object) -> None:
         pass
-    except LockError as problem:
-        error.add_note(f"besides, leaving the lock failed: {problem}")
+
+    async def __aexit__(self, *error: object) -> None:
+        pass
+
+    @contextmanager
+    def atomic(self, using: str | None = None) -> Iterator[Self]:
+        """Run a transaction; by default on the database that would have the lock."""
+        options = locks[self.using].settings.options
+        with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
+            yield self
+
+    @property
+    def held(self) -> bool:
+        """False: nothing is held."""
+        return False
+
+    @property
+    def token(self) -> int:
+        """Raises LockNotHeld: nothing was granted."""
+        self._refuse("token")
+
+    @property
+    def remaining(self) -> float:
+        """Raises LockNotHeld: nothing was granted."""
+        self._refuse("remaining time")
+
+    def check(self) -> None:
+        """Do nothing."""
+
+    def verify(self) -> None:
+        """Do nothing."""
+
+    async def averify(self) -> None:
+        """Do nothing."""
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise LockNotHeld(
+            f"lock {self.name!r} has no {what} here: with --no-lock the command runs without it"
+        )

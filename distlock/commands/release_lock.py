@@ -9,10 +9,9 @@ from collections.abc import Collection
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import text
-from distlock.commands.arguments import add_name, add_using
-from distlock.commands.backends import Backends
-from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, leave
+from distlock.commands import output
+from distlock.commands.arguments import Backends, add_name, add_using
+from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.core.queueing_owners import locks_of
 from distlock.lock import Lock
 from distlock.types.lease import LockInfo, State
@@ -63,13 +62,14 @@ def run(
     elif task is None and name is not None and token is not None:
         info = _find(backends, name, token)
     else:
-        leave(USAGE, "say either NAME and --token, or --task")
+        fail(USAGE, "say either NAME and --token, or --task")
     command.stdout.write(
-        f"{text.quoted(info.name)} on {info.using} is {info.state.value}"
-        f" by {text.owner(info.owner)} since {text.moment(info.since)}, token {info.token}."
+        f"{output.quoted(info.name)} on {info.using} is {info.state.value}"
+        f" by {output.owner(info.owner)} since {output.moment(info.since)}, token {info.token}."
     )
     command.stdout.write(
-        f"{text.quoted(info.description)}. A call of the task can be queued again once it is free."
+        f"{output.quoted(info.description)}."
+        " A call of the task can be queued again once it is free."
         if task is not None
         else "Its holder may still be working. Once the lock is broken others can take it; the"
         f" holder {_learns(info)}, and writes with an older fencing token."
@@ -77,7 +77,7 @@ def run(
     if interactive:
         _ask(command)
     if not Lock(info.name, using=info.using).force_release(info.token or 0):
-        leave(
+        fail(
             NOT_HELD,
             f"lock {info.name!r} is not held under token {info.token} any more; nothing was done",
         )
@@ -93,14 +93,14 @@ def _find_queued(backends: Backends, task: str) -> LockInfo:
     """Return the one queueing lock of a task; leaves if there is not exactly one."""
     found = []
     for alias in backends:
-        with backends.noting(alias):
+        with backends.collecting_failures(alias):
             found += locks_of(backends[alias], task)
     if len(found) > 1:
         where = ", ".join(f"{info.name!r} on {info.using!r}" for info in found)
-        leave(USAGE, f"it has several: {where}; choose with --using, or say NAME and --token")
+        fail(USAGE, f"it has several: {where}; choose with --using, or say NAME and --token")
     if not found:
         backends.finish()
-        leave(NOT_HELD, f"no queueing lock is held by a task with the id {task!r}")
+        fail(NOT_HELD, f"no queueing lock is held by a task with the id {task!r}")
     return found[0]
 
 
@@ -108,27 +108,27 @@ def _find(backends: Backends, name: str, token: int) -> LockInfo:
     """Return the one hold of ``name`` with this token; leaves if there is not exactly one."""
     seen = []
     for alias in backends:
-        with backends.noting(alias):
+        with backends.collecting_failures(alias):
             seen.append(backends[alias].inspect(name))
     held = [info for info in seen if info.state is not State.FREE]
     wanted = [info for info in held if info.token == token]
     if len(wanted) > 1:
         aliases = ", ".join(repr(info.using) for info in wanted)
-        leave(USAGE, f"lock {name!r} has this token on {aliases}; choose one with --using")
+        fail(USAGE, f"lock {name!r} has this token on {aliases}; choose one with --using")
     if not wanted:
         backends.finish()  # it may be held where nobody could look
         others = "; ".join(
-            f"on {info.using} it is {info.state.value} by {text.owner(info.owner)}"
+            f"on {info.using} it is {info.state.value} by {output.owner(info.owner)}"
             f" under token {info.token}"
             for info in held
         )
-        leave(NOT_HELD, f"lock {name!r} is not held under token {token}; {others or 'it is free'}")
+        fail(NOT_HELD, f"lock {name!r} is not held under token {token}; {others or 'it is free'}")
     return wanted[0]
 
 
 def _ask(command: BaseCommand) -> None:
     if not sys.stdin.isatty():
-        leave(
+        fail(
             USAGE, "there is no terminal to ask at; say --yes to break the hold without a question"
         )
     try:
@@ -137,7 +137,7 @@ def _ask(command: BaseCommand) -> None:
         command.stdout.write("")
         answer = ""
     if answer.strip().lower() not in ("y", "yes"):
-        leave(DECLINED, "nothing was done")
+        fail(DECLINED, "nothing was done")
 
 
 def _token(value: str) -> int:

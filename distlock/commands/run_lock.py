@@ -7,14 +7,14 @@ import select
 import sys
 import threading
 import time
+from contextlib import suppress
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.clock import clock, left
-from distlock.commands import arguments, text
-from distlock.commands.acquire import Busy, has_entered, take
+from distlock.commands import arguments, output
+from distlock.commands.acquire import Busy, acquire
 from distlock.commands.exit_codes import (
     BUSY,
     DONE,
@@ -25,13 +25,15 @@ from distlock.commands.exit_codes import (
     UNAVAILABLE,
     USAGE,
     epilog,
-    leave,
+    fail,
 )
+from distlock.concurrency.clock import clock, left
 from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.section import run_under
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
-from distlock.supervisor.run import Outcome, Run, Times
-from distlock.supervisor.signals import Signals
+from distlock.supervisor.signal_handling import SignalQueue
+from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
 from distlock.types.names import MAX_DESCRIPTION
 
 _LONGEST_SLEEP = 60.0
@@ -61,7 +63,7 @@ def add_arguments(parser: CommandParser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=arguments.patience,
+        type=arguments.waiting_time,
         metavar="SECONDS",
         help="Wait for the lock no longer than that; 0 tries once. Waits for ever by default.",
     )
@@ -83,7 +85,7 @@ def add_arguments(parser: CommandParser) -> None:
         type=arguments.seconds,
         metavar="SECONDS",
         help="How long the program gets between SIGTERM and SIGKILL; at most"
-        f" {Times.MOST:g} of the lease.",
+        f" {ShutdownTiming.MOST:g} of the lease.",
     )
     parser.add_argument(
         "--description",
@@ -111,95 +113,89 @@ def run(
     **others: Any,
 ) -> None:
     if threading.current_thread() is not threading.main_thread():
-        leave(USAGE, "only the main thread can run a program, because it gets the signals")
+        fail(USAGE, "only the main thread can run a program, because it gets the signals")
     alone = bool(getattr(command, "_called_from_command_line", False))
-    with Signals() as signals:
+    with SignalQueue() as signals:
         try:
             lock = Lock(
                 name,
                 using=using,
                 at_least=at_least,
                 lease=lease,
-                # Its arguments may be secret.
-                description=description or text.escaped(program[0])[:MAX_DESCRIPTION],
-                on_lost=lambda lost: signals.ring(),
+                # The arguments are not shown, because they may be secret.
+                description=description or output.escaped(program[0])[:MAX_DESCRIPTION],
+                on_lost=lambda lost: signals.wake(),
             )
             backend = locks[using]
-            _times(backend.settings.lease if lease is None else lease, grace)
+            _timing(lease or backend.settings.lease, grace)
         except (ValueError, TypeError, ImproperlyConfigured) as error:
-            leave(USAGE, text.escaped(str(error)))
-        duration = backend.settings.lease if lease is None else lease
-        outcome, lost, entered_before = Outcome(), "", has_entered(lock)
-        try:
-            take(lock, timeout, prepare=True)
-            granted_at, entered_before = clock(), False
-            if lease is None:
-                duration = backend.settings.lease  # ZooKeeper's servers had a say in that
+            fail(USAGE, output.escaped(str(error)))
+        outcome = Outcome()
+        ends_now = False  # whether the lease itself frees the lock now
+
+        def take() -> None:
+            acquire(lock, timeout, ensure_schema=True)
+
+        def body() -> None:
+            nonlocal outcome, ends_now
+            granted_at = clock()
+            # ZooKeeper's servers decide how long a session is, so this is known only now.
+            timing = _timing(lease or backend.settings.lease, grace)
             environment = {
                 **os.environ,
                 "DISTLOCK_NAME": name,
                 "DISTLOCK_TOKEN": str(lock.token),
             }
-            run = Run(lock, _times(duration, grace), signals, alone=alone)
-            outcome = run(program, environment)
+            outcome = ProgramSupervisor(lock, timing, signals, alone=alone).run(
+                program, environment
+            )
             if not backend.capabilities.outlives_process and at_least and not outcome.lost:
                 _stay(signals, granted_at + at_least)
+            with suppress(LockLost, LockNotHeld):
+                rest = lock.remaining
+                if ends_now := rest <= timing.margin:
+                    # The lease ends sooner than a silent server answers.
+                    time.sleep(rest)
+
+        def on_leave_error(error: LockError) -> None:
+            if not isinstance(error, LockLost):
+                command.stderr.write(f"the lock is freed when its lease ends: {error}")
+            elif not (ends_now or outcome.lost):
+                why = output.escaped(str(error))
+                fail(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {why}")
+
+        try:
+            run_under(lock, take, body, on_leave_error)
         except Busy as busy:
-            busy.leave(command, busy_code, verbosity)
+            busy.end(command, busy_code, verbosity)
             return
         except LockLost as error:
-            leave(LOST, f"{program[0]!r} was not started: {text.escaped(str(error))}")
-        finally:
-            if not entered_before:
-                lost = _leave(command, lock, duration)
-    if lost and not outcome.lost:
-        leave(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {text.escaped(lost)}")
+            fail(LOST, f"{program[0]!r} was not started: {output.escaped(str(error))}")
     _end(outcome, program, alone=alone)
 
 
-def _times(lease: float, grace: float | None) -> Times:
+def _timing(lease: float, grace: float | None) -> ShutdownTiming:
     try:
-        return Times.of(lease, grace)
+        return ShutdownTiming.of(lease, grace)
     except ValueError as error:
-        leave(USAGE, f"--{error}")
+        fail(USAGE, f"--{error}")
 
 
-def _stay(signals: Signals, until: float) -> None:
+def _stay(signals: SignalQueue, until: float) -> None:
     """Hold the lock until then, by the local clock, or until a signal would end the program."""
-    while (rest := left(until, _LONGEST_SLEEP)) and not signals.come():
+    while (rest := left(until, _LONGEST_SLEEP)) and not signals.pop_all():
         select.select([signals], [], [], rest)
-
-
-def _leave(command: BaseCommand, lock: Lock, duration: float) -> str:
-    """Leave the lock, if it was had; return why it was lost, if it was."""
-    ends_now = False
-    try:
-        rest = lock.remaining
-        if ends_now := rest <= Times.of(duration, None).margin:
-            # At its very end a lease frees the lock sooner than a silent server answers.
-            time.sleep(rest)
-    except LockNotHeld:
-        return ""
-    except LockLost:
-        pass  # It must be left all the same: else this process could not take it again.
-    try:
-        lock.release()
-    except LockLost as error:
-        return "" if ends_now else str(error)
-    except LockError as error:
-        command.stderr.write(f"the lock is freed when its lease ends: {error}")
-    return ""
 
 
 def _end(outcome: Outcome, program: list[str], *, alone: bool) -> None:
     what = repr(program[0])
     if outcome.lost:
-        leave(
-            LOST, f"{what} was ended, with exit code {outcome.code}: {text.escaped(outcome.lost)}"
+        fail(
+            LOST, f"{what} was ended, with exit code {outcome.code}: {output.escaped(outcome.lost)}"
         )
     if outcome.problem:
-        leave(outcome.code, f"{what}: {outcome.problem}")
+        fail(outcome.code, f"{what}: {outcome.problem}")
     if outcome.code and alone:
         sys.exit(outcome.code)
     if outcome.code:
-        leave(outcome.code, f"{what} ended with exit code {outcome.code}")
+        fail(outcome.code, f"{what} ended with exit code {outcome.code}")

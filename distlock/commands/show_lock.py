@@ -6,11 +6,9 @@ from collections.abc import Collection, Iterator
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import json_output, table, text
-from distlock.commands.arguments import add_json, add_name, add_using
-from distlock.commands.backends import Backends
-from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, leave
-from distlock.commands.shell_commands import release_line
+from distlock.commands import output
+from distlock.commands.arguments import Backends, add_json, add_name, add_using
+from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.types.lease import LockInfo, State, Waiting
 from distlock.types.owners import NAMED, is_named, is_reserved
 
@@ -35,17 +33,17 @@ def run(
     backends = Backends(using)
     found = []
     for alias in backends:
-        with backends.noting(alias):
+        with backends.collecting_failures(alias):
             found.append(backends[alias].inspect(name))
     if json:
-        json_output.write(found, backends.failures, command.stdout.write)
+        output.write_json(found, backends.failures, command.stdout.write)
     else:
         for info in found:
-            command.stdout.write(f"{text.quoted(info.name)} on {info.using}")
-            table.fields(_fields(info), command.stdout.write)
+            command.stdout.write(f"{output.quoted(info.name)} on {info.using}")
+            output.write_fields(_fields(info), command.stdout.write)
     backends.finish()
     if all(info.state is State.FREE for info in found):
-        leave(NOT_HELD, f"lock {name!r} is not held")
+        fail(NOT_HELD, f"lock {name!r} is not held")
 
 
 def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
@@ -53,15 +51,15 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
     if info.token is not None:
         yield ("last token" if info.state is State.FREE else "token"), str(info.token)
     if info.description:
-        yield "description", text.escaped(info.description)
+        yield "description", output.escaped(info.description)
     if info.owner is not None:
-        yield "owner", text.owner(info.owner)
+        yield "owner", output.owner(info.owner)
         if is_named(info.owner):
-            yield "owner's name", text.quoted(info.owner.key.removeprefix(NAMED))
+            yield "owner's name", output.quoted(info.owner.key.removeprefix(NAMED))
     if info.since is not None:
-        yield "held since", f"{text.moment(info.since)} ({text.duration(info.held_for)})"
+        yield "held since", f"{output.moment(info.since)} ({output.duration(info.held_for)})"
     if info.until is not None:
-        yield "lease ends", f"{text.moment(info.until)} (in {text.duration(info.remaining)})"
+        yield "lease ends", f"{output.moment(info.until)} (in {output.duration(info.remaining)})"
     if info.lease is not None:
         yield "lease", _lease(info)
     if info.waiters is None:
@@ -71,17 +69,17 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
         yield "waiters", str(len(info.waiters)) if info.waiters else "none in other processes"
         for place, waiter in enumerate(info.waiters, 1):
             waited = waiter.waited if isinstance(waiter, Waiting) else None
-            since = "" if waited is None else f" (for {text.duration(waited)})"
-            yield f"  {place}.", f"{text.owner(waiter)}{since}"
+            since = "" if waited is None else f" (for {output.duration(waited)})"
+            yield f"  {place}.", f"{output.owner(waiter)}{since}"
     if info.state is not State.FREE and info.token is not None:
-        yield "to break it", release_line(info)
+        yield "to break it", output.release_command(info)
 
 
 def _lease(info: LockInfo) -> str:
     if info.owner is not None and is_reserved(info.owner):
-        return f"its holder has left; the lock stays taken for {text.duration(info.lease)}"
+        return f"its holder has left; the lock stays taken for {output.duration(info.lease)}"
     if info.renewed_at is None:
-        return f"a session of {text.duration(info.lease)}"
+        return f"a session of {output.duration(info.lease)}"
     if not info.renews:
-        return f"{text.duration(info.lease)}, not renewed"
-    return f"{text.duration(info.lease)}, last renewed or taken {text.moment(info.renewed_at)}"
+        return f"{output.duration(info.lease)}, not renewed"
+    return f"{output.duration(info.lease)}, last renewed or taken {output.moment(info.renewed_at)}"

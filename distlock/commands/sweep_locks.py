@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import signal
-import threading
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Collection
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.bell import Bell
-from distlock.commands.arguments import add_using, seconds
-from distlock.commands.backends import Backends
+from distlock.commands.arguments import Backends, add_using, seconds
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
+from distlock.supervisor.signal_handling import stopped_by_signals
 
 HELP = (
     "Free the locks whose lease ended without being released, and remove the rows of locks that"
@@ -42,7 +37,7 @@ def run(
     if every is None:
         _sweep(command, using).finish()
         return
-    with _stop_signal() as stop:
+    with stopped_by_signals() as stop:
         while True:
             for problem in _sweep(command, using).report():
                 command.stderr.write(problem)
@@ -53,35 +48,8 @@ def run(
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:
     backends = Backends(using)
     for alias in backends:
-        with backends.noting(alias):
+        with backends.collecting_failures(alias):
             swept = backends[alias].sweep()
             command.stdout.write(f"{alias}: {swept.expired} expired, {swept.removed} removed")
     command.stdout.flush()
     return backends
-
-
-@contextmanager
-def _stop_signal() -> Iterator[Bell]:
-    """Yield a bell that SIGTERM and SIGINT ring; the second of them has its usual effect."""
-    stop = Bell()
-    if threading.current_thread() is not threading.main_thread():  # only that one gets signals
-        yield stop
-        return
-    usual = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
-    # A shell has what it runs in the background ignore Ctrl-C, which is meant for others then.
-    usual = {number: handler for number, handler in usual.items() if handler != signal.SIG_IGN}
-
-    def restore() -> None:
-        for number, handler in usual.items():
-            signal.signal(number, handler)
-
-    def on_signal(number: int, frame: Any) -> None:
-        stop.ring()
-        restore()
-
-    for number in usual:
-        signal.signal(number, on_signal)
-    try:
-        yield stop
-    finally:
-        restore()

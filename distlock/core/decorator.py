@@ -9,12 +9,12 @@ from typing import Any, Protocol, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
-from distlock.core.name_template import NameTemplate
+from distlock.core.name_template import CallName
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class BothWays(Protocol):
+class SyncAndAsync(Protocol):
     """Something that is entered with ``with`` or with ``async with``."""
 
     def __enter__(self) -> Any: ...
@@ -23,27 +23,27 @@ class BothWays(Protocol):
     async def __aexit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
 
 
-def decorate(function: F, template: str, new_lock: Callable[[str], BothWays]) -> F:
+def decorate(function: F, template: str, new_lock: Callable[[str], SyncAndAsync]) -> F:
     """Return ``function`` run under ``new_lock(name)``, a fresh one for each call.
 
     The name is ``template`` filled in with the call's arguments. TypeError for what cannot be run
     under a lock, ValueError if the template mentions an argument the function does not have.
     """
     _refuse_undecoratable(function)
-    names = NameTemplate(template, function)
+    name_of = CallName(template, function)
 
     if _is_async(function):
 
         @functools.wraps(function)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            async with new_lock(names.name(args, kwargs)):
+            async with new_lock(name_of(args, kwargs)):
                 return await function(*args, **kwargs)
 
         return run_async  # type: ignore[return-value]
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with new_lock(names.name(args, kwargs)):
+        with new_lock(name_of(args, kwargs)):
             return function(*args, **kwargs)
 
     return run  # type: ignore[return-value]

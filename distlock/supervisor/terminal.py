@@ -8,7 +8,7 @@ import termios
 from contextlib import suppress
 from typing import Any
 
-from distlock.supervisor.program import bring_to_front
+from distlock.supervisor.processes import bring_to_front
 
 
 class Terminal:
@@ -40,7 +40,7 @@ class Terminal:
         if self.descriptor is not None and self.shows(from_group):
             bring_to_front(self.descriptor, to_group)
 
-    def tidy_up(self) -> None:
+    def reset_modes(self) -> None:
         """Undo what a program that was killed may have done to the terminal."""
         if self.descriptor is not None and self._modes and self.shows(os.getpgrp()):
             with suppress(termios.error):

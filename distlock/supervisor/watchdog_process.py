@@ -1,8 +1,8 @@
-"""The guard of a program: ends it, and all that it started, in time before a lease ends.
+"""The watchdog process of a program: ends it, and all that it started, before a lease ends.
 
-It is a process between the one that holds the lock and the program. It is told how long the lease
-lasts, and does not depend on being told anything else: when the time has come, or when the holder
-has gone, whatever the reason, the guard begins to end the program.
+It stands between the process that holds the lock and the program. It knows the end of the lease,
+and needs no further message: when the time has come, or when the holder has gone for whatever
+reason, it begins to end the program.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from typing import Any
 
-from distlock.clock import clock
-from distlock.supervisor import process_tree
-from distlock.supervisor.messages import Line
-from distlock.supervisor.program import CannotStart, start
+from distlock.concurrency.clock import clock
+from distlock.supervisor import processes
 
-#: Signals that the holder passes on, or that are about the terminal: none is for the guard.
+#: Signals that the holder passes on, or that are about the terminal: none is for the watchdog.
 SIGNALS = {
     signal.SIGHUP,
     signal.SIGINT,
@@ -35,99 +34,143 @@ SIGNALS = {
     signal.SIGWINCH,
 }
 
-#: Seconds between two looks at who is still there, and until it is given up to kill somebody
-#: (who belongs to another user, or is stuck in the kernel).
-_PAUSE, _LONGEST = 0.02, 3.0
+#: Seconds between two looks at killed processes, and until the watchdog gives up on one
+#: (that belongs to another user, or is stuck in the kernel).
+POLL_INTERVAL, KILL_LIMIT = 0.02, 3.0
 
-#: Why the guard ends a program.
-DEADLINE, GONE, LEFT = "deadline", "gone", "left"
+#: Why the watchdog ends a program: the lease is about to end, the holder has gone, the program has
+#: ended and left processes behind, or the holder asked for it.
+DEADLINE, HOLDER_GONE, LEFT_BEHIND, ASKED = "deadline", "holder-gone", "left-behind", "asked"
 
 
-class Guard:
+class Channel:
+    """One end of a connection that carries JSON messages. Sending never blocks.
+
+    The other side may be stopped, so what cannot be sent at once is sent with the next message.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._end.setblocking(False)
+        self._unread = b""
+        self._unsent = b""
+        #: whether the other side has gone
+        self.closed = False
+
+    def fileno(self) -> int:
+        return self._end.fileno()
+
+    def send(self, kind: str, *values: Any) -> None:
+        """Send a message: its kind and its values."""
+        self._unsent += json.dumps([kind, *values]).encode() + b"\n"
+        with suppress(BlockingIOError, ConnectionError):
+            while self._unsent:
+                self._unsent = self._unsent[self._end.send(self._unsent) :]
+
+    def receive(self) -> list[list[Any]]:
+        """Return the messages that have come by now."""
+        with suppress(BlockingIOError, ConnectionError):
+            while received := self._end.recv(65536):
+                self._unread += received
+            self.closed = True
+        *lines, self._unread = self._unread.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def close(self) -> None:
+        self._end.close()
+
+
+class Watchdog:
     """A program and the time it has. Times are of ``clock()``, which all processes share."""
 
     def __init__(
-        self, line: Line, alarm: int, *, deadline: float, grace: float, margin: float
+        self, channel: Channel, wakeup: int, *, deadline: float, grace: float, margin: float
     ) -> None:
-        self.line = line
-        self._alarm = alarm
+        """``wakeup``: a descriptor that becomes readable when a child process has changed."""
+        self.channel = channel
+        self._wakeup = wakeup
         self._deadline = deadline
         self._grace = grace
         self._margin = margin
         self._program = 0
-        self._ended = False  # the program itself
+        self._ended = False  # the program itself; its descendants may still run
         self._kill_at: float | None = None
         self._done = False
 
     def run(self, command: list[str], ignored: list[int], terminal: int | None) -> None:
         """Start the program, and stay until it and all that it started have ended."""
-        process_tree.adopt_orphans()
+        processes.adopt_orphans()
         try:
-            self._program = start(command, ignored=ignored, terminal=terminal, signals=SIGNALS)
-        except CannotStart as failed:
-            self.line.say("failed", str(failed), failed.code)
+            self._program = processes.start(
+                command, ignored=ignored, terminal=terminal, signals=SIGNALS
+            )
+        except processes.CannotStart as failed:
+            self.channel.send("failed", str(failed), failed.code)
             return
-        self.line.say("started", self._program)
+        self.channel.send("started", self._program)
         while not self._done:
             self._wait()
-            for word, *values in self.line.hear():
-                self._obey(word, *values)
-            if self.line.over:
-                self._end(GONE)
+            for kind, *values in self.channel.receive():
+                self._handle(kind, *values)
+            if self.channel.closed:
+                self._end(HOLDER_GONE)
             self._reap()
-            self._look()
+            self._do_what_is_due()
 
     def _wait(self) -> None:
         ending = self._kill_at is not None or self._ended
-        limit = _PAUSE if ending else max(self._end_at - clock(), 0.0)
-        listening: list[Line | int] = [self._alarm]
-        if not self.line.over:
-            listening.append(self.line)
+        limit = POLL_INTERVAL if ending else max(self._end_at - clock(), 0.0)
+        listening: list[Channel | int] = [self._wakeup]
+        if not self.channel.closed:
+            listening.append(self.channel)
         ready, _, _ = select.select(listening, [], [], limit)
-        if self._alarm in ready:
+        if self._wakeup in ready:
             with suppress(BlockingIOError):
-                os.read(self._alarm, 4096)
+                os.read(self._wakeup, 4096)
 
-    def _obey(self, word: str, *values: float) -> None:
-        if word == "deadline":
+    def _handle(self, kind: str, *values: float) -> None:
+        if kind == "deadline":
             self._deadline = values[0]
-        elif word == "signal":
-            self._signal(int(values[0]))
-        elif word == "continue":
-            self._signal_group(signal.SIGCONT)
-        elif word == "end":
-            self._end("told")
+        elif kind == "signal":
+            if not self._ended:  # after that the pid may be another's
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(self._program, int(values[0]))
+        elif kind == "continue":
+            if not self._ended:
+                processes.send_to_group(signal.SIGCONT, self._program)
+        elif kind == "end":
+            self._end(ASKED)
 
     @property
     def _end_at(self) -> float:
         return self._deadline - self._margin - self._grace
 
-    def _look(self) -> None:
-        """Do what is due by now."""
+    def _do_what_is_due(self) -> None:
         now = clock()
         if self._kill_at is None:
-            if self._ended and not process_tree.send(0, self._program):
+            if self._ended and not processes.send_to_descendants(0, self._program):
                 self._done = True
             elif self._ended:
-                self._end(LEFT)
+                self._end(LEFT_BEHIND)
             elif now >= self._end_at:
                 self._end(DEADLINE)
             return
         if now < self._kill_at:
-            self._done = self._ended and not process_tree.send(0, self._program)
+            self._done = self._ended and not processes.send_to_descendants(0, self._program)
             return
-        killed = process_tree.send(signal.SIGKILL, self._program)
-        self._done = self._ended and (not killed or now >= self._kill_at + _LONGEST)
+        killed = processes.send_to_descendants(signal.SIGKILL, self._program)
+        self._done = self._ended and (not killed or now >= self._kill_at + KILL_LIMIT)
 
     def _end(self, why: str) -> None:
-        """Begin to end all that is there: first kindly, and after the grace for certain."""
+        """Begin to end the program and its descendants: SIGTERM now, SIGKILL after the grace."""
         if self._kill_at is not None:
             return
         self._kill_at = min(clock() + self._grace, self._deadline - self._margin)
-        self.line.say("ending", why)
+        self.channel.send("ending", why)
         if clock() < self._kill_at:
-            process_tree.send(signal.SIGTERM, self._program)
-            process_tree.send(signal.SIGCONT, self._program)  # one that is stopped cannot end
+            processes.send_to_descendants(signal.SIGTERM, self._program)
+            # A process that is stopped cannot end.
+            processes.send_to_descendants(signal.SIGCONT, self._program)
 
     def _reap(self) -> None:
         while True:
@@ -140,34 +183,25 @@ class Guard:
             if pid != self._program:
                 continue
             if os.WIFSTOPPED(status):
-                self.line.say("stopped", os.WSTOPSIG(status))
+                self.channel.send("stopped", os.WSTOPSIG(status))
             else:
                 self._ended = True
-                self.line.say("ended", os.waitstatus_to_exitcode(status))
-
-    def _signal(self, signum: int) -> None:
-        if not self._ended:  # after that the pid may be another's
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(self._program, signum)
-
-    def _signal_group(self, signum: int) -> None:
-        if not self._ended:
-            with suppress(ProcessLookupError, PermissionError):
-                os.killpg(self._program, signum)
+                code = processes.shell_exit_code(os.waitstatus_to_exitcode(status))
+                self.channel.send("ended", code)
 
 
 def main() -> None:
-    """Be the guard, of the program on the command line, in the way that is said there first."""
-    how, command = json.loads(sys.argv[1]), sys.argv[2:]
+    """Be the watchdog of the program on the command line; its first argument is the setup."""
+    setup, command = json.loads(sys.argv[1]), sys.argv[2:]
     for signum in SIGNALS:
         signal.signal(signum, signal.SIG_IGN)
-    alarm, bell = socket.socketpair()
-    alarm.setblocking(False)
-    bell.setblocking(False)
+    reader, writer = socket.socketpair()
+    reader.setblocking(False)
+    writer.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda signum, frame: None)
-    signal.set_wakeup_fd(bell.fileno())
-    os.set_inheritable(how["line"], False)
-    line = Line(socket.socket(fileno=how["line"]))
-    guard = Guard(line, alarm.fileno(), **how["times"])
-    guard.run(command, how["ignored"], how["terminal"])
-    line.say("done")
+    signal.set_wakeup_fd(writer.fileno())
+    os.set_inheritable(setup["channel"], False)
+    channel = Channel(socket.socket(fileno=setup["channel"]))
+    watchdog = Watchdog(channel, reader.fileno(), **setup["times"])
+    watchdog.run(command, setup["ignored"], setup["terminal"])
+    channel.send("done")

@@ -4,6 +4,7 @@ import gc
 import logging
 import threading
 import time
+from functools import partial
 
 import pytest
 from asgiref.sync import sync_to_async
@@ -16,8 +17,9 @@ from kombu.exceptions import OperationalError
 from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
 from distlock.celery import SKIPPED, AlreadyQueued, LockedTask
-from distlock.celery.execution import Run
 from distlock.types.lease import State
+from tests.contract.watch import eventually
+from tests.core.interrupting import CODE, interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -174,32 +176,20 @@ def test_a_retry_that_is_told_to_the_caller_leaves_the_queueing_lock(app):
     assert locks["default"].inspect("queueing:a").state is State.FREE
 
 
-@pytest.mark.parametrize("step", ["_told", "_start", "_taken", "_leave_queue"])
-def test_an_interrupt_between_two_steps_leaves_no_lock(app, settings, monkeypatch, caplog, step):
-    """As of a soft time limit, which may come anywhere."""
-
-    caplog.set_level(logging.CRITICAL, "celery.app.trace")  # a line would keep the run alive
-    usual = getattr(Run, step)
-
-    def interrupted(self, *args):
-        if step == "_taken":
-            usual(self, *args)
-        raise SoftTimeLimitExceeded
-
+def test_a_soft_time_limit_at_any_moment_leaves_no_lock(app, settings, caplog):
+    caplog.set_level(logging.CRITICAL)  # a logged error would keep the task's frames alive
     settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 1}}
-    task = task_of(app, lambda: 1, lock="a", queueing_lock="a", until="finished")
-    with monkeypatch.context() as patch:
-        patch.setattr(Run, step, interrupted)
-        assert isinstance(task.delay().result, SoftTimeLimitExceeded)
-    assert locks["default"].inspect("a").state is State.FREE
-    if step == "_leave_queue":
-        gc.collect()
-        ends = time.monotonic() + 30
-        while locks["default"].inspect("queueing:a").state is State.HELD:
-            assert time.monotonic() < ends
-            time.sleep(0.01)
-    else:
-        assert locks["default"].inspect("queueing:a").state is State.FREE
+    task = task_of(app, lambda n: n, lock="a:{n}", queueing_lock="a:{n}", until="finished",
+                   queueing_ttl=2)  # fmt: skip
+    for moment in range(1, 10_000, 3):
+        call = partial(task.delay, moment)
+        if interrupted(call, moment, SoftTimeLimitExceeded, CODE[:1]) is None:
+            break
+    assert moment > 300, "the interrupts did not reach the code"
+    gc.collect()
+    for number in range(1, moment, 3):
+        for name in (f"a:{number}", f"queueing:a:{number}"):
+            eventually(lambda: not Lock(name).locked())  # noqa: B023 - called at once
 
 
 def test_a_task_that_queues_itself_again_is_queued_already(app):

@@ -75,7 +75,7 @@ def test_a_busy_task_keeps_its_place_while_that_cannot_be_asked_for(worker, prox
     task = OF["mariadb"].both_fragile
     with Lock(key, using="mariadb"):
         first = task.apply_async((key,), queue=worker.queue)
-        worker.await_log(f"{first.id}] is put off")
+        worker.await_log(f"{first.id}] is requeued")
         getattr(proxy, fault)()
         worker.await_log(f"queueing lock 'queueing:{key}' ")
         proxy.heal()
@@ -125,7 +125,7 @@ def test_a_task_is_put_off_for_so_long_and_fails_then(worker, proxy, key):
     result = begin(fragile_briefly, key, worker)
     with pytest.raises(LockUnavailable):
         result.get(timeout=LIMIT)
-    assert worker.log.count(f"{result.id}] is put off") == 2  # for 0.1 s, then for 0.2 s
+    assert worker.log.count(f"{result.id}] is requeued") == 2  # for 0.1 s, then for 0.2 s
 
 
 def test_celery_retries_a_task_whose_lock_cannot_be_asked_for(worker, proxy, key):

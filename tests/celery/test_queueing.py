@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from kombu.exceptions import EncodeError
 
 from distlock import locks
-from distlock.celery import AlreadyQueued
+from distlock.celery import AlreadyQueued, queueing
 from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.conftest import LEASE
@@ -166,7 +166,7 @@ def test_it_is_kept_while_a_busy_task_is_queued_again(tasks, key, lock, prefork)
     published(f"{key}:started")
     second = tasks.both.delay(key)
     assert second.id != first.id
-    prefork.await_log(f"{second.id}] is put off")
+    prefork.await_log(f"{second.id}] is requeued")
     assert tasks.both.delay(key).id == second.id
     cue(f"{key}:end", 2)
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
@@ -282,13 +282,11 @@ def test_what_was_freed_by_time_is_not_freed_for_its_successor(tasks, key, lock)
     until(lambda: lock().state is State.EXPIRED)
     second = tasks.queued.apply_async((key,), queue=NOWHERE)
     token = lock().token
-    from distlock.celery import queueing
-    from distlock.celery.headers import Note
 
     with app.connection_for_read() as connection:
         message = connection.SimpleQueue("later").get(timeout=5)
         message.ack()
-    note = Note.read(message.headers, first.id)
-    queueing.free(note.ticket)
+    header = queueing.LockHeader.read(message.headers, first.id)
+    queueing.release(header.queue_lock)
     assert (lock().state, lock().token) == (State.HELD, token)
     assert second.id in lock().description

@@ -52,7 +52,7 @@ def test_a_busy_task_is_queued_again_without_using_up_its_retries(tasks, key, pr
     first = tasks.retry.delay(key)
     published(f"{key}:started")
     second = tasks.retry.delay(key)
-    prefork.await_log(f"{second.id}] is put off")
+    prefork.await_log(f"{second.id}] is requeued")
     eventually(lambda: second.state == "RETRY")
     assert second.children == []  # it has not called itself
     cue(f"{key}:end", 2)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from distlock import LockLost
-from distlock.core.interrupters import SignalInterrupter, ThreadInterrupter, terminator
+from distlock.core.interrupters import SignalInterrupter, ThreadInterrupter, body_interrupter
 from distlock.types.lease import Claim, Lease, Owner
 
 pytestmark = pytest.mark.once
@@ -17,7 +17,7 @@ ROUNDS = 400
 
 
 def test_the_main_thread_is_woken_from_a_system_call():
-    with pytest.raises(LockLost, match=r"lock 'a' \(token 7\)"), terminator() as ending:
+    with pytest.raises(LockLost, match=r"lock 'a' \(token 7\)"), body_interrupter() as ending:
         assert isinstance(ending, SignalInterrupter)
         threading.Timer(0.05, ending.on_lost, [LOST]).start()
         time.sleep(30)
@@ -26,7 +26,7 @@ def test_the_main_thread_is_woken_from_a_system_call():
 def test_another_thread_is_ended():
     def run():
         try:
-            with terminator() as ending:
+            with body_interrupter() as ending:
                 assert isinstance(ending, ThreadInterrupter)
                 threading.Timer(0.05, ending.on_lost, [LOST]).start()
                 while True:
@@ -47,7 +47,7 @@ def race():
     for _ in range(ROUNDS):
         teller = None
         try:
-            with terminator() as ending:
+            with body_interrupter() as ending:
                 teller = threading.Thread(target=ending.on_lost, args=[LOST])
                 teller.start()
                 for _ in range(random.randrange(300)):
@@ -75,8 +75,8 @@ def test_nothing_comes_after_the_end_in_another_thread():
 
 
 def test_a_task_within_a_task_is_ended_by_its_own_loss():
-    with terminator() as outer:
-        with pytest.raises(LockLost), terminator() as inner:
+    with body_interrupter() as outer:
+        with pytest.raises(LockLost), body_interrupter() as inner:
             threading.Timer(0.05, inner.on_lost, [LOST]).start()
             time.sleep(30)
         time.sleep(0.01)
@@ -84,7 +84,7 @@ def test_a_task_within_a_task_is_ended_by_its_own_loss():
 
 
 def test_an_error_of_the_body_stays():
-    with pytest.raises(ZeroDivisionError), terminator() as ending:
+    with pytest.raises(ZeroDivisionError), body_interrupter() as ending:
         try:
             ending.on_lost(LOST)
             time.sleep(30)

@@ -57,7 +57,7 @@ class TestABusyLock:
         ended, printed = loser(*options)
         assert ended == code
         assert printed.count("\n") == 1
-        assert f"lock {NIGHTLY} is held by" in printed
+        assert f"lock {NIGHTLY!r} on 'default' is held by" in printed
 
     @pytest.mark.parametrize("command", [RUN + PROGRAM, ["nightly"]], ids=["locks run", "nightly"])
     def test_is_no_error_from_code_either_if_its_code_is_0(self, local, command, capfd):

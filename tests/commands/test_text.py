@@ -8,7 +8,7 @@ from itertools import count, islice
 
 import pytest
 
-from distlock.commands import table, text
+from distlock.commands import output
 
 
 class TestQuoted:
@@ -16,7 +16,7 @@ class TestQuoted:
         "name", ["stock", "a b", "<b>", "Straße", "锁", "🔒", "it's", 'a"b', "a\\b", "$x", "x;y"]
     )
     def test_a_name_that_prints_is_left_alone(self, name):
-        assert text.quoted(name) == name
+        assert output.quoted(name) == name
 
     @pytest.mark.parametrize(
         ("name", "shown"),
@@ -36,12 +36,12 @@ class TestQuoted:
         ],
     )
     def test_what_does_not_print_is_shown_as_an_escape(self, name, shown):
-        assert text.quoted(name) == shown
+        assert output.quoted(name) == shown
         assert shown.isprintable()
 
     @pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\u202eb", "a\U000e0041b", "it's\t\\", "$'x'"])
     def test_bash_reads_it_as_the_name(self, name):
-        shell = f"printf %s {text.quoted(name)}"
+        shell = f"printf %s {output.quoted(name)}"
         printed = subprocess.run(
             ["bash", "-c", shell], capture_output=True, check=True, env={"LC_ALL": "C.UTF-8"}
         ).stdout
@@ -62,41 +62,46 @@ class TestQuoted:
     ],
 )
 def test_durations_have_two_units(seconds, shown):
-    assert text.duration(seconds) == shown
+    assert output.duration(seconds) == shown
 
 
 def test_moments_tell_their_offset(settings):
     settings.TIME_ZONE = "Asia/Kathmandu"
     when = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
-    assert text.moment(when) == "2026-01-02 08:49:05+05:45"
-    assert text.moment(None) == "-"
+    assert output.moment(when) == "2026-01-02 08:49:05+05:45"
+    assert output.moment(None) == "-"
 
 
 class TestTable:
     def test_columns_are_aligned_also_with_wide_characters(self):
         rows = [("锁", "x"), ("e\u0301", "y"), ("abc", "z")]
-        assert list(table.lines(("N", "V"), rows)) == ["N    V", "锁   x", "e\u0301    y", "abc  z"]
+        assert list(output.table_lines(("N", "V"), rows)) == [
+            "N    V",
+            "锁   x",
+            "e\u0301    y",
+            "abc  z",
+        ]
 
     def test_nothing_is_printed_without_rows(self):
-        assert list(table.lines(("N",), [])) == []
+        assert list(output.table_lines(("N",), [])) == []
 
     def test_a_long_value_is_cut_to_its_column(self):
-        heading, cut, row = table.lines(("N", "V"), [("x" * 564, "1"), ("a", "2")])
-        assert cut == f"{'x' * (table.WIDEST - 1)}…  1"
+        heading, cut, row = output.table_lines(("N", "V"), [("x" * 564, "1"), ("a", "2")])
+        assert cut == f"{'x' * (output.WIDEST - 1)}…  1"
         assert {line.index(value) for line, value in [(heading, "V"), (cut, "1"), (row, "2")]} == {
-            table.WIDEST + len(table.GAP)
+            output.WIDEST + len(output.GAP)
         }
 
     def test_what_is_cut_fits_its_column_also_with_wide_characters(self):
-        _, cut, row = table.lines(("N", "V"), [("锁" * 300, "1"), ("a", "2")])
-        assert text.width(cut) == text.width(row)
+        _, cut, row = output.table_lines(("N", "V"), [("锁" * 300, "1"), ("a", "2")])
+        assert output.width(cut) == output.width(row)
         assert cut.startswith("锁锁") and cut.endswith("…   1")
 
     def test_the_last_value_is_whole_however_long_it_is(self):
         """It can be copied, and pushes nothing out of line."""
         long = "x" * 564
-        assert list(table.lines(("V", "N"), [("1", long)])) == ["V  N", f"1  {long}"]
+        assert list(output.table_lines(("V", "N"), [("1", long)])) == ["V  N", f"1  {long}"]
 
     def test_rows_are_printed_before_the_last_is_known(self):
         endless = ((str(number), "x") for number in count())
-        assert list(islice(table.lines(("N", "V"), endless), 2)) == ["N    V", "0    x"]
+        assert list(islice(output.table_lines(("N", "V"), endless), 2)) == ["N    V", "0    x"]

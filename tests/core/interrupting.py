@@ -15,25 +15,29 @@ CODE = (str(Path(distlock.__file__).parent), threading.__file__, contextlib.__fi
 MOMENTS = {"call", "c_return"}
 
 
-def interrupted(call, moment):
-    """Run ``call`` with a KeyboardInterrupt at the given moment; None if it ended before."""
-    passed = 0
+def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
+    """Run ``call`` with an error at the given moment; return it, None if ``call`` ended before.
+
+    The moments are those in files whose paths begin with ``code``. What runs may handle the error.
+    """
+    passed, raised = 0, []
 
     def profile(frame, event, arg):
         nonlocal passed
         if event == "call" and frame.f_code.co_flags & inspect.CO_GENERATOR:
             return  # it may be closed for being garbage, where an error reaches nobody
-        if event in MOMENTS and frame.f_code.co_filename.startswith(CODE):
+        if event in MOMENTS and frame.f_code.co_filename.startswith(code):
             passed += 1
             if passed == moment:
                 sys.setprofile(None)
-                raise KeyboardInterrupt
+                raised.append(error())
+                raise raised[0]
 
     sys.setprofile(profile)
     try:
         call()
-    except KeyboardInterrupt as interrupt:
+    except error as interrupt:
         return interrupt
     finally:
         sys.setprofile(None)
-    return None
+    return raised[0] if raised else None

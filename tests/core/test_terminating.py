@@ -10,9 +10,9 @@ from distlock.exceptions import LockLost
 from distlock.core.interrupters import ThreadInterrupter
 
 class Slow(ThreadInterrupter):
-    def _raise(self, loss):
+    def raise_in_body(self, loss):
         leaving.wait(30)
-        super()._raise(loss)
+        super().raise_in_body(loss)
 
 lease = Claim("stock", Owner("key", "host", 1, "thread"), 30.0).granted(7, 0.0)
 

@@ -10,7 +10,7 @@ from django.core.management import CommandError, call_command
 from distlock import Lock, LockLost, locks
 from distlock.commands.exit_codes import BUSY, LOST, UNAVAILABLE, USAGE
 from distlock.management.commands.locks import Command
-from distlock.supervisor.signals import PASSED
+from distlock.supervisor.signal_handling import PASSED_ON
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
 from tests.contract.watch import eventually
@@ -88,7 +88,9 @@ def test_a_busy_lock_is_told_with_its_holder(here):
     with Lock("stock", owner="someone") as lock:
         ended = here("stock", "--timeout=0", "--", "true")
         assert ended.code == BUSY
-        assert f"lock stock is held by {lock.info().owner} since" in ended.error
+        holder = lock.info().owner
+        who = f"lock 'stock' on 'default' is held by {holder.host} (pid {holder.pid}, "
+        assert who in ended.error
 
 
 def test_a_lock_that_was_left_early_is_told_as_such(here):
@@ -107,7 +109,7 @@ def test_the_code_for_a_busy_lock_can_be_chosen(here, capfd):
 
 def test_what_is_said_of_it_can_be_chosen(here):
     here("stock", "--at-least=600", "--description=the stock", "--", "true")
-    assert "(the stock)" in here("stock", "--timeout=0", "--", "true").error
+    assert ": the stock" in here("stock", "--timeout=0", "--", "true").error
 
 
 def test_it_waits_for_the_lock(start, backend):
@@ -219,9 +221,9 @@ def test_leases_longer_than_the_run_are_renewed(start, backend):
 
 
 def test_from_code_it_leaves_signals_as_they_were():
-    before = [signal.getsignal(signum) for signum in PASSED]
+    before = [signal.getsignal(signum) for signum in PASSED_ON]
     call_command("locks", "run", "stock", "--", "true")
-    assert [signal.getsignal(signum) for signum in PASSED] == before
+    assert [signal.getsignal(signum) for signum in PASSED_ON] == before
     assert signal.set_wakeup_fd(-1) == -1
 
 

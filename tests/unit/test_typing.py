@@ -9,7 +9,7 @@ from typing import get_overloads
 import pytest
 
 from distlock.celery import locked_task
-from distlock.celery.options import NAMES
+from distlock.celery.task_options import NAMES
 from tests.pyright import complaints
 
 # Less than what ends the whole run; see faulthandler_timeout.

@@ -9,19 +9,16 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import list_locks, release_lock, show_lock, sweep_locks
+from distlock.commands import list_locks, release_lock, run_lock, show_lock, sweep_locks
 from distlock.commands.arguments import add_common
 
 SUBCOMMANDS: dict[str, Any] = {
     "list": list_locks,
     "show": show_lock,
     "release": release_lock,
+    "run": run_lock,
     "sweep": sweep_locks,
 }
-if os.name == "posix":  # process groups and signals
-    from distlock.commands import run_lock
-
-    SUBCOMMANDS["run"] = run_lock
 
 
 class Command(BaseCommand):

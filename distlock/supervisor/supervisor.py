@@ -1,4 +1,4 @@
-"""Runs a program under a lock, through a guard, and says what became of both."""
+"""Runs a program under a lock, through a watchdog process, and reports how both ended."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from pathlib import Path
 from typing import Protocol
 
 import distlock
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.exceptions import LockLost, LockNotHeld
-from distlock.supervisor import process_tree
-from distlock.supervisor.messages import Line
-from distlock.supervisor.signals import Signals
+from distlock.supervisor import processes
+from distlock.supervisor.signal_handling import SignalQueue
 from distlock.supervisor.terminal import Terminal
-from distlock.supervisor.watchdog_process import DEADLINE, LEFT
+from distlock.supervisor.watchdog_process import DEADLINE, KILL_LIMIT, POLL_INTERVAL, Channel
 
-#: Makes the package known to the guard without its ``__init__``, which would import Django.
-_GUARD = """
+#: Makes the package known to the watchdog without its ``__init__``, which would import Django.
+_WATCHDOG = """
 import sys, types
 package = types.ModuleType("distlock")
 package.__path__ = [sys.argv.pop(1)]
@@ -33,10 +32,8 @@ sys.modules["distlock"] = package
 from distlock.supervisor.watchdog_process import main
 main()
 """
-#: How often the guard is told of the lease: this many times in its length, and in a second.
-_TICKS, _LEAST_TICKS = 20, 1.0
-#: Seconds between two looks at processes that were killed, and until none of them is waited for.
-_PAUSE, _LONGEST = 0.02, 3.0
+#: How often the watchdog is sent the lease's end: this many times in its length, and in a second.
+_TICKS, _LONGEST_TICK = 20, 1.0
 
 
 class Held(Protocol):
@@ -48,7 +45,7 @@ class Held(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class ShutdownTiming:
     """How a program is ended, in seconds.
 
     ``grace``: from TERM to KILL. ``margin``: from KILL to the end of the lease.
@@ -65,7 +62,7 @@ class Times:
     _USUAL, _LONGEST_USUAL = 0.3, 10.0
 
     @classmethod
-    def of(cls, lease: float, grace: float | None) -> Times:
+    def of(cls, lease: float, grace: float | None) -> ShutdownTiming:
         """Return the times for a lease; ValueError if the grace is too long for it."""
         if grace is None:
             grace = min(lease * cls._USUAL, cls._LONGEST_USUAL)
@@ -83,135 +80,134 @@ class Times:
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a program: ``code`` as a shell has it; ``lost`` says why it was ended."""
+    """How a program ended: ``code`` as a shell has it; ``lost`` says why it was ended."""
 
     code: int = 1
     problem: str = ""  # why it could not be started
     lost: str = ""
-    left: bool = False  # whether it left processes behind, which were ended
 
 
-class Run:
+class ProgramSupervisor:
     """One program, from its start until all that it started has ended."""
 
-    def __init__(self, lock: Held, times: Times, signals: Signals, *, alone: bool) -> None:
+    def __init__(
+        self, lock: Held, timing: ShutdownTiming, signals: SignalQueue, *, alone: bool
+    ) -> None:
         """``alone``: nothing else is run by this process, so all below it is the program's."""
         self._lock = lock
-        self._times = times
+        self._timing = timing
         self._signals = signals
-        self._alone = alone and process_tree.LINUX
+        self._alone = alone and processes.LINUX
         self._program = 0
         self._outcome = Outcome()
-        self._told_deadline = 0.0
+        self._sent_deadline = 0.0
         self._terminal = Terminal()
 
-    def __call__(self, command: Sequence[str], environment: Mapping[str, str]) -> Outcome:
+    def run(self, command: Sequence[str], environment: Mapping[str, str]) -> Outcome:
         """Run a program; the lock must be held when this begins."""
         mine, theirs = socket.socketpair()
-        self._line = Line(mine)
+        self._channel = Channel(mine)
         own = os.getpgrp()
         if self._alone:
-            process_tree.adopt_orphans()
-        self._signals.queue()
+            processes.adopt_orphans()
+        self._signals.queue_them()
         try:
             with theirs:
-                guard = self._start_guard(theirs, command, environment)
+                watchdog = self._start_watchdog(theirs, command, environment)
             done = False
-            while not (done or self._line.over):
+            while not (done or self._channel.closed):
                 self._wait()
-                done = self._listen()
+                done = self._receive()
                 self._pass_signals_on()
-                self._tell_of_the_lease()
+                self._send_deadline()
             if not done:
-                self._end_without_guard()
-            self._line.close()
-            guard.wait()
+                self._end_without_watchdog()
+            self._channel.close()
+            watchdog.wait()
         finally:
-            self._line.close()
+            self._channel.close()
             self._terminal.move(self._program, own)
             if self._outcome.code > 128:
-                self._terminal.tidy_up()
+                self._terminal.reset_modes()
             self._terminal.close()
             if self._alone:
-                process_tree.adopt_orphans(False)
+                processes.adopt_orphans(False)
         return self._outcome
 
-    def _start_guard(
-        self, line: socket.socket, command: Sequence[str], environment: Mapping[str, str]
+    def _start_watchdog(
+        self, channel: socket.socket, command: Sequence[str], environment: Mapping[str, str]
     ) -> subprocess.Popen[bytes]:
         in_front = self._terminal.shows(os.getpgrp())
         terminal = self._terminal.descriptor if in_front else None
-        self._told_deadline = clock() + self._lock.remaining
-        how = {
-            "line": line.fileno(),
+        self._sent_deadline = clock() + self._lock.remaining
+        setup = {
+            "channel": channel.fileno(),
             "terminal": terminal,
             "ignored": self._signals.ignored,
             "times": {
-                "deadline": self._told_deadline,
-                "grace": self._times.grace,
-                "margin": self._times.margin,
+                "deadline": self._sent_deadline,
+                "grace": self._timing.grace,
+                "margin": self._timing.margin,
             },
         }
         package = str(Path(distlock.__file__).parent)
         return subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _GUARD, package, json.dumps(how), *command],
-            pass_fds=[line.fileno(), *([] if terminal is None else [terminal])],
+            [sys.executable, "-I", "-S", "-c", _WATCHDOG, package, json.dumps(setup), *command],
+            pass_fds=[channel.fileno(), *([] if terminal is None else [terminal])],
             env=dict(environment),
-            process_group=0,  # what is sent to our own is not for the guard
+            process_group=0,  # signals to our own group are not for the watchdog
         )
 
     def _wait(self) -> None:
-        limit = min(self._times.lease / _TICKS, _LEAST_TICKS)
-        listening: list[Line | Signals] = [self._line, self._signals]
+        limit = min(self._timing.lease / _TICKS, _LONGEST_TICK)
+        listening: list[Channel | SignalQueue] = [self._channel, self._signals]
         select.select(listening, [], [], limit)
 
-    def _listen(self) -> bool:
-        """Hear the guard; True when all is over."""
-        for word, *values in self._line.hear():
-            if word == "started":
+    def _receive(self) -> bool:
+        """Handle the watchdog's messages; True when all is over."""
+        for kind, *values in self._channel.receive():
+            if kind == "started":
                 self._program = values[0]
-            elif word == "failed":
+            elif kind == "failed":
                 self._outcome.problem, self._outcome.code = values
-            elif word == "stopped":
+            elif kind == "stopped":
                 self._stop(values[0])
-            elif word == "ending":
-                self._outcome.left = self._outcome.left or values[0] == LEFT
+            elif kind == "ending":
                 if values[0] == DEADLINE:
                     self._lose("its lease could not be renewed and was about to end")
-            elif word == "ended":
-                code = values[0]
-                self._outcome.code = code if code >= 0 else 128 - code
-            elif word == "done":
+            elif kind == "ended":
+                self._outcome.code = values[0]
+            elif kind == "done":
                 return True
         return False
 
     def _pass_signals_on(self) -> None:
-        for signum in self._signals.come():
+        for signum in self._signals.pop_all():
             if signum == signal.SIGCONT:
                 self._continue()
             else:
-                self._line.say("signal", signum)
+                self._channel.send("signal", signum)
 
-    def _tell_of_the_lease(self) -> None:
+    def _send_deadline(self) -> None:
         try:
             self._lock.check()
             deadline = clock() + self._lock.remaining
         except (LockLost, LockNotHeld) as error:
             self._lose(str(error))
             return
-        if abs(deadline - self._told_deadline) > 0.001:
-            self._told_deadline = deadline
-            self._line.say("deadline", deadline)
+        if abs(deadline - self._sent_deadline) > 0.001:
+            self._sent_deadline = deadline
+            self._channel.send("deadline", deadline)
 
     def _lose(self, reason: str) -> None:
         if not self._outcome.lost:
             self._outcome.lost = reason
-            self._line.say("end")
+            self._channel.send("end")
 
     # The terminal
 
     def _stop(self, signum: int) -> None:
-        """The program was stopped, by Ctrl-Z perhaps: stop, too, so that the shell sees it."""
+        """The program was stopped, by Ctrl-Z perhaps: stop this process, too, for the shell."""
         if self._terminal.descriptor is None:
             return
         self._terminal.move(self._program, os.getpgrp())
@@ -220,22 +216,15 @@ class Run:
 
     def _continue(self) -> None:
         # While this process was stopped nobody renewed the lease.
-        self._tell_of_the_lease()
+        self._send_deadline()
         if not self._outcome.lost:
             self._terminal.move(os.getpgrp(), self._program)
-            self._line.say("continue")
+            self._channel.send("continue")
 
-    def _end_without_guard(self) -> None:
-        """The guard was killed, and the program with it; see to the rest."""
-        self._outcome.problem = self._outcome.problem or "the guard of the command was killed"
-        until = clock() + _LONGEST
-        while self._program and clock() < until:
-            if self._alone:
-                if not process_tree.send(signal.SIGKILL, self._program):
-                    return
-            else:
-                try:
-                    os.killpg(self._program, signal.SIGKILL)
-                except (ProcessLookupError, PermissionError):
-                    return
-            time.sleep(_PAUSE)
+    def _end_without_watchdog(self) -> None:
+        """Kill what is left after the watchdog was killed; the program was killed with it."""
+        self._outcome.problem = self._outcome.problem or "the watchdog of the command was killed"
+        until = clock() + KILL_LIMIT
+        send = processes.send_to_descendants if self._alone else processes.send_to_group
+        while self._program and clock() < until and send(signal.SIGKILL, self._program):
+            time.sleep(POLL_INTERVAL)

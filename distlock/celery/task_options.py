@@ -1,23 +1,25 @@
-"""What a locked task is told: its options, checked when the task is made."""
+"""The options of a locked task, checked when the task is made and by ``manage.py check``."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from django.apps import AppConfig, apps
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, register
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
+from distlock.checks import TAG
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.held import OnLost
+from distlock.core.name_template import Template
 from distlock.exceptions import NotSupported
 from distlock.types.arguments import checked_callback, checked_seconds
-
-#: A name with fields for the arguments of the call, or a function of these that returns the name.
-Template = str | Callable[..., str]
 
 OnBusy = Literal["raise", "retry", "skip", "wait"]
 OnUnavailable = Literal["raise", "retry"]
@@ -28,22 +30,22 @@ TERMINATE: Terminate = "terminate"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class TaskOptions:
     """The options of a locked task; times are in seconds.
 
     The lock that is held while the task runs:
 
     - ``lock``: its name: a template that is filled in from the arguments of the call by name,
       defaults included (``"report:{account_id}"``), or a callable that gets them and returns it.
-    - ``on_busy``: what becomes of a task whose lock someone else has: "retry" queues it again,
-      "wait" waits in the worker, "skip" leaves it undone, "raise" fails with LockTimeout.
+    - ``on_busy``: what happens to a task whose lock is held by someone else: "retry" queues it
+      again, "wait" waits in the worker, "skip" leaves it undone, "raise" fails with LockTimeout.
     - ``busy_delay``, ``busy_delay_max``, ``busy_limit``: for "retry", the pause before the first
       time, twice as long each time up to the longest; and how many times at most (None: no limit),
       after which the task fails with LockTimeout. Its own retries are not counted among these.
     - ``busy_timeout``: for "wait", the longest wait; the task then fails with LockTimeout.
     - ``busy_result``: for "skip", the result of a task that was left undone.
-    - ``on_unavailable``: what becomes of a task whose lock cannot be asked for: "retry" queues it
-      again, after the same pauses as a busy one, "raise" fails with LockUnavailable.
+    - ``on_unavailable``: what happens to a task whose backend cannot be asked for the lock: "retry"
+      queues it again, after the same pauses as a busy one, "raise" fails with LockUnavailable.
     - ``unavailable_timeout``: for "retry", the longest sum of these pauses in an outage; the task
       then fails with LockUnavailable. Its own retries are not counted among these, either.
     - ``lease``, ``at_least``: as of ``Lock``.
@@ -133,8 +135,11 @@ class Options:
         return sum(self.delay(each) for each in range(1, times + 1))
 
 
+#: The tasks with a queueing lock that are known, by name.
+_declared: dict[str, TaskOptions] = {}
+
 #: The names of all options.
-NAMES = tuple(field.name for field in fields(Options))
+NAMES = tuple(field.name for field in fields(TaskOptions))
 
 #: The options that say more of a lock, by the option that gives its name.
 OF_LOCK = {
@@ -154,7 +159,7 @@ def configured(task: str, option: str, alias: str) -> str:
     return alias
 
 
-def queueing_backend(task: str, locking: Options) -> BaseBackend:
+def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
     """Return the backend that keeps the place of a task in the queue.
 
     Raises ImproperlyConfigured if there is none, NotSupported if its holds end with the process
@@ -181,6 +186,36 @@ def _able_to_queue() -> Iterator[BaseBackend]:
         with suppress(ImproperlyConfigured):
             if locks[alias].capabilities.outlives_process:
                 yield locks[alias]
+
+
+def declare(task: str, locking: TaskOptions) -> None:
+    """Note a task that has a queueing lock; NotSupported if its backend cannot keep that.
+
+    Tasks may be declared before the settings or the models are ready. Then ``manage.py check``
+    finds it, and the first call is refused.
+    """
+    _declared[task] = locking
+    if settings.configured and apps.models_ready:
+        with suppress(ImproperlyConfigured):  # reported by the check of the settings
+            queueing_backend(task, locking)
+
+
+@register(TAG)
+def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
+    """Check the tasks that have been imported."""
+    return list(_check_messages())
+
+
+def _check_messages() -> Iterator[CheckMessage]:
+    for task, locking in sorted(_declared.items(), key=lambda item: item[0]):
+        try:
+            queueing_backend(task, locking)
+        except NotSupported as error:
+            yield Error(
+                str(error).removeprefix(f"task {task}: "), obj=f"task {task}", id="distlock.E008"
+            )
+        except ImproperlyConfigured:
+            continue  # reported by the check of the settings, or by the first call
 
 
 def _checked_template(option: str, value: object) -> None:

@@ -1,0 +1,155 @@
+"""Running a body under a lock: entering it, leaving it in any case, saying who is in the way.
+
+An error of the body is never hidden by an error of leaving the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import CodeType, FrameType, TracebackType
+from typing import Protocol, TypeVar
+
+from distlock.exceptions import LockError, LockLost, LockNotHeld
+from distlock.types.lease import LockInfo, Owner, State
+from distlock.types.owners import is_reserved
+from distlock.types.printable import escaped
+
+T = TypeVar("T")
+
+
+class AnyLock(Protocol):
+    """What a section needs of a lock; see Lock."""
+
+    name: str
+    using: str
+
+    def check(self) -> None: ...
+    def release(self) -> None: ...
+    def info(self) -> LockInfo: ...
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+        /,
+    ) -> None: ...
+
+
+def run_under(
+    lock: AnyLock,
+    acquire: Callable[[], object],
+    body: Callable[[], T],
+    on_leave_error: Callable[[LockError], object],
+) -> T:
+    """Take a lock by ``acquire()``, call ``body()``, leave the lock; return what the body returned.
+
+    ``acquire`` raises if the lock is not to be had. It is left wherever an error comes, also an
+    interrupt between two steps: Ctrl-C or Celery's soft time limit may come at any moment, and the
+    process goes on. So this is a function, and no context manager, which an interrupt can enter
+    without leaving it.
+
+    ``on_leave_error`` is called with the error if the body ended well and the lock could not be
+    left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may
+    raise. If the body failed, the error of leaving becomes a note of the body's own.
+    """
+    entered_before = has_entered(lock)
+    must_leave = False
+    try:
+        acquire()
+        must_leave = True
+        result = body()
+        must_leave = False  # release() does it, and is not to be repeated
+        try:
+            lock.release()
+        except LockError as error:
+            on_leave_error(error)
+        return result
+    except BaseException as error:
+        # An interrupt may have come after the lock was taken, but before acquire() returned.
+        if must_leave or (not entered_before and has_entered(lock)):
+            lock.__exit__(type(error), error, error.__traceback__)
+        raise
+
+
+def has_entered(lock: AnyLock) -> bool:
+    """Return whether the current owner has entered ``lock`` and not left it, lost or not."""
+    try:
+        lock.check()
+    except LockNotHeld:
+        return False
+    except LockLost:
+        pass
+    return True
+
+
+def add_leave_error(body_error: BaseException, error: Exception) -> None:
+    """Note on the body's error, which the caller must see, that leaving the lock failed, too."""
+    body_error.add_note(f"besides, leaving the lock failed: {error}")
+
+
+def busy_message(lock: AnyLock) -> str:
+    """Return who has a lock, as far as its backend can tell. It is asked, so this takes time."""
+    try:
+        info = lock.info()
+    except LockError:
+        info = LockInfo(lock.name, lock.using)
+    return holder_message(info)
+
+
+def holder_message(info: LockInfo) -> str:
+    """Return a sentence that says who has a lock, or that it is not known; safe to print.
+
+    ``lock 'stock' on 'default' is held by web-1 (pid 812, main) since 12 s (token 7): report``
+    """
+    subject = f"lock {info.name!r} on {info.using!r}"
+    owner = info.owner
+    if owner is None or info.state is State.FREE:
+        return f"{subject} was held by someone else"
+    who = f"{owner.host} (pid {owner.pid}, {owner.thread})"
+    token = "" if info.token is None else f" (token {info.token})"
+    what = f": {info.description}" if info.description else ""
+    if is_reserved(owner):
+        rest = "" if info.remaining is None else f" for {info.remaining:.0f} s"
+        return escaped(f"{subject} was left by {who}, and stays taken{rest}{token}{what}")
+    since = "" if info.held_for is None else f" since {info.held_for:.0f} s"
+    return escaped(f"{subject} is held by {who}{since}{token}{what}")
+
+
+class ActiveBlocks:
+    """The owners that are in ``with`` bodies of one Lock object, by the frames of these bodies.
+
+    A generator or coroutine may begin a body in one thread or task and end it in another. This
+    tells whose body ends. It takes no mutex: the garbage collector may end a body at any moment in
+    any thread.
+    """
+
+    def __init__(self) -> None:
+        # Frames themselves would keep alive all their variables. The id of a frame may be used
+        # again; then its code differs, or its entry is overwritten when the new body begins.
+        self._owners: dict[tuple[int, CodeType], list[Owner]] = {}
+
+    def begin(self, frame: FrameType, owner: Owner) -> None:
+        """Note that an owner enters a body in this frame."""
+        key = id(frame), frame.f_code
+        others = self._owners.get(key, [])
+        self._owners[key] = [*(other for other in others if other == owner), owner]
+
+    def end(self, frame: FrameType, current: Owner) -> Owner:
+        """Return whose body in this frame ends; the current owner's, if none is known there."""
+        key = id(frame), frame.f_code
+        if key in self._owners:
+            return self._pop(key) or current
+        # An ExitStack, for one, enters and leaves in frames of its own.
+        for key, owners in reversed(list(self._owners.items())):
+            if current in owners:
+                self._pop(key)
+                break
+        return current
+
+    def _pop(self, key: tuple[int, CodeType]) -> Owner | None:
+        owners = self._owners.pop(key, None)
+        if not owners:
+            return None
+        if owners[1:]:
+            self._owners[key] = owners[1:]
+        return owners[0]
