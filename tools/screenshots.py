@@ -107,7 +107,7 @@ def shoot(browser: Any, address: str, user: Any, set_clocks: Any) -> None:
         picture(page, f"admin-lock-{scheme}")
         set_clocks()
         visitor.list("?q=import")
-        page.get_by_role("checkbox", name="Choose import:stock").check()
+        page.get_by_role("checkbox", name="Select import:stock").check()
         page.get_by_role("button", name="Force release").click()
         page.get_by_label("Reason").fill("worker-1 hangs since the network change, see OPS-318")
         picture(page, f"admin-release-{scheme}")
