@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +15,7 @@ from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.settings import BackendSettings
 from distlock.concurrency.backoff import Backoff
-from distlock.concurrency.steps import Call, Either, Sleep, Step, Steps
+from distlock.concurrency.steps import Call, Sleep, Step, Steps
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
 from distlock.types.query import LockQuery, Page, page_of
@@ -87,7 +85,7 @@ class BaseBackend(ABC):
         Raises ``ImproperlyConfigured`` that names ``DISTLOCK[alias]``.
         """
         self.alias = alias
-        self.settings = BackendSettings(
+        self.settings = BackendSettings.parse(
             alias, params, self.default_options, uses_location=self.uses_location
         )
         self.listener: Listener | None = None
@@ -121,9 +119,6 @@ class BaseBackend(ABC):
 
         The default asks again and again. Backends that know a better way override it.
         """
-        if type(self).acquire is not BaseBackend.acquire:  # until its room has its own enqueue()
-            steps: PendingLease = self._enqueue_by_acquire(claim, deadline)
-            return (yield from steps)
         lease: Lease | None = yield self.attempt(claim, deadline)
         if lease is not None:
             return lease
@@ -141,41 +136,8 @@ class BaseBackend(ABC):
 
         A task that is cancelled in it takes the claim back.
         """
-        if type(self).atry_acquire is not BaseBackend.atry_acquire:  # until its room has attempt()
-            return Either(
-                partial(self.try_acquire, claim, deadline),
-                partial(self.atry_acquire, claim, deadline),
-            )
         undo = partial(self.cancel_with_retry, claim)
         return Call(partial(self.try_acquire, claim), deadline, undo, executor=self.calls)
-
-    def _enqueue_by_acquire(self, claim: Claim, deadline: float | None) -> PendingLease:
-        lease: Lease | None = yield Either(
-            partial(self.acquire, claim, deadline), partial(self.aacquire, claim, deadline)
-        )
-        return lease
-
-    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """Override enqueue() instead."""
-        for pause in self._pauses(deadline):
-            if lease := self.try_acquire(claim, deadline):
-                return lease
-            time.sleep(pause)
-        return None
-
-    async def atry_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
-        """Override attempt() instead."""
-        return await self.calls.run(
-            partial(self.try_acquire, claim), deadline, undo=partial(self.cancel_with_retry, claim)
-        )
-
-    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """Override enqueue() instead."""
-        for pause in self._pauses(deadline):
-            if lease := await self.atry_acquire(claim, deadline):
-                return lease
-            await asyncio.sleep(pause)
-        return None
 
     def _pauses(self, deadline: float | None) -> Iterator[float]:
         return Backoff(self.first_pause, self.longest_pause).pauses(deadline)

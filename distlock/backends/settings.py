@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, NoReturn, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
@@ -17,8 +19,9 @@ RENEWALS_PER_LEASE = 3
 _KNOWN = ("BACKEND", "LEASE", "RENEW", "LOCATION", "OPTIONS")
 
 
+@dataclass(frozen=True, slots=True)
 class BackendSettings:
-    """What ``DISTLOCK[alias]`` says; every error names that entry.
+    """What ``DISTLOCK[alias]`` says; every error names that entry. It never changes.
 
     - ``LEASE``: seconds that a lease lasts unless a lock says otherwise (30).
     - ``RENEW``: seconds between two renewals; at most, and by default, a third of ``LEASE``.
@@ -26,32 +29,47 @@ class BackendSettings:
     - ``OPTIONS``: what else the backend understands.
     """
 
-    def __init__(
-        self,
+    alias: str
+    lease: float
+    renew: float
+    location: Any
+    options: Mapping[str, Any]
+
+    @classmethod
+    def parse(
+        cls,
         alias: str,
         params: Mapping[str, Any],
         default_options: Mapping[str, Any],
         *,
         uses_location: bool,
-    ) -> None:
-        self.alias = alias
-        self._refuse_unknown("", params, _KNOWN)
-        if params.get("LOCATION") and not uses_location:
-            self.refuse("LOCATION has no meaning for this backend")
-        self.location = params.get("LOCATION", "")
+    ) -> Self:
+        """Return the settings that ``params``, the dictionary ``DISTLOCK[alias]``, stands for.
+
+        Raises ``ImproperlyConfigured``.
+        """
+        _refuse_unknown(alias, "", params, _KNOWN)
+        location = params.get("LOCATION", "")
+        if location and not uses_location:
+            _refuse(alias, "LOCATION has no meaning for this backend")
         options = params.get("OPTIONS") or {}
         if not isinstance(options, Mapping):
-            self.refuse(f"OPTIONS must be a dictionary, not {options!r}")
-        self._refuse_unknown("OPTIONS: ", options, tuple(default_options))
-        self.options: dict[str, Any] = {**default_options, **options}
-        self.lease = self._seconds("LEASE", params.get("LEASE", DEFAULT_LEASE))
-        longest = self.lease / RENEWALS_PER_LEASE
-        self.renew = self._seconds("RENEW", params.get("RENEW", longest))
-        if self.renew > longest:
-            self.refuse(
-                f"RENEW is {self.renew:g}, but with LEASE {self.lease:g} it may be at most"
-                f" {longest:g} seconds, so that a renewal that fails can be tried again in time"
+            _refuse(alias, f"OPTIONS must be a dictionary, not {options!r}")
+        _refuse_unknown(alias, "OPTIONS: ", options, tuple(default_options))
+        lease = _seconds(alias, "LEASE", params.get("LEASE", DEFAULT_LEASE))
+        longest = lease / RENEWALS_PER_LEASE
+        renew = _seconds(alias, "RENEW", params.get("RENEW", longest))
+        if renew > longest:
+            _refuse(
+                alias,
+                f"RENEW is {renew:g}, but with LEASE {lease:g} it may be at most {longest:g}"
+                " seconds, so that a renewal that fails can be tried again in time",
             )
+        return cls(alias, lease, renew, location, MappingProxyType({**default_options, **options}))
+
+    def with_lease(self, lease: float, renew: float) -> Self:
+        """Return the same settings with other lengths, where a server has a say in them."""
+        return replace(self, lease=lease, renew=renew)
 
     def interval(self, duration: float) -> float:
         """Return the seconds between two renewals of a lease of ``duration`` seconds."""
@@ -59,7 +77,7 @@ class BackendSettings:
 
     def seconds(self, option: str) -> float:
         """Return an option that must be a finite, positive number of seconds."""
-        return self._seconds(f"OPTIONS[{option!r}]", self.options[option])
+        return _seconds(self.alias, f"OPTIONS[{option!r}]", self.options[option])
 
     def choice(self, option: str, allowed: tuple[str, ...]) -> str:
         """Return an option that must be one of ``allowed``."""
@@ -76,19 +94,28 @@ class BackendSettings:
         return int(value)
 
     def refuse(self, problem: str) -> NoReturn:
-        raise ImproperlyConfigured(f"DISTLOCK[{self.alias!r}]: {problem}.")
+        """Raise ``ImproperlyConfigured`` that names the entry."""
+        _refuse(self.alias, problem)
 
-    def _seconds(self, what: str, value: Any) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            self.refuse(f"{what} must be a number of seconds, not {value!r}")
-        if not 0 < value < math.inf:
-            self.refuse(f"{what} must be finite and greater than 0, not {value!r}")
-        if value > LONGEST_LEASE:
-            self.refuse(f"{what} must be at most {LONGEST_LEASE} seconds, not {value!r}")
-        return float(value)
 
-    def _refuse_unknown(self, where: str, given: Mapping[str, Any], known: tuple[str, ...]) -> None:
-        for key in given:
-            if key not in known:
-                names = ", ".join(map(repr, known)) or "none"
-                self.refuse(f"{where}unknown setting {key!r}; known are: {names}")
+def _refuse(alias: str, problem: str) -> NoReturn:
+    raise ImproperlyConfigured(f"DISTLOCK[{alias!r}]: {problem}.")
+
+
+def _seconds(alias: str, what: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        _refuse(alias, f"{what} must be a number of seconds, not {value!r}")
+    if not 0 < value < math.inf:
+        _refuse(alias, f"{what} must be finite and greater than 0, not {value!r}")
+    if value > LONGEST_LEASE:
+        _refuse(alias, f"{what} must be at most {LONGEST_LEASE} seconds, not {value!r}")
+    return float(value)
+
+
+def _refuse_unknown(
+    alias: str, where: str, given: Mapping[str, Any], known: tuple[str, ...]
+) -> None:
+    for key in given:
+        if key not in known:
+            names = ", ".join(map(repr, known)) or "none"
+            _refuse(alias, f"{where}unknown setting {key!r}; known are: {names}")

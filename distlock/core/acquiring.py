@@ -45,14 +45,14 @@ class AcquireRequest:
     undone: bool = False
 
     @property
-    def queue_key(self) -> Key:
-        """Where in this process the lock is waited for.
+    def owners_key(self) -> Key:
+        """Where in this process a named owner waits for the lock; all others wait under ``key``.
 
         A named owner's hold may be taken or freed in another process, which nobody here would be
         told of. So who wants the lock does not wait for such a hold here, but at the backend; and
         a named owner does not wait here for others, whose wait it may be about to end.
         """
-        return (*self.key, self.claim.owner.key) if self.named else self.key
+        return (*self.key, self.claim.owner.key)
 
     def last_answer_due(self, wait: bool) -> float | None:
         """Return when an answer is due that is asked for at the end, though the time is over."""

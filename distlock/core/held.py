@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.types.lease import Lease
+from distlock.types.lease import RELIED_ON, Lease
 from distlock.types.owners import NAMED, Liveness
 
 OnLost = Callable[[Lease], object]
@@ -32,6 +32,10 @@ class Entry:
     count: int = 1
 
 
+def _do_nothing() -> None:
+    pass
+
+
 class HeldLease:
     """A lease, how often its owner has entered, and what becomes of it."""
 
@@ -49,6 +53,7 @@ class HeldLease:
         "named",
         "on_end",
         "orphaned",
+        "place",
         "renew_at",
         "renewal_failed",
         "renewing",
@@ -60,15 +65,21 @@ class HeldLease:
         backend: BaseBackend,
         lease: Lease,
         entry: Entry,
-        on_end: Callable[[], object] | None = None,
+        on_end: Callable[[], object] = _do_nothing,
     ) -> None:
-        """``entry`` is the first who has entered; ``on_end`` is called once nobody holds it."""
+        """``entry`` is the first who has entered.
+
+        ``on_end`` lets the next one come. It is called when nobody holds this any more, perhaps
+        more than once.
+        """
         claim, settings = lease.claim, backend.settings
         self.backend = backend
         self.lease = lease
+        self.on_end = on_end
+        #: the alias of the backend and the name of the lock, and the key of the owner
+        self.place = (backend.alias, claim.name), claim.owner.key
         #: whether another process can take or free it, by its owner's name
         self.named = claim.owner.key.startswith(NAMED)
-        self.on_end = on_end
         self.acquired_at = clock()  # it was granted before that
         self.at_least = entry.at_least
         #: how often it was entered and not left
@@ -88,7 +99,7 @@ class HeldLease:
         self.renewal_failed = False
         self._interval = settings.interval(claim.duration)
         #: when it is to be renewed, counted from when the last renewal was sent
-        self.renew_at = lease.deadline - claim.relied_on + self._interval
+        self.renew_at = lease.deadline - claim.duration * RELIED_ON + self._interval
         #: the end of the lease before which the backend was asked for it
         self._confirmed_until: float | None = None
 
@@ -258,11 +269,6 @@ class HeldLease:
             return TAKEN_AWAY
         taken_since = token is not None and token > self.lease.token
         return HANDED_OVER if taken_since and clock() < self.lease.deadline else TAKEN_AWAY
-
-    def end(self) -> None:
-        """Let the next one come: nobody holds it any more. Doing it twice does no harm."""
-        if self.on_end is not None:
-            self.on_end()
 
     # By what this process knows
 

@@ -48,7 +48,11 @@ class LockManager:
             if hold is not None and (yield from self._reenter(request, deadline)):
                 return True
             until = deadline if wait else clock()
-            ticket = Ticket(request.queue_key, owner, limited=until is not None)
+            ticket = Ticket(
+                request.owners_key if request.named else request.key,
+                owner,
+                limited=until is not None,
+            )
             request.ticket, request.asked = ticket, False
             try:
                 try:
@@ -125,7 +129,7 @@ class LockManager:
         self._renewer.lose(hold, hold.why_lost() or "")
         # The thread that tells of losses may have been first, but not have come this far yet.
         hold.backend.discard_local(hold.lease)
-        hold.end()
+        hold.on_end()
         return None
 
     def _is_held_here(self, key: Key) -> bool:
@@ -162,14 +166,12 @@ class LockManager:
             try:
                 is_last = self._held.leave(hold, lock)
                 if is_last:
-                    backend = hold.backend
-                    gone = yield Call(hold.free, executor=backend.release_calls)
+                    gone = yield Call(hold.free, executor=hold.backend.release_calls)
                     if gone:
                         self._renewer.tell_loss(hold, gone)
                         if loss := hold.loss():
                             raise loss
-                if hold.count == 0:
-                    hold.end()
+                    hold.on_end()
             except LockError as error:
                 self._fail_to_release(hold, error)
                 raise
@@ -199,14 +201,14 @@ class LockManager:
         if hold.count:
             return
         if isinstance(error, (LockNotHeld, LockLost)):
-            hold.end()
+            hold.on_end()
         else:
             _undo(error, self._free_later, hold)
 
     def _free_later(self, hold: HeldLease) -> None:
         self._held.discard(hold)
         hold.backend.cleanup.add(hold.lease.claim, hold.free if hold.minimum_remaining else None)
-        hold.end()
+        hold.on_end()
 
     # Looking
 
@@ -247,7 +249,7 @@ class LockManager:
             if not hold.ended:
                 hold.backend.release(hold.lease)
         finally:
-            hold.end()
+            hold.on_end()
 
     # Leases that were taken from their backend past this process's owners
 

@@ -44,7 +44,7 @@ class HeldLeases:
 
     def add(self, hold: HeldLease) -> None:
         """Note a new hold, and keep its lease alive."""
-        place = _place(hold)
+        place = hold.place
         with self._mutex:
             if hold.named:
                 if earlier := self._holds.get(place):
@@ -56,7 +56,7 @@ class HeldLeases:
     def enter(self, hold: HeldLease, entry: Entry) -> bool:
         """Enter once more; False if the hold was lost or left meanwhile."""
         with self._mutex:
-            if self._holds.get(_place(hold)) is not hold or hold.loss():
+            if self._holds.get(hold.place) is not hold or hold.loss():
                 return False
             hold.enter(entry)
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
@@ -67,7 +67,7 @@ class HeldLeases:
 
         See Lock.release() for the errors.
         """
-        life, place = current_actor().life, _place(hold)
+        life, place = current_actor().life, hold.place
         with self._mutex:
             if self._holds.get(place) is not hold:
                 raise not_held(place[0], hold.lease.owner)  # another with its name was faster
@@ -75,8 +75,8 @@ class HeldLeases:
                 hold.leave_earlier(life)
                 raise _lost_before(hold)
             hold.leave(lock, life)
-            reason = hold.why_lost()
-            if hold.count == 0:
+            reason, is_last = hold.why_lost(), hold.count == 0
+            if is_last:
                 del self._holds[place]
                 if reason is None:
                     self._renewer.drop(hold)
@@ -84,7 +84,7 @@ class HeldLeases:
             loss = hold.loss()
             self._renewer.lose(hold, reason)
             raise loss or LockLost(reason)
-        return hold.count == 0
+        return is_last
 
     def undo(self, request: AcquireRequest) -> bool:
         """Leave what a request has come to; False if others are in it by its owner's name.
@@ -107,8 +107,8 @@ class HeldLeases:
     def discard(self, hold: HeldLease) -> None:
         """Forget a hold, and renew it no more."""
         with self._mutex:
-            if self._holds.get(_place(hold)) is hold:
-                del self._holds[_place(hold)]
+            if self._holds.get(hold.place) is hold:
+                del self._holds[hold.place]
             self._renewer.drop(hold)
 
     def _forget_leftovers(self) -> None:
@@ -123,11 +123,6 @@ class HeldLeases:
 def not_held(key: Key, owner: Owner) -> LockNotHeld:
     """Return the error for an owner who does not hold a lock."""
     return LockNotHeld(f"lock {key[1]!r} on {key[0]!r} is not held by {owner}")
-
-
-def _place(hold: HeldLease) -> tuple[Key, str]:
-    claim = hold.lease.claim
-    return (hold.backend.alias, claim.name), claim.owner.key
 
 
 def _lost_before(hold: HeldLease) -> LockLost:

@@ -54,9 +54,8 @@ class LeaseRenewer:
         """Keep a lease alive until it is dropped or lost. The caller has the mutex."""
         hold.backend.listener = self
         self._running[hold.lease.claim.nonce] = hold
-        when = hold.next_check
-        if when < self._wakes_at:
-            self._wake_at(when)
+        if hold.renew_at < self._wakes_at:
+            self.reschedule(hold)
 
     def reschedule(self, hold: HeldLease) -> None:
         """Note that a lease may have to be renewed earlier. The caller has the mutex."""
@@ -85,7 +84,7 @@ class LeaseRenewer:
         """Tell that a lease is gone, also if it was dropped before; the caller does not wait."""
         hold.lost = reason
         hold.backend.discard_local(hold.lease)
-        hold.end()
+        hold.on_end()
         try:
             self._notifiers.submit(partial(_send_loss, hold, reason))
         except RuntimeError:  # no more threads can be had: the caller has to wait after all

@@ -11,7 +11,7 @@ from distlock.concurrency.clock import clock
 
 #: A lease is relied on for a thousandth less than the backend keeps it: the clocks of two machines
 #: that are kept by NTP run apart by up to 500 millionths each (MAXFREQ in RFC 5905; adjtimex(2)).
-_RELIED_ON = 1 - 1e-3
+RELIED_ON = 1 - 1e-3
 
 #: Seconds, more than thirty years: databases count neither to infinity nor far beyond 9999.
 LONGEST_LEASE = 1_000_000_000
@@ -71,11 +71,11 @@ class Claim:
     @property
     def relied_on(self) -> float:
         """Seconds after a request was sent for which its holder relies on what was granted."""
-        return self.duration * _RELIED_ON
+        return self.duration * RELIED_ON
 
     def granted(self, token: int, sent_at: float) -> Lease:
         """Return the lease that answers this claim, sent at ``sent_at`` of the local clock."""
-        return Lease(self, token, sent_at + self.duration * _RELIED_ON)
+        return Lease(self, token, sent_at + self.duration * RELIED_ON)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +134,16 @@ class State(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Holder:
+    """One of those who hold a lock; None stands for what the backend does not know."""
+
+    owner: Owner
+    token: int | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class LockInfo:
     """What a backend knows of one lock, by the backend's own clock.
 
@@ -151,6 +161,10 @@ class LockInfo:
     ``renewed_at`` is when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
     Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
     length, False, and when the holder left. All three are None for a free lock.
+
+    ``slots`` is how many may hold it at a time: more than one for a semaphore. Then ``owner``,
+    ``token``, ``since`` and ``until`` are of the one who has held it for longest, and
+    ``other_holders`` are the rest; ``holders`` are all.
     """
 
     name: str
@@ -167,6 +181,15 @@ class LockInfo:
     lease: float | None = None
     renews: bool | None = None
     renewed_at: datetime | None = None
+    slots: int = 1
+    other_holders: tuple[Holder, ...] = ()
+
+    @property
+    def holders(self) -> tuple[Holder, ...]:
+        """All who hold the lock, by since when; empty for a free one."""
+        if self.owner is None:
+            return ()
+        return (Holder(self.owner, self.token, self.since, self.until), *self.other_holders)
 
 
 @dataclass(frozen=True, slots=True)

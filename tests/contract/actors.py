@@ -15,7 +15,7 @@ import threading
 from concurrent.futures import Future
 
 from distlock import Lock, LockError, LockUnavailable
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 
 #: how long, in seconds, a test waits for what must come; never part of what it proves
 PATIENCE = 30.0

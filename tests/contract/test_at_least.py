@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost, LockNotHeld
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
 from distlock.types.query import LockQuery

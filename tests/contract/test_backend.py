@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
 from distlock.types.lease import Claim, Owner, State
 from tests.contract.actors import PATIENCE, answered

@@ -5,7 +5,7 @@ from itertools import groupby
 import pytest
 
 from distlock import Lock
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line
 

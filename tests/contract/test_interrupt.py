@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from distlock import Lock, LockNotHeld
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line, passed, waits
 

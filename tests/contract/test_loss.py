@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed, steadily
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.types.lease import State
 from tests.contract.actors import PATIENCE
 from tests.contract.conftest import EAGER

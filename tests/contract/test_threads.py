@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from distlock import Lock, LockTimeout
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.conftest import EAGER
 

@@ -6,7 +6,7 @@ import time
 import pytest
 
 from distlock import LockTimeout
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import eventually, in_line, steadily, waits
 

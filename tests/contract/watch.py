@@ -7,7 +7,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from distlock import LockError, locks
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.core.manager import manager
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from tests.contract.actors import PATIENCE

@@ -6,7 +6,7 @@ import pytest
 from django.db import connections, transaction
 
 from distlock import Lock, LockUnavailable
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 
 

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock import Lock
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.watch import eventually
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost, LockUnavailable, State
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.watch import eventually
 
 

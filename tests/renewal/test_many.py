@@ -6,7 +6,7 @@ import time
 import pytest
 
 from distlock import Lock
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 
 pytestmark = pytest.mark.once
 

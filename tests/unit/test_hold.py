@@ -4,7 +4,7 @@ import pytest
 
 from distlock import LockLost
 from distlock.backends.local import LocalBackend
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.core.held import Entry, HeldLease
 from distlock.types.lease import Claim, Owner
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from distlock.clock import clock, left
-from distlock.types.lease import Claim, Lease, Owner
+from distlock.concurrency.clock import clock, left
+from distlock.types.lease import Claim, Holder, Lease, LockInfo, Owner
 
 FIRST = Owner("nonce/1", "web1", 100, "MainThread")
 
@@ -79,3 +79,13 @@ def test_a_deadline_far_away_leaves_the_longest_time():
 
 def test_a_deadline_that_passed_leaves_nothing():
     assert left(clock() - 1, at_most=5.0) == 0.0
+
+
+def test_a_lock_has_as_many_holders_as_there_are():
+    first, second = Owner("a", "web-1", 1, "main"), Owner("b", "web-2", 2, "main")
+    assert LockInfo("stock", "default").holders == ()
+    assert LockInfo("stock", "default", owner=first, token=7).holders == (Holder(first, 7),)
+    both = LockInfo(
+        "stock", "default", owner=first, token=7, slots=2, other_holders=(Holder(second, 8),)
+    )
+    assert [holder.owner for holder in both.holders] == [first, second]

@@ -9,7 +9,7 @@ from distlock.backends.settings import BackendSettings
 
 
 def settings_of(params, options=None, *, uses_location=False):
-    return BackendSettings("orders", params, options or {}, uses_location=uses_location)
+    return BackendSettings.parse("orders", params, options or {}, uses_location=uses_location)
 
 
 def refused(params, *patterns, options=None):
@@ -116,3 +116,13 @@ def test_an_option_with_choices_names_them_when_refused():
 
 def test_an_option_with_choices_is_given():
     assert option("poll").choice("x", ("auto", "poll")) == "poll"
+
+
+def test_settings_do_not_change():
+    settings = settings_of({"LEASE": 30}, {"a": 1})
+    with pytest.raises(AttributeError):
+        settings.lease = 5
+    with pytest.raises(TypeError):
+        settings.options["a"] = 2
+    assert settings.with_lease(20, 5).lease == 20
+    assert settings.lease == 30

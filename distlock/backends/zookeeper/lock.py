@@ -240,9 +240,9 @@ class ZooKeeperBackend(BaseBackend):
             self.listener.lease_lost(lease, reason)
 
     def _set_lease(self, session_timeout: float) -> None:
-        self.settings.lease = self.options.lease_of(session_timeout)
+        lease = self.options.lease_of(session_timeout)
         # Often enough for each renewal to be the proof of the next one; see _prove_alive().
-        self.settings.renew = self.settings.lease / 4
+        self.settings = self.settings.with_lease(lease, lease / 4)
 
 
 @atexit.register
