@@ -111,8 +111,9 @@ class Client:
         self._handler.on_open = self._on_open
         self._handler.on_answer = self._on_answer
         self._handler.on_tick = on_tick
-        self._kazoo = KazooClient(**options.arguments(self._handler))
-        self._kazoo.add_listener(self._on_state)
+        #: It connects and keeps the session alive.
+        self.kazoo = KazooClient(**options.arguments(self._handler))
+        self.kazoo.add_listener(self._on_state)
         self._mutex = threading.Lock()
         self._transport: Transport | None = None  # while requests can be sent
         self._waiting: list[Callable[[], None]] = []
@@ -121,7 +122,7 @@ class Client:
 
     def start(self) -> None:
         """Begin to connect."""
-        self._kazoo.start_async()
+        self.kazoo.start_async()
 
     def close(self) -> None:
         """End the session, and with it everything that is held; waits a moment for the servers."""
@@ -129,9 +130,9 @@ class Client:
             return
         self._handler.close_within(_CLOSE_LIMIT)
         with contextlib.suppress(KazooException, OSError):
-            self._kazoo.stop()
+            self.kazoo.stop()
         with contextlib.suppress(Exception):  # a plain Exception if its thread still runs
-            self._kazoo.close()
+            self.kazoo.close()
 
     def discard(self) -> None:
         """Drop the connection in a forked child; the session is the parent's."""
@@ -150,11 +151,6 @@ class Client:
         """Host and port of the server that is connected to; None if there is none."""
         transport = self._transport
         return None if transport is None else transport.server
-
-    @property
-    def credentials(self) -> tuple[int, bytes] | None:
-        """The number of the session and its password, with which a client can take it up."""
-        return self._kazoo.client_id  # type: ignore[no-any-return]
 
     def send(self, request: Any) -> Reply:
         """Send a request without waiting for anything; see send_all()."""
@@ -250,7 +246,7 @@ class Client:
     def _on_open(self) -> None:
         transport = self._handler.transport
         self.liveness = SessionLiveness(transport.created_at, transport.session_timeout)
-        self._begin_session(self._kazoo.client_id[0], transport.session_timeout)
+        self._begin_session(self.kazoo.client_id[0], transport.session_timeout)
         with self._mutex:
             self._transport = transport
         self._call_waiting()
@@ -264,11 +260,11 @@ class Client:
             return  # but not authenticated yet
         if transport := self._transport:
             self._transport = None
-            self._kazoo.last_zxid = max(self._kazoo.last_zxid, transport.last_zxid)
+            self.kazoo.last_zxid = max(self.kazoo.last_zxid, transport.last_zxid)
         if state == KazooState.LOST:
             self._end_session()
         self.watches.on_disconnect()
-        if self._kazoo.client_state == KeeperState.AUTH_FAILED:
+        if self.kazoo.client_state == KeeperState.AUTH_FAILED:
             self._on_end(AuthFailedError())
 
     def _begin_session(self, number: int, timeout: float) -> None:
@@ -290,7 +286,7 @@ class Client:
         self._end_session()
         self._call_waiting()
         with contextlib.suppress(Exception):  # a plain Exception while its thread still runs
-            self._kazoo.close()
+            self.kazoo.close()
 
     def _call_waiting(self) -> None:
         with self._mutex:

@@ -98,7 +98,7 @@ def test_a_session_that_the_server_ends_is_told_at_once(using, tree, servers, na
     lock = Lock(name, using=using, on_lost=on_lost)
     lock.acquire()
     token = lock.token
-    expire(servers[0], locks[using].client.credentials)
+    expire(servers[0], locks[using].client.kazoo.client_id)
     (lease,) = on_lost.wait()
     assert lease.token == token
     with pytest.raises(LockLost, match="session"):

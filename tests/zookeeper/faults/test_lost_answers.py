@@ -3,6 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost, LockUnavailable, locks
+from distlock.backends.zookeeper.requests import CreateEphemeral
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed, waits
 from tests.zookeeper.faults.outages import everywhere
@@ -40,6 +41,24 @@ def test_a_place_in_line_that_was_never_answered_is_found_again(using, network, 
         assert len(tree.queue(name)) == 2
     assert waiting.result(PATIENCE) is True
     assert len(tree.queue(name)) == 1
+
+
+def test_of_two_own_nodes_the_first_stays_in_the_queue(using, network, tree, actor, name):
+    """As after a request that was carried out twice."""
+    client = locks[using].client
+    with Lock(name, using="other"):
+        waiting = actor("thread", using).lock(name).start("acquire")
+        eventually(lambda: len(tree.queue(name)) == 2)
+        queue = tree.queue(name)
+        prefix = queue[1].rpartition("-")[0] + "-"
+        again = client.send(CreateEphemeral(prefix, b"", client.options.encoded_acl))
+        assert again.wait(PATIENCE) and again.error is None
+        assert len(tree.queue(name)) == 3
+        network.cut()
+        eventually(lambda: tree.queue(name) == queue)
+        assert waits(waiting)
+    assert waiting.result(PATIENCE) is True
+    assert tree.queue(name) == queue[1:]
 
 
 def test_nothing_stays_of_a_try_that_was_never_answered_and_given_up(

@@ -59,7 +59,7 @@ def test_a_waiter_whose_session_the_server_ends_starts_over(using, servers, tree
     with Lock(name, using="other"):
         waiting = actor("thread", using).lock(name).start("acquire")
         eventually(lambda: len(tree.queue(name)) == 2)
-        expire(servers[0], locks[using].client.credentials)
+        expire(servers[0], locks[using].client.kazoo.client_id)
         eventually(lambda: len(tree.queue(name)) == 2)
         assert waits(waiting, 0.01)
     assert waiting.result(PATIENCE) is True
