@@ -283,7 +283,7 @@ def test_leaving_while_the_database_is_down_is_told(actor, database_server, who,
 def test_a_lost_answer_to_the_take_is_one_hold(actor, proxy, who, name, told):
     """Waiting goes on, and finds the lock to be its own."""
     lock = actor(who).lock(name)
-    lost = proxy.lose_reply(to=b"database_lock")
+    lost = proxy.lose_reply(to=name.encode())
     assert lock.acquire(timeout=PATIENCE) is True
     assert lost.is_set()
     lock.verify()
@@ -296,7 +296,7 @@ def test_a_lost_answer_to_the_take_is_one_hold(actor, proxy, who, name, told):
 @pytest.mark.parametrize("who", WHO)
 def test_a_lost_answer_to_the_release_is_no_loss(actor, proxy, who, name, told):
     lock = actor(who).take(name)
-    lost = proxy.lose_reply(to=b"database_lock")
+    lost = proxy.lose_reply(to=name.encode())
     lock.release()
     assert lost.is_set()
     assert told.words(name) == ["acquired", "released"]
@@ -333,7 +333,7 @@ def test_a_take_whose_answers_never_come_is_taken_back(actor, proxy, who, name):
 def test_a_take_that_arrives_after_it_was_given_up_is_taken_back(actor, proxy, name):
     """It was withdrawn before the server got it, which then grants the lock to nobody."""
     actor("thread").tries(name)
-    late = proxy.delay(b"INSERT INTO database_lock")
+    late = proxy.delay(name.encode())
     with pytest.raises(LockUnavailable):
         actor("thread").lock(name, lease=900).acquire(blocking=False)
     assert late.kept_back.is_set()

@@ -117,7 +117,7 @@ def test_a_grant_that_came_late_is_renewed_within_the_callers_limit(proxied, kin
     network = proxied(kind)
     with Lock(name, using=using):
         pass
-    late = network.delay(b"INSERT INTO database_lock")
+    late = network.delay(name.encode())
     renewed = network.forget(b"UPDATE database_lock SET expires_at")
 
     def deliver():
@@ -138,7 +138,7 @@ def test_a_grant_that_came_late_stays_for_at_least_its_time(actor, proxied, kind
     network = proxied(kind)
     with Lock(name, using=using):
         pass
-    late = network.delay(b"INSERT INTO database_lock")
+    late = network.delay(name.encode())
 
     def deliver():
         assert late.kept_back.wait(PATIENCE)
@@ -157,7 +157,7 @@ def test_two_of_one_name_who_ask_at_once_both_get_it(actor, proxied, kind, using
     network = proxied(kind)
     with Lock(name, using=using):
         pass
-    late = network.delay(b"INSERT INTO database_lock")
+    late = network.delay(name.encode())
     first, second = (actor(each).lock(name, owner="order-42") for each in ("thread", who))
     got = first.start("acquire", timeout=PATIENCE)
     assert late.kept_back.wait(PATIENCE)

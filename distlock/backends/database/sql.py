@@ -5,6 +5,7 @@ One class per engine fills the words in: see mariadb.py, postgresql.py and sqlit
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -107,6 +108,15 @@ class Dialect(ABC):
     #: whether a statement that may write waits for all others that do, whatever they write
     one_writer: ClassVar[bool] = False
 
+    def __init__(self) -> None:
+        #: a condition for acquire(): the same owner holds the lock already, by its name
+        self.owned = f"({self.HELD}owner = %(owner)s AND {self.HELD}expires_at > {self.NOW})"
+        self._freeing = (
+            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
+            f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
+        )
+        self._releasing = self.free("", nonce="").sql
+
     @abstractmethod
     def duration(self, seconds: float) -> Any:
         """Return a duration as a parameter for LATER, not shorter than asked for."""
@@ -182,27 +192,22 @@ class Dialect(ABC):
             {"lock": claim.name, "owner": holder(claim)},
         )
 
-    @property
-    def owned(self) -> str:
-        """A condition for acquire_sql(): the same owner holds the lock already, by its name."""
-        return f"({self.HELD}owner = %(owner)s AND {self.HELD}expires_at > {self.NOW})"
-
+    @functools.cache  # noqa: B019 - there is one dialect for each engine
     def untaken_for(self, seconds: float) -> str:
-        """Return a condition for acquire_sql(): anybody could have taken it for so many seconds."""
+        """Return a condition for acquire(): anybody could have taken it for so many seconds."""
         return f"{self.HELD}expires_at <= {self.EARLIER.format(self.duration(seconds))}"
 
     def release_sql(self, lease: Lease) -> Statement:
         """Free the lock if exactly this lease holds it."""
-        return self.free(lease.name, nonce=lease.nonce)._replace(prepare=self.prepares)
+        claim = lease.claim
+        return Statement(
+            self._releasing, {"lock": claim.name, "nonce": claim.nonce}, prepare=self.prepares
+        )
 
     def free(self, lock: str, **hold: str | int) -> Statement:
         """Free the lock if it is held, and the columns of the row are what ``hold`` says."""
         same = "".join(f" AND {column} = %({column})s" for column in hold)
-        return Statement(
-            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
-            f" WHERE {self.LOCK} = %(lock)s AND owner <> ''{same}",
-            {"lock": lock, **hold},
-        )
+        return Statement(self._freeing + same, {"lock": lock, **hold})
 
     def reserve(self, lease: Lease, seconds: float) -> Statement:
         """Reserve the row for N seconds, if this lease holds it or has already reserved it."""
