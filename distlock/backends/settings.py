@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
@@ -33,7 +33,7 @@ class BackendSettings:
     lease: float
     renew: float
     location: Any
-    options: Mapping[str, Any]
+    options: Mapping[str, Any] = field(repr=False)  # there may be passwords in it
 
     @classmethod
     def parse(

@@ -12,12 +12,12 @@ from distlock.backends.zookeeper import tree
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
 from distlock.backends.zookeeper.requests import (
-    CreateEphemeral,
     GetChildren,
     GetData,
     Reply,
     SetData,
     Sync,
+    create_ephemeral,
 )
 from distlock.backends.zookeeper.watches import NodeWatch, WatchEnd
 from distlock.concurrency.clock import clock
@@ -136,10 +136,10 @@ class Contender:
         self._be_unsure()
         self._is_sent = True
         self._asked_at = sent_at = clock()
-        create = CreateEphemeral(
+        create = create_ephemeral(
             f"{self._parent}/{self._claim.nonce}-",
             tree.to_data(self._claim, self._session),
-            self._client.options.encoded_acl,
+            self._client.options.acl,
         )
         # The servers answer one session in order: both answers come in one round trip.
         created, listed = self._client.send_all([create, GetChildren(self._parent, None)])

@@ -13,7 +13,6 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from distlock.backends.settings import BackendSettings
-from distlock.backends.zookeeper.requests import encoded_acl
 
 DEFAULTS: Mapping[str, Any] = {
     "root": "/distlock",
@@ -89,7 +88,6 @@ class Options:
         self.hosts, chroot = self._location()
         self.root = self._root(chroot)
         self.acl = self._acl()
-        self.encoded_acl = encoded_acl(self.acl)
         self._retry = self._known("retry", _RETRY)
         if self._retry["max_delay"] is None:  # often enough to be in time for the session
             self._retry["max_delay"] = min(self.session_timeout / 10, 1.0)

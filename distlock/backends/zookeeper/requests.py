@@ -1,4 +1,4 @@
-"""Requests to ZooKeeper: those of kazoo and three more; and their replies."""
+"""Requests to ZooKeeper: those of kazoo and two more; and their replies."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from distlock.concurrency.pending import Latch
 
 __all__ = [
     "CreateContainer",
-    "CreateEphemeral",
     "Delete",
     "GetChildren",
     "GetData",
@@ -40,37 +39,20 @@ __all__ = [
     "Reply",
     "SetData",
     "Sync",
+    "create_ephemeral",
     "create_persistent",
-    "encoded_acl",
     "error_of",
 ]
 
 logger = logging.getLogger("distlock")
 
 _INT = struct.Struct("!i")
-_EPHEMERAL_SEQUENTIAL = _INT.pack(1 | 2)
+_EPHEMERAL_SEQUENTIAL = 1 | 2
 _CONTAINER = 4
 _DATA_WATCH = _INT.pack(2)
 
 #: The connection broke before the answer came: the request may have been carried out or not.
 _LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
-
-
-class CreateEphemeral(namedtuple("CreateEphemeral", "prefix data acl")):
-    """A numbered node of one's own session; answered by its path and its stat.
-
-    ``acl`` is as ``encoded_acl()`` returns it, so that it need not be encoded each time.
-    """
-
-    type = Create2.type
-
-    def serialize(self) -> bytes:
-        path, data = write_string(self.prefix), _INT.pack(len(self.data)) + self.data
-        return bytes(path + data + self.acl + _EPHEMERAL_SEQUENTIAL)
-
-    @classmethod
-    def deserialize(cls, data: bytes, offset: int) -> Any:
-        return Create2.deserialize(data, offset)
 
 
 class CreateContainer(Create2):  # type: ignore[misc]
@@ -100,12 +82,9 @@ def create_persistent(path: str, acl: Any) -> Any:
     return Create(path, b"", acl, 0)
 
 
-def encoded_acl(acl: Any) -> bytes:
-    """Return an access control list as requests have it."""
-    parts = [_INT.pack(len(acl))]
-    for each in acl:
-        parts += [_INT.pack(each.perms), write_string(each.id.scheme), write_string(each.id.id)]
-    return bytes(b"".join(parts))
+def create_ephemeral(prefix: str, data: bytes, acl: Any) -> Any:
+    """Return the request for a numbered node of the session; answered by its path and stat."""
+    return Create2(prefix, data, acl, _EPHEMERAL_SEQUENTIAL)
 
 
 def error_of(code: int) -> Exception:

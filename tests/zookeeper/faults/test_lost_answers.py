@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost, LockUnavailable, locks
-from distlock.backends.zookeeper.requests import CreateEphemeral
+from distlock.backends.zookeeper.requests import create_ephemeral
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed, waits
 from tests.zookeeper.faults.outages import everywhere
@@ -51,7 +51,7 @@ def test_of_two_own_nodes_the_first_stays_in_the_queue(using, network, tree, act
         eventually(lambda: len(tree.queue(name)) == 2)
         queue = tree.queue(name)
         prefix = queue[1].rpartition("-")[0] + "-"
-        again = client.send(CreateEphemeral(prefix, b"", client.options.encoded_acl))
+        again = client.send(create_ephemeral(prefix, b"", client.options.acl))
         assert again.wait(PATIENCE) and again.error is None
         assert len(tree.queue(name)) == 3
         network.cut()
