@@ -9,7 +9,7 @@ from django.db import connections
 
 from distlock.backends.database import pool
 from distlock.backends.database.queue import lock_rows
-from distlock.backends.database.queue.engines import native_for
+from distlock.backends.database.queue.wait_manager import advisory_locks_for
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
@@ -38,7 +38,7 @@ class Engine:
 
     def __init__(self, server):
         self.server = server
-        self.native = native_for(self.vendor)
+        self.locks = advisory_locks_for(self.vendor)
 
     def number(self, sql):
         return self.server.execute(sql)[0][0]
@@ -68,13 +68,13 @@ class Engine:
         raise NotImplementedError
 
     def key(self, alias, name):
-        return self.native.key(connections[alias].settings_dict["NAME"], name)
+        return self.locks.key(connections[alias].settings_dict["NAME"], name)
 
     @contextmanager
     def taken_by_hand(self, alias, name):
         """Let a session that knows nothing of this package have the native lock of a name."""
         with closing(connections[alias].copy()) as stranger, stranger.cursor() as cursor:
-            cursor.execute(self.native.enter(self.key(alias, name)))
+            cursor.execute(self.locks.wait(self.key(alias, name), PATIENCE))
             yield
 
 

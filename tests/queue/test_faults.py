@@ -114,7 +114,7 @@ def test_whoever_gives_up_on_a_connection_that_the_network_forgets(
     network = proxied(kind)
     network.forget(b"distlock waits")
     assert actor("thread").lock(name).acquire(timeout=0.3) is False
-    eventually(lambda: not locks[using]._waits.waiters)
+    eventually(lambda: not locks[using].waits.waiters)
     engine.reaches_line(0)
     outside.verify()
 

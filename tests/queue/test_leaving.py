@@ -10,9 +10,7 @@ import pytest
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.database.queue.stall_monitor import StallMonitor
 from distlock.backends.database.queue.wait_manager import WaitManager
-from distlock.backends.database.queue.waiter import Waiter
 from distlock.types.lease import State
-from distlock.watchdog import watchdog
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, waits
@@ -37,7 +35,7 @@ def no_thread_waits():
     eventually(
         lambda: (
             not any(
-                thread.name in ("distlock-waiter", "distlock-monitor")
+                thread.name in ("distlock-waiter", "distlock-stall-monitor")
                 for thread in threading.enumerate()
             )
         )
@@ -161,39 +159,21 @@ def test_an_event_loop_that_is_stopped_for_good(held, engine, using, name):
     loop.close()
 
 
-def test_an_answer_that_nobody_took_calls_nobody_out_later(held, engine, using, name, monkeypatch):
-    """A stopped event loop has a lease's time to take the answer; if it had, no more is to do."""
-    told = []
-    cancel = StallMonitor.cancel
-    monkeypatch.setattr(StallMonitor, "cancel", lambda *args: told.append(args) or cancel(*args))
-    loop, task = task_in_line(engine, Lock(name).aacquire())
-    loop.close()
-    held.release()
-    assert nobody_waits(engine)
-    for action in [watch.action for watch in list(watchdog._watches)]:
-        waiter = getattr(action, "__self__", None)
-        if isinstance(waiter, Waiter) and waiter.claim.name == name:
-            action()  # as if the lease had ended
-    assert not [waiter for _, waiter in told if waiter.claim.name == name]
-    task._log_destroy_pending = False
-    task.get_coro().close()
-
-
 def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
     held, actor, engine, using, name, monkeypatch
 ):
     """Nobody could hang up on it: it must not begin to wait behind others."""
     first = actor().lock(name).start("acquire")
     engine.reaches_line(1)
-    open_place = WaitManager.open_place
+    open_session = WaitManager.open_session
 
-    def open_and_fail(room):
-        place = open_place(room)
-        for waiter in room.waiters:
+    def open_and_fail(waits):
+        session = open_session(waits)
+        for waiter in waits.waiters:
             waiter.fail(LockUnavailable("the database does not answer"))
-        return place
+        return session
 
-    monkeypatch.setattr(WaitManager, "open_place", open_and_fail)
+    monkeypatch.setattr(WaitManager, "open_session", open_and_fail)
     with pytest.raises(LockUnavailable):
         Lock(name).acquire(timeout=PATIENCE)
     assert no_thread_waits()
@@ -204,9 +184,9 @@ def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
 @unhurried
 def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, name, monkeypatch):
     """Nobody waits any more, but the server has not been told when the lock becomes free."""
-    told = []
-    cancel = StallMonitor.cancel
-    monkeypatch.setattr(StallMonitor, "cancel", lambda self, waiter: told.append((self, waiter)))
+    asked = []
+    cancel_soon = StallMonitor.cancel_soon
+    monkeypatch.setattr(StallMonitor, "cancel_soon", lambda *args: asked.append(args))
     first, late = actor().lock(name), actor("task")
     got = first.start("acquire")
     engine.reaches_line(1)
@@ -216,7 +196,7 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
     with pytest.raises(asyncio.CancelledError):
         waiting.result(PATIENCE)
     eventually(cleaned_up)
-    monitor, waiter = next(call for call in told if call[1].claim.name == name)
+    monitor, waiter = next(call for call in asked if call[1].claim.name == name)
     engine.reaches_waiting(1)
     held.release()
     assert got.result(PATIENCE)
@@ -225,12 +205,12 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
     eventually(lambda: locks[using].inspect(name).state is State.FREE)
     assert Lock(name).acquire(blocking=False)
     Lock(name).release()
-    monkeypatch.setattr(StallMonitor, "cancel", cancel)
-    monitor.cancel(waiter)  # the call comes late, too
+    monkeypatch.setattr(StallMonitor, "cancel_soon", cancel_soon)
+    monitor.cancel_soon(waiter)  # the cancel comes late, too
     assert nobody_waits(engine)
 
 
-def test_late_calls_do_not_disturb_the_next_one_who_waits(held, actor, engine, name):
+def test_late_cancels_do_not_disturb_the_next_one_who_waits(held, actor, engine, name):
     """One person after the other gives up and comes again, always in the same session."""
     lock = actor("thread").lock(name)
     for _ in range(20):
@@ -279,8 +259,8 @@ def test_a_session_that_was_given_up_takes_no_lock_for_nobody(actor, engine, kin
     with engine.taken_by_hand(ALIASES[kind], name):
         waiting = waiter.lock(name, lease=3600).start("acquire")
         engine.reaches_waiting(1)
-        (wait,) = locks[using]._waits.waiters
-        wait.place.hang_up()
+        (wait,) = locks[using].waits.waiters
+        wait.session.hang_up()
         waiter.cancel()
         with pytest.raises(asyncio.CancelledError):
             waiting.result(PATIENCE)

@@ -1,4 +1,4 @@
-"""PostgreSQL pays for long waits, so who waits for long does so in another way, in its turn."""
+"""Who waits for long on PostgreSQL leaves the queue, which costs the server, and keeps its turn."""
 
 import signal
 from concurrent.futures import FIRST_COMPLETED, wait
@@ -6,7 +6,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 import pytest
 
 from distlock import Lock
-from distlock.backends.database.queue.postgresql_locks import PostgreSQL
+from distlock.backends.database.queue.postgresql_locks import PostgreSQLLocks
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.queue.engine import set_pace, unhurried
@@ -21,13 +21,13 @@ def kind():
 
 
 def shorten(seconds):
-    """Let waits of this process stand aside so soon."""
-    PostgreSQL.longest_wait = seconds
+    """Let waits of this process be long ones so soon."""
+    PostgreSQLLocks.longest_wait = seconds
 
 
 @pytest.fixture
 def impatient(actor):
-    """``impatient()``: a process whose waits stand aside after a moment.
+    """``impatient()``: a process whose waits are long ones after a moment.
 
     They are looked at after ``grace`` seconds, and overtake those who do not come in that time.
     """
@@ -45,8 +45,8 @@ def impatient(actor):
 
 
 @pytest.fixture
-def stood_aside(engine):
-    """``stood_aside(number)``: wait until so many do."""
+def wait_long(engine):
+    """``wait_long(number)``: wait until so many wait for long."""
     return lambda number: eventually(
         lambda: (
             engine.number(
@@ -60,17 +60,15 @@ def stood_aside(engine):
 
 @pytest.mark.slow
 @unhurried
-def test_nobody_loses_its_turn(impatient, actor, engine, stood_aside, name):
-    """The first has the native lock, two stand aside, and the last is in the queue."""
+def test_nobody_loses_its_turn(impatient, actor, engine, wait_long, name):
+    """The first has the native lock, two have left the queue, and the last is in it."""
     held = actor("thread").take(name)
-    head = actor().lock(name)
-    line = [(head, head.start("acquire"))]
-    engine.reaches_line(1)
-    passed(APART)
-    for number in range(1, 3):
+    line = []
+    for number in range(3):
         lock = impatient(grace=10.0).lock(name)
         line.append((lock, lock.start("acquire")))
-        stood_aside(number + 1)
+        wait_long(number + 1)
+        passed(APART)
     last = actor().lock(name)
     line.append((last, last.start("acquire")))
     engine.reaches_waiting(1)
@@ -86,14 +84,13 @@ def test_nobody_loses_its_turn(impatient, actor, engine, stood_aside, name):
 
 
 @unhurried
-def test_it_comes_before_those_who_came_later(impatient, actor, engine, stood_aside, name):
+def test_it_comes_before_those_who_came_later(impatient, actor, engine, wait_long, name):
     held = actor().take(name)
-    first = actor().lock(name)
-    ahead = {first.start("acquire"): first}
-    engine.reaches_line(1)
-    second = impatient().lock(name)
-    ahead[second.start("acquire")] = second
-    stood_aside(2)  # the first as well, so that it is not overtaken by those who come now
+    ahead = {}
+    for number in range(2):
+        lock = impatient().lock(name)
+        ahead[lock.start("acquire")] = lock
+        wait_long(number + 1)
     third = actor().lock(name)
     last = third.start("acquire")
     engine.reaches_waiting(1)
@@ -105,25 +102,25 @@ def test_it_comes_before_those_who_came_later(impatient, actor, engine, stood_as
     assert last.result(PATIENCE)
 
 
-def test_it_is_in_nobodys_way(impatient, actor, engine, stood_aside, name):
+def test_it_is_in_nobodys_way(impatient, actor, engine, wait_long, name):
     held = actor().take(name)
     actor().lock(name).start("acquire")
     engine.reaches_line(1)
     impatient().lock(name).start("acquire")
-    stood_aside(2)
+    wait_long(1)
     oldest = "SELECT COUNT(*) FROM pg_stat_activity WHERE usename = 'distlock' AND {}"
     eventually(lambda: engine.number(oldest.format("backend_xmin IS NOT NULL")) == 0)
     held.verify()
 
 
 @pytest.mark.slow
-def test_one_that_is_stopped_keeps_nobody_out(impatient, actor, engine, stood_aside, name):
+def test_one_that_is_stopped_keeps_nobody_out(impatient, actor, engine, wait_long, name):
     held, stopped = actor("thread").take(name), impatient()
     head = actor().lock(name)
     got = head.start("acquire")
     engine.reaches_line(1)
     waiting = stopped.lock(name).start("acquire")
-    stood_aside(2)
+    wait_long(1)
     stopped.child.signal(signal.SIGSTOP)
     held.release()
     assert got.result(PATIENCE)
@@ -135,17 +132,17 @@ def test_one_that_is_stopped_keeps_nobody_out(impatient, actor, engine, stood_as
 
 
 @pytest.mark.slow
-def test_one_that_is_killed_or_gives_up_leaves_nothing(impatient, actor, engine, stood_aside, name):
+def test_one_that_is_killed_or_gives_up_leaves_nothing(impatient, actor, engine, wait_long, name):
     held, killed = actor("thread").take(name), impatient()
     head = actor().lock(name)
     got = head.start("acquire")
     engine.reaches_line(1)
     killed.lock(name).start("acquire")
     assert impatient().lock(name).acquire(timeout=5) is False
-    stood_aside(2)
+    wait_long(1)
     killed.end()
     held.release()
     assert got.result(PATIENCE)
     head.release()
-    stood_aside(0)
+    wait_long(0)
     engine.reaches_line(0)

@@ -1,13 +1,13 @@
 """The row decides: whoever has the native lock, a free lock finds its next holder."""
 
-import math
 import signal
 from types import SimpleNamespace
 
 import pytest
 
 from distlock import Lock, locks
-from distlock.backends.database.queue.holder_evidence import HolderEvidence
+from distlock.backends.database.queue.lock_rows import HolderEvidence
+from distlock.backends.database.queue.stall_monitor import StallMonitor
 from distlock.backends.database.queue.waiter import Waiter
 from distlock.clock import clock
 from distlock.types.lease import Claim, Owner
@@ -182,17 +182,20 @@ def test_a_named_owner_is_let_in_past_the_native_lock(actor, engine, name):
     assert adopted.token > token
 
 
-@pytest.mark.parametrize("same_question", [True, False])
-def test_one_at_rest_between_two_questions_is_not_taken_for_lost(using, name, same_question):
-    """The server is busy with none of its questions, but each look finds it at another one."""
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 2.0])
+def test_a_session_of_which_the_server_knows_nothing_is_given_up_after_a_moment(
+    using, name, seconds
+):
+    """What was sent a moment ago may be on its way; and the head of a queue rests now and then."""
     hung_up = []
-    place = SimpleNamespace(
+    sent_at = clock()
+    session = SimpleNamespace(
         ident=0,
-        waits=lambda waiter, since=math.inf: same_question or since == math.inf,
+        waits_since=lambda waiter, moment: sent_at - seconds <= moment,
         hang_up=lambda: hung_up.append(True),
     )
-    room, claim = locks[using]._waits, Claim(name, Owner("key", "host", 1, "thread"), 6.0)
-    waiter = Waiter(room, claim, place, HolderEvidence(room.rows, claim))
-    for _ in range(3):
-        room.monitor._consider(waiter, None, None, clock())
-    assert bool(hung_up) is same_question
+    waits, claim = locks[using].waits, Claim(name, Owner("key", "host", 1, "thread"), 6.0)
+    waiter = Waiter(waits, claim, HolderEvidence(waits.rows, claim))
+    waiter.session = session
+    StallMonitor(waits).consider(waiter, None, {}, sent_at)
+    assert bool(hung_up) is (seconds > 1)

@@ -51,7 +51,7 @@ def test_sessions_are_encrypted_and_shared(using):
 
 
 def test_a_session_that_an_administrator_ends_at_the_head(waiting, holder, engine):
-    (head,) = [waiter.place.ident for waiter in locks["default"]._waits.waiters]
+    (head,) = [waiter.session.ident for waiter in locks["default"].waits.waiters]
     engine.disconnect(head)
     eventually(lambda: is_gone(engine, head) or waiting.done())
     holder.lock_held.release()

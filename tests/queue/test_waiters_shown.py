@@ -114,11 +114,11 @@ def test_who_looks_now_and_then_is_not_claimed_to_be_known(actor, using, name, o
 
 def test_where_the_server_does_not_show_them_they_are_unknown(using, name, monkeypatch):
     """No error: what is shown to whom is the administrator's business."""
-    native = type(locks[using]._waits.native)
+    native = type(locks[using].waits.locks)
     with Lock(name, using=using) as lock:
-        monkeypatch.setattr(native, "signed", hidden)
+        monkeypatch.setattr(native, "comments", hidden)
         assert lock.info().waiters is None
-        monkeypatch.setattr(native, "signed", forbidden)
+        monkeypatch.setattr(native, "comments", forbidden)
         assert lock.info().waiters is None
         assert lock.info().state is State.HELD
 
@@ -136,14 +136,14 @@ def forbidden(native, mark, first):
 
 
 @pytest.mark.parametrize("thread", ["", "MainThread", "a b*/c=d%", "🔒" * 60])
-def test_a_sign_can_be_read_and_contains_nothing_special(thread):
+def test_a_comment_can_be_parsed_and_contains_nothing_special(thread):
     claim = Claim("x", Owner("key", "höst", 42, thread), 30.0)
-    text = sql_comment.sign("'dl:0'", claim, 1.5, first=True)
+    text = sql_comment.comment("'dl:0'", claim, 1.5, first=True)
     assert text.isascii()
     assert "%" not in text
     assert text.count("*/") == 1
     assert len(text) < 900  # PostgreSQL shows 1,024 bytes of a statement
-    seen = sql_comment.read(f"{text}SELECT 1", 2.0)
+    seen = sql_comment.parse(f"{text}SELECT 1", 2.0)
     assert (seen.key, seen.first) == ("'dl:0'", True)
     assert isinstance(seen.who, Waiting)
     assert (seen.who.host, seen.who.pid, seen.who.waited) == ("höst", 42, 3.5)
@@ -151,5 +151,5 @@ def test_a_sign_can_be_read_and_contains_nothing_special(thread):
 
 
 @pytest.mark.parametrize("text", ["", "SELECT 1", sql_comment.MARK, f"{sql_comment.FIRST}x y z*/"])
-def test_what_is_no_sign_is_not_read_as_one(text):
-    assert sql_comment.read(text, 0.0) is None
+def test_what_is_no_such_comment_is_not_parsed(text):
+    assert sql_comment.parse(text, 0.0) is None

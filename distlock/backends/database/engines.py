@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import sqlite3
+from concurrent.futures import Future
+from contextlib import suppress
+from importlib import import_module
 from typing import Any
+
+from django.db import connections
+from django.db.utils import load_backend
 
 from distlock.backends.database.mariadb import MariaDB, MySQL
 from distlock.backends.database.postgresql import PostgreSQL
 from distlock.backends.database.sql import Dialect
 from distlock.backends.database.sqlite import SQLite
+from distlock.concurrency.threads import start
 
 #: the vendor's names in Django
 VENDORS = ("mysql", "postgresql", "sqlite")
@@ -28,6 +35,26 @@ def refusal(vendor: str) -> str | None:
     if vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
         return f"SQLite must be 3.35 or later, this is {sqlite3.sqlite_version}"
     return None
+
+
+def vendor_of(database: str) -> str:
+    """Return the vendor's name of the engine of a database; nothing is connected to."""
+    # Not on the caller's thread: Ctrl-C in the middle of an import leaves half a driver behind.
+    vendor: Future[str] = Future()
+
+    def load() -> None:
+        try:
+            engine = load_backend(connections.settings[database]["ENGINE"])
+            if engine.DatabaseWrapper.vendor == "mysql":
+                # It is imported with the first connection only, which may be made by two threads.
+                with suppress(ImportError):
+                    import_module("MySQLdb.connections")
+            vendor.set_result(engine.DatabaseWrapper.vendor)
+        except BaseException as error:
+            vendor.set_exception(error)
+
+    start(load, "distlock-import")
+    return vendor.result()
 
 
 def dialect_for(wrapper: Any) -> Dialect:

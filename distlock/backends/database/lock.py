@@ -15,12 +15,11 @@ from distlock.backends.database import errors
 from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import dialect_for, refusal
+from distlock.backends.database.engines import dialect_for, refusal, vendor_of
 from distlock.backends.database.maintenance import force_release, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
-from distlock.backends.database.queue.engines import native_for, vendor_of
-from distlock.backends.database.queue.wait_manager import WaitManager
+from distlock.backends.database.queue.wait_manager import WaitManager, advisory_locks_for
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.schema import make_table
 from distlock.backends.database.sql import Ask, Dialect, holder
@@ -28,7 +27,6 @@ from distlock.backends.database.sqlite import PollQueue
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.transactions import Transactions
 from distlock.concurrency.clock import clock, left
-from distlock.concurrency.steps import Either
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
 from distlock.types.owners import gevent_patched
@@ -97,18 +95,20 @@ class DatabaseBackend(BaseBackend):
             self._caller = CallerTransaction(self.database, self._abandoned)
         self._runner = StatementRunner(self.pool, self._caller, self.dialect_for)
         self._transactions = Transactions(self._runner, self.dialect_for)
-        native = native_for(vendor) if self.wait != "poll" else None
-        self._waits: WaitManager | None = None
-        if native:
-            self._waits = WaitManager(self.pool, native, self.waiters, self._pauses, self.calls)
+        advisory_locks = advisory_locks_for(vendor) if self.wait != "poll" else None
+        self.waits: WaitManager | None = None
+        if advisory_locks:
+            self.waits = WaitManager(
+                self.pool, advisory_locks, self.waiters, self.calls, self.cleanup.add
+            )
         self._poll_queue: PollQueue | None = None
         if vendor == "sqlite":  # whose processes are all on one machine
             self._poll_queue = PollQueue(self.database, self.attempt)
-        self._queries = Queries(self._runner, self._waits, alias)
+        self._queries = Queries(self._runner, self.waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,
-            waiters=self._waits is not None,
-            fair=self._waits is not None,
+            waiters=self.waits is not None,
+            fair=self.waits is not None,
             atomic=True,
             late_requests=vendor != "sqlite",
         )
@@ -150,14 +150,11 @@ class DatabaseBackend(BaseBackend):
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
         """See BaseBackend.enqueue(). Waits in the engine's own queue where there is one."""
         # A greenlet that waits in a driver keeps all others from running.
-        if (waits := self._waits) and not gevent_patched():
-            lease: Lease | None = yield Either(
-                partial(waits.acquire, claim, deadline), partial(waits.aacquire, claim, deadline)
-            )
-            return lease
+        if self.waits and not gevent_patched():
+            return self.waits.enqueue(claim, deadline)
         if self._poll_queue:
-            return (yield from self._poll_queue.enqueue(claim, deadline))
-        return (yield from super().enqueue(claim, deadline))
+            return self._poll_queue.enqueue(claim, deadline)
+        return super().enqueue(claim, deadline)
 
     def _acquire_inside(
         self,
@@ -194,10 +191,10 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.release()."""
         began, lost = clock(), False
         until = began + self.pool.limit(deadline)
-        if self._waits:
+        if self.waits:
             try:
                 # If its own session is silent, another one needs the rest of the time.
-                if answer := self._waits.release(lease, (until - began) / 2):
+                if answer := self.waits.release(lease, (until - began) / 2):
                     return bool(answer.affected)
             except errors.StatementFailed as failed:
                 lost = failed.maybe_applied
@@ -230,8 +227,8 @@ class DatabaseBackend(BaseBackend):
                 lease.nonce,
             )
         finally:
-            if self._waits:  # the next waiter has to watch the end of the reservation
-                self._waits.forget(lease.nonce)
+            if self.waits:  # the next waiter has to watch the end of the reservation
+                self.waits.discard(lease.nonce)
         if self._caller:
             self._left(
                 self._caller,
@@ -242,8 +239,8 @@ class DatabaseBackend(BaseBackend):
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel()."""
-        if self._waits:
-            self._waits.cancel(claim)
+        if self.waits:
+            self.waits.cancel(claim)
         self._runner.work(
             lambda dialect, ask: ask(dialect.free(claim.name, nonce=claim.nonce)),
             deadline,
@@ -263,8 +260,8 @@ class DatabaseBackend(BaseBackend):
 
     def discard_local(self, lease: Lease) -> None:
         """See BaseBackend.discard_local()."""
-        if self._waits:
-            self._waits.forget(lease.nonce)
+        if self.waits:
+            self.waits.discard(lease.nonce)
         if self._caller:
             self._caller.forget(lease.nonce)
 
@@ -344,8 +341,8 @@ class DatabaseBackend(BaseBackend):
 
     def close(self) -> None:
         """See BaseBackend.close()."""
-        if self._waits:
-            self._waits.close()
+        if self.waits:
+            self.waits.close()
         self.pool.close()
 
     def checks(self) -> Iterable[CheckMessage]:

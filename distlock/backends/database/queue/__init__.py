@@ -1,6 +1,46 @@
-"""Waiting for a lock of a database in the server's own queue.
+"""Waiting for a lock of a database in the engine's own lock queue.
 
-The engine's native locks (PostgreSQL: advisory locks, MySQL: ``GET_LOCK``) say who is next; the row
-says who holds. The backend makes one :class:`~.wait_manager.WaitManager` over its pool if the
-engine is one that :func:`~.engines.native_for` knows.
+**Two sources of truth.** The engine's advisory locks (PostgreSQL) or named locks (MySQL, MariaDB:
+``GET_LOCK``), here called *native locks*, say who is next. The row of the lock in our table says
+who holds. A native lock alone never grants anything: losing one costs a place in the queue at
+worst, and never lets two in.
+
+**One wait** (``waiter``) runs on a worker thread with a session of its own (``wait_session``):
+
+1. It waits in the server for the native lock of the lock's name. The server grants that to one
+   waiter at a time, first come, first served, and forgets those whose connection has ended.
+2. With the native lock it is the *head* of the queue. It takes the row if that is free.
+3. If the row is held, the holder has no native lock, because it did not have to wait. Nothing
+   will wake the head then, so it looks at the row again and again. The others stay asleep.
+4. With the row it holds the lock. It keeps the native lock, so that all others sleep in the
+   server. Its release frees the row and the native lock in one packet, which wakes the next one.
+
+The caller, a thread or a task, waits on a ``Pending`` for the answer. ``WaitManager.enqueue()`` is
+the body for both: it tries once, unless others wait already, then starts a waiter, and in the end
+says that someone else has the lock only if the database has said so (``holder_evidence``).
+
+**When those in front do not take a free row.** The head may be stopped, cut off, or held up; the
+native lock may be kept for a hold that was broken or has ended. One thread of the process
+(``stall_monitor``) therefore looks at the rows meanwhile. A row that nobody has taken for ``GRACE``
+seconds may be taken by anyone: the monitor cancels the waiter's statement in the server, with
+``WakeReason.GRANTABLE``, and the waiter tries to take the row, out of turn. If another one was
+faster, it goes to the end of the queue. The monitor also finds that the server has lost a session,
+or does not answer at all.
+
+**Long waits on PostgreSQL.** A statement that waits keeps a snapshot, which VACUUM cannot look
+past and for which ``CREATE INDEX CONCURRENTLY`` waits. Whoever is in the way of the latter is
+cancelled with ``WakeReason.REQUEUE`` and goes to the end of the queue. Whoever has waited for
+``longest_wait`` seconds leaves the queue and looks at the row instead; it shares an advisory lock
+that says so, and has another one whose number says since when it waits. While anybody shares the
+former, the queue does not take the row, and of those who do the longest waiter takes it first.
+
+**When an answer is lost,** or the caller gives up, the waiter is cancelled (``WakeReason.CANCEL``)
+and its session is closed or used again. A request to take the row may then still be under way. The
+waiter frees the row for its claim's nonce when the server must have noticed that the client is
+gone, and a grant that nobody takes is given back, at the latest when its lease ends. What a process
+leaves behind that is killed, its lease ends. A claim is never asked for again while a waiter of it
+may still be at work.
+
+**Where no session can wait** (a connection pooler lends its sessions to others, too many waits, no
+more threads) the row is looked at now and then, and taken only if nobody waits in the queue.
 """

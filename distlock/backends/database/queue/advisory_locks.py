@@ -1,4 +1,4 @@
-"""What is said to an engine about its native locks."""
+"""The native locks of an engine: what is said to the server about them."""
 
 from __future__ import annotations
 
@@ -21,11 +21,10 @@ def digest(database: str, name: str) -> bytes:
 
 
 class AdvisoryLocks(ABC):
-    """The native locks of an engine, as text. Keys are SQL literals, so no text has parameters."""
+    """The native locks of an engine, as SQL. Keys are SQL literals, so no text has parameters."""
 
-    #: seconds after which who waits stands aside, because the engine pays for long waits; None:
-    #: never. See stand_aside().
-    longest_wait: ClassVar[float | None] = None
+    #: seconds that one statement may wait; after that a waiter begins a long wait, if there is such
+    longest_wait: ClassVar[float]
 
     @abstractmethod
     def key(self, database: str, name: str) -> str:
@@ -33,96 +32,81 @@ class AdvisoryLocks(ABC):
 
     @abstractmethod
     def set_up(self) -> Statement:
-        """Prepare a session for waiting; returns its name on the server, for cancel()."""
+        """Prepare a session for waiting; returns its id on the server, for cancel()."""
+
+    # Waiting
 
     @abstractmethod
-    def is_free(self, key: str) -> str:
-        """Return a condition: nobody has the native lock or stands aside, so nobody waits."""
+    def nobody_waits(self, key: str) -> str:
+        """Return a condition: nobody has the native lock, and nobody waits for it or for long."""
 
     @abstractmethod
-    def enter(self, key: str) -> str:
-        """Return the statement that waits for the native lock."""
+    def wait(self, key: str, seconds: float) -> str:
+        """Return the statement that waits for the native lock, for so many seconds at the most."""
 
     @abstractmethod
-    def entered(self, answer: Result) -> bool:
-        """Read the answer to enter(): whether the native lock was got."""
+    def got(self, answer: Result) -> bool:
+        """Read the answer to wait(): whether the session has the native lock."""
 
     @abstractmethod
-    def has_entered(self, key: str) -> Statement:
+    def has(self, key: str) -> Statement:
         """Ask whether this session has the native lock (1 or 0)."""
 
     @abstractmethod
     def leave(self, key: str) -> str:
         """Return the statement that gives the native lock to the next one."""
 
-    def take(self, key: str, take: Statement) -> Statement:
-        """Return what takes a row from a session that has the native lock and has been set up.
-
-        ``take`` is what a dialect says. The row is not taken while somebody stands aside.
-        """
-        return take
-
-    def stand_aside(self, key: str, waited: float) -> Statement:
-        """Let a session come before all that stand in the queue, until it ends; returns a ticket.
-
-        Those who stand aside have waited for ``waited`` seconds, and look at the row by themselves.
-        """
-        raise NotImplementedError
-
-    def is_somebody_aside(self, key: str) -> Statement | None:
-        """Ask whether anybody stands aside (1 or 0); None if nobody ever does."""
-        return None
-
-    def is_oldest(self, key: str, ticket: int) -> str:
-        """Return a condition: nobody stands aside who came before the one with this ticket."""
-        raise NotImplementedError
-
-    def free_and_leave(self, key: str, free: Statement) -> Statement:
-        """Return one packet that frees the row, and gives the native lock to the next one.
-
-        ``free`` is what a dialect says for the former. Where it changes nothing, the native lock
-        may be kept.
-        """
-        return self.then(free, self.leave(key))
-
     @abstractmethod
     def cancel(self, ident: int) -> Statement:
         """End the statement that another session waits in, and leave that session usable."""
+
+    def sleep(self, seconds: float) -> str:
+        """Return the statement that rests for so long; "" if an idle session shows its last text.
+
+        Otherwise comments() would not find the head, which rests between two looks.
+        """
+        return ""
+
+    # The row
+
+    def nobody_waits_long(self, key: str) -> str:
+        """Return a condition: nobody has begun a long wait, so the head of the queue is next."""
+        return "TRUE"
+
+    @abstractmethod
+    def free_and_leave(self, key: str, free: Statement) -> Statement:
+        """Return one packet that frees the row, and gives the native lock to the next one.
+
+        ``free`` is the dialect's statement. If it changes nothing, the native lock may be kept.
+        """
 
     @abstractmethod
     def look(self, table: str, names: Collection[str]) -> Statement:
         """Ask for name, owner, token, and seconds until the lease ends, or since then, below 0."""
 
+    # Long waits
+
+    def begin_long_wait(self, key: str, waited: float) -> Statement:
+        """Put a session that has waited for ``waited`` seconds before the whole queue.
+
+        It stays there until it ends. Returns a number by which those who do so are in order.
+        """
+        raise NotImplementedError
+
+    def is_longest_waiter(self, key: str, number: int) -> str:
+        """Return a condition: of those who wait for long nobody has a smaller number."""
+        raise NotImplementedError
+
+    # Looking at sessions
+
     @abstractmethod
     def sessions(self, idents: Collection[int]) -> Statement:
-        """Return those sessions that run something, and two more things of each (0 or 1).
-
-        These are whether it is in someone's way, and whether the one that has the native lock for
-        which it waits is writing just now.
-        """
+        """Ask which of these sessions run something: id, and whether it is in someone's way."""
 
     @abstractmethod
-    def signed(self, mark: str, first: str) -> Statement:
-        """Ask for the statements of those who wait, which begin with ``mark``, oldest first.
+    def comments(self, mark: str, first: str) -> Statement:
+        """Ask for the statements of all who wait: their texts, and how many seconds ago they came.
 
-        Of those who have come to the end of the queue it begins with ``first``. Returns the texts,
-        and how many seconds ago they came. What the server shows to others only is an empty text.
+        Those texts begin with ``mark``, those of the heads with ``first``; oldest come first. What
+        the server shows to others only is an empty text.
         """
-
-    def sleep(self, seconds: float) -> str:
-        """Return the statement that rests for so long; "" if the engine shows what rests without.
-
-        Otherwise signed() would not find who is first, who rests between two looks.
-        """
-        return ""
-
-    def then(self, *statements: str | Statement) -> Statement:
-        """Return one packet that runs the statements one after the other."""
-        sqls, params = [], None
-        for statement in statements:
-            if isinstance(statement, Statement):
-                sqls.append(statement.sql)
-                params = statement.params
-            else:
-                sqls.append(statement)
-        return Statement("; ".join(sqls), params or {})

@@ -1,33 +1,39 @@
-"""What those who wait ask of the row of a lock."""
+"""What those who wait ask of the row of a lock, and what it has told them."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 from django.db import connections
 
 from distlock.backends.database import errors
-from distlock.backends.database.connection import Connection, Session
+from distlock.backends.database.connection import Session
 from distlock.backends.database.engines import dialect_for
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
 from distlock.backends.database.queue.wait_session import WaitSession
 from distlock.backends.database.sql import TABLE, holder
 from distlock.backends.database.statements import Statement
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim, Lease
 
 #: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
 #: pause between two looks of the head of the queue.
 GRACE = 0.5
-#: Seconds between attempts to free what nobody waits for.
-_UNDO_PAUSE = 0.5
+#: Seconds that those who are next may take until they have a lock that was freed.
+_HANDOVER = 2.0
+#: Seconds that the last answer may take after the caller's time is over.
+LAST_ANSWER = 1.0
+#: Seconds between two looks for evidence.
+_EVIDENCE_PAUSE = 0.05
 
 
 class RowSnapshot(NamedTuple):
-    """A row, seen in passing.
+    """The row of a lock at one moment.
 
     ``remaining`` is the seconds until the lease ends; below zero, since it ended or was freed.
     """
@@ -43,103 +49,141 @@ class RowSnapshot(NamedTuple):
         name, owner, token, remaining = row
         return cls(str(name), str(owner), int(token), float(remaining))
 
-    def open_to(self, claim: Claim) -> bool:
+    @property
+    def stalled(self) -> bool:
+        """Whether those in front have had the time to take the lock, and did not."""
+        return self.remaining <= -GRACE
+
+    def grantable_to(self, claim: Claim) -> bool:
         """Return whether the claim can be granted now."""
         return not self.owner or self.remaining <= 0 or self.is_held_by(claim)
 
-    def untaken_for(self, seconds: float) -> bool:
-        """Return whether anybody could have taken the lock for so many seconds."""
-        return self.remaining <= -seconds
-
     def is_held_by(self, claim: Claim) -> bool:
-        """Return whether the claim's owner is in already, perhaps from elsewhere by its name."""
+        """Return whether the claim's owner holds it, perhaps from elsewhere by its name."""
         return self.owner == holder(claim)
 
 
 class LockRows:
     """The table of a database with native locks. Everything raises a StatementFailed."""
 
-    def __init__(self, pool: Pool, native: AdvisoryLocks) -> None:
+    def __init__(self, pool: Pool, locks: AdvisoryLocks) -> None:
         self.pool = pool
-        self.native = native
+        self.locks = locks
 
     def key(self, name: str) -> str:
         """Return the native lock of the lock ``name``."""
         database = connections[self.pool.database].settings_dict.get("NAME")
-        return self.native.key(str(database or ""), name)
+        return self.locks.key(str(database or ""), name)
 
     def take_if_no_waiters(self, claim: Claim, deadline: float | None = None) -> int | None:
         """Take the row if nobody waits for the lock, or if it is the owner's; the token, or None.
 
-        Also if those who wait have not taken it in time: whoever has the native lock may have left
-        the lock without knowing it, because it was broken, or left elsewhere by its owner's name.
-        Raises RowLocked if a transaction of someone else kept the row, whoever has the lock.
+        Also if those who wait have not taken it in time: the native lock may be kept for a hold
+        that was broken, or was freed elsewhere by its owner's name. Raises RowLocked if a
+        transaction of someone else kept the row, whoever has the lock.
         """
-        free = self.native.is_free(self.key(claim.name))
+        nobody_waits = self.locks.nobody_waits(self.key(claim.name))
 
         def work(session: Session, until: float) -> int | None:
             dialect = dialect_for(session.wrapper)
-            condition = f"({dialect.owned} OR {free} OR {dialect.untaken_for(GRACE)})"
-            if session.pooled:  # nobody stands in a queue; what is there was left behind
+            condition = f"({dialect.owned} OR {nobody_waits} OR {dialect.untaken_for(GRACE)})"
+            if session.pooled:  # nobody waits in a queue; a native lock there was left behind
                 condition = "TRUE"
-            limit = self.pool.limit(until)
-            return dialect.acquire(lambda asked: session.run(asked, limit), claim, condition)
+            ask = partial(session.run, limit=self.pool.limit(until))
+            return dialect.acquire(ask, claim, condition)
 
         try:
             return self.pool.work(work, deadline)
         except errors.SerializationFailure:  # someone is writing the row at the moment
             return None
 
-    def take_at(self, place: WaitSession, claim: Claim) -> int | None:
-        """Take the row, from the session of one who waits, in its turn; the token, or None."""
-        dialect = dialect_for(place.session.wrapper)
-        if place.ticket is None:
-            return dialect.granted(claim, place.take(dialect.acquire_sql(claim)))
-        oldest = self.native.is_oldest(place.key_of(claim.name), place.ticket)
-        taking = dialect.acquire_sql(claim, f"({dialect.owned} OR {oldest})")
-        return dialect.granted(claim, place.run(taking))
+    def take(self, session: WaitSession, claim: Claim, *, in_turn: bool) -> int | None:
+        """Take the row from the session of one who waits; the token, or None.
 
-    def take_now(self, place: WaitSession, claim: Claim) -> int | None:
-        """Take the row whosever turn it is; see take_at()."""
-        dialect = dialect_for(place.session.wrapper)
-        return dialect.granted(claim, place.run(dialect.acquire_sql(claim)))
-
-    def enter_at(self, place: WaitSession, claim: Claim) -> int | None:
-        """Take the row if its owner has it already, by its name; see take_at()."""
-        dialect = dialect_for(place.session.wrapper)
-        return dialect.granted(claim, place.run(dialect.acquire_sql(claim, dialect.owned)))
+        ``in_turn``: only if it is the head, and nobody waits for long, or is the longest of those.
+        """
+        dialect = dialect_for(session.session.wrapper)
+        condition = "TRUE"
+        if in_turn:
+            key, number = session.key, session.long_wait
+            first = (
+                self.locks.nobody_waits_long(key)
+                if number is None
+                else self.locks.is_longest_waiter(key, number)
+            )
+            condition = f"({dialect.owned} OR {first})"
+        return dialect.acquire(session.run, claim, condition)
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
         """Look at the rows of some locks, by name."""
-        answer = self.pool.run(self.native.look(TABLE, list(names)), deadline)
-        return {glance.name: glance for glance in map(RowSnapshot.of, answer.rows)}
+        answer = self.pool.run(self.locks.look(TABLE, list(names)), deadline)
+        return {row.name: row for row in map(RowSnapshot.of, answer.rows)}
 
     def look_from(
-        self, place: WaitSession, name: str, pause: float, waiter: object, sign: str = ""
+        self, session: WaitSession, name: str, pause: float, waiter: object, comment: str = ""
     ) -> RowSnapshot | None:
-        """Look at the row of a lock, from the session of one who waits; None if there is none.
+        """Look at the row of a lock from the session of one who waits; None if there is none.
 
-        See WaitSession.run_later() for the rest.
+        See WaitSession.run_after() for the rest.
         """
-        look = self.native.look(TABLE, [name])
-        for row in place.run_later(look, pause, waiter, sign).rows:
+        look = self.locks.look(TABLE, [name])
+        for row in session.run_after(look, pause, waiter, comment).rows:
             return RowSnapshot.of(row)
         return None
 
-    def undo(self, claim: Claim) -> None:
-        """Free the lock if the claim has got it; try for as long as that could last."""
-        until = clock() + claim.reserved
-        while clock() < until:
-            try:
-                self.pool.run(lambda session: _free(session, claim.name, nonce=claim.nonce))
-                return
-            except errors.StatementFailed:
-                time.sleep(_UNDO_PAUSE)
-
-    def free_lease(self, session: Connection, lease: Lease) -> Statement:
+    def free(self, session: WaitSession, lease: Lease) -> Statement:
         """Return what frees a lock if it is held by exactly this lease."""
-        return _free(session, lease.name, nonce=lease.nonce)
+        return dialect_for(session.session.wrapper).free(lease.name, nonce=lease.nonce)
 
 
-def _free(session: Connection, name: str, **hold: str | int) -> Statement:
-    return dialect_for(session.wrapper).free(name, **hold)
+class HolderEvidence:
+    """What the database has said about who holds a lock since one claim asked for it.
+
+    That someone else has a lock is told to the caller only if the database has said so.
+    """
+
+    def __init__(self, rows: LockRows, claim: Claim) -> None:
+        self._rows = rows
+        self._claim = claim
+        self._began = clock()
+        #: when the latest question was sent whose answer was that someone else has the lock
+        self.held_at = -math.inf
+
+    def look(self, deadline: float | None) -> bool:
+        """Ask whether someone else has the lock now; raises a StatementFailed."""
+        sent_at = clock()
+        row = self._rows.look([self._claim.name], deadline).get(self._claim.name)
+        held = row is not None and not row.grantable_to(self._claim)
+        if held:
+            self.held_at = sent_at
+        return held
+
+    def check(self) -> None:
+        """Raise a StatementFailed unless someone else had the lock, by the database's word.
+
+        That word must not be older than what the database gets for an answer. If there is none,
+        it is asked again for a moment, although the caller's time is over.
+        """
+        now = clock()
+        until = now + LAST_ANSWER
+        if now - self.held_at < self._rows.pool.timeout:
+            return
+        while True:
+            row = self._rows.look([self._claim.name], until).get(self._claim.name)
+            if row is not None and self._was_held(row, now):
+                return
+            if clock() >= until:
+                break
+            time.sleep(_EVIDENCE_PAUSE)  # it may be taken just now, for the first time: no row yet
+        raise errors.StatementFailed(
+            f"lock {self._claim.name!r} is free, but could not be taken in time: its row or the"
+            f" table {TABLE} is locked by a transaction of someone else, or whoever is next in line"
+            " does not come"
+        )
+
+    def _was_held(self, row: RowSnapshot, now: float) -> bool:
+        if row.is_held_by(self._claim):
+            return False
+        if row.remaining > 0:
+            return bool(row.owner)
+        return row.remaining > -max(now - self._began, _HANDOVER)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import ClassVar
 
 from distlock.backends.database.queue.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.statements import Result, Statement
-
-#: Seconds. A wait without end is an error in MariaDB, and this is one for people.
-_FOR_EVER = 365 * 24 * 3600
 
 #: Seconds between two looks at those who wait: longer than one of them needs for a statement.
 _BETWEEN = 0.004
@@ -17,8 +15,11 @@ _BETWEEN = 0.004
 _DIGITS = 60
 
 
-class MySQL(AdvisoryLocks):
+class MySQLLocks(AdvisoryLocks):
     """``GET_LOCK``. Its names are shared by all databases of a server, hence the digest of both."""
+
+    # A year. A wait without end is an error in MariaDB, and a waiting session costs nothing.
+    longest_wait: ClassVar[float] = 365 * 24 * 3600.0
 
     def key(self, database: str, name: str) -> str:
         return f"'dl:{digest(database, name).hex()[:_DIGITS]}'"
@@ -29,17 +30,17 @@ class MySQL(AdvisoryLocks):
             "SET @distlock = 1 /*M!, max_statement_time = 0 */; SELECT CONNECTION_ID()"
         )
 
-    def is_free(self, key: str) -> str:
+    def nobody_waits(self, key: str) -> str:
         return f"IS_FREE_LOCK({key}) = 1"
 
-    def enter(self, key: str) -> str:
-        return f"SELECT GET_LOCK({key}, {_FOR_EVER})"
+    def wait(self, key: str, seconds: float) -> str:
+        return f"SELECT GET_LOCK({key}, {seconds:.0f})"
 
-    def entered(self, answer: Result) -> bool:
-        # NULL when it was called out: an answer, and no error.
+    def got(self, answer: Result) -> bool:
+        # 0 after the time is over; NULL when it was cancelled: an answer, and no error.
         return [str(got) for (got,) in answer.rows] == ["1"]
 
-    def has_entered(self, key: str) -> Statement:
+    def has(self, key: str) -> Statement:
         return Statement(f"SELECT COALESCE(IS_USED_LOCK({key}) = CONNECTION_ID(), 0)")
 
     def leave(self, key: str) -> str:
@@ -47,6 +48,12 @@ class MySQL(AdvisoryLocks):
 
     def cancel(self, ident: int) -> Statement:
         return Statement(f"KILL QUERY {ident:d}")
+
+    def sleep(self, seconds: float) -> str:
+        return f"DO SLEEP({seconds:.3f})"
+
+    def free_and_leave(self, key: str, free: Statement) -> Statement:
+        return free._replace(sql=f"{free.sql}; {self.leave(key)}")
 
     def look(self, table: str, names: Collection[str]) -> Statement:
         marks = ", ".join(["%s"] * len(names))
@@ -57,28 +64,25 @@ class MySQL(AdvisoryLocks):
             tuple(names),
         )
 
-    def signed(self, mark: str, first: str) -> Statement:
+    def sessions(self, idents: Collection[int]) -> Statement:
+        marks = ", ".join(["%s"] * len(idents))
+        return Statement(
+            f"SELECT id, 0 FROM information_schema.processlist WHERE id IN ({marks})"
+            " AND command NOT IN ('Sleep', 'Killed')",
+            tuple(idents),
+        )
+
+    def comments(self, mark: str, first: str) -> Statement:
         # Without the privilege PROCESS a user is shown its own sessions. MariaDB reads the comment.
         look = (
             "SELECT id, info, /*M! time_ms / 1000 + 0 * */ time AS age"
             " FROM information_schema.processlist WHERE LEFT(info, %(length)s) = %(mark)s"
         )
-        # Two looks: who is first may be between two statements at one of them. How long it waits
-        # is right to one pause of it.
+        # Two looks: a head may be between two statements at one of them. How long it waits is
+        # right to one pause of it.
         return Statement(
             f"SELECT MAX(info), MAX(age) AS oldest FROM ({look}"
             f" UNION ALL SELECT 0, NULL, SLEEP({_BETWEEN}) UNION ALL {look}) seen"
             " GROUP BY id HAVING MAX(info) <> '' ORDER BY oldest DESC, id",
             {"mark": mark, "length": len(mark)},
-        )
-
-    def sleep(self, seconds: float) -> str:
-        return f"DO SLEEP({seconds:.3f})"
-
-    def sessions(self, idents: Collection[int]) -> Statement:
-        marks = ", ".join(["%s"] * len(idents))
-        return Statement(
-            f"SELECT id, 0, 0 FROM information_schema.processlist WHERE id IN ({marks})"
-            " AND command NOT IN ('Sleep', 'Killed')",
-            tuple(idents),
         )

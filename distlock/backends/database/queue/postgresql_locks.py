@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import ClassVar
 
-from distlock.backends.database.postgresql import PostgreSQL as Dialect
 from distlock.backends.database.queue.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.queue.prepared import Prepared
 from distlock.backends.database.statements import Result, Statement
 
 #: Limits of the server's own would end a wait; without the others it would grant the lock to a
@@ -19,34 +18,7 @@ _SETTINGS = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
-    "plan_cache_mode": "force_generic_plan",
 }
-_HOLD = {"lock": "text", "nonce": "text"}
-# Nobody stands aside: whoever does so shares that lock. It is not kept, because the commit of this
-# statement may take long.
-_NOBODY_ASIDE = "CASE WHEN pg_try_advisory_lock({0}) THEN pg_advisory_unlock({0}) ELSE FALSE END"
-_TAKE = Prepared(
-    "distlock_take",
-    Dialect.ACQUIRE.format(condition=f"({Dialect().owned} OR {_NOBODY_ASIDE.format('%(aside)s')})"),
-    {
-        **_HOLD,
-        "owner": "text",
-        "description": "text",
-        "host": "text",
-        "process": "bigint",
-        "thread": "text",
-        "lease": "double precision",
-        "renews": "boolean",
-        "duration": "bigint",
-        "aside": "bigint",
-    },
-)
-# The next one may come as soon as the row is written: it waits for the rest of the transaction.
-_FREE_AND_LEAVE = Prepared(
-    "distlock_free",
-    f"{Dialect().free('', nonce='').sql}, pg_advisory_unlock(%(key)s)",
-    {**_HOLD, "key": "bigint"},
-)
 _SET_UP = (
     "DO $$ BEGIN "
     + " ".join(
@@ -54,24 +26,25 @@ _SET_UP = (
         " EXCEPTION WHEN OTHERS THEN NULL; END;"
         for name, value in _SETTINGS.items()
     )
-    + f" END $$; {_TAKE.declaration}; {_FREE_AND_LEAVE.declaration}; SELECT pg_backend_pid()"
+    + " END $$; SELECT pg_backend_pid()"
 )
 
-
-# A ticket is when its owner came, in quarters of a second since 2023: 31 bits last for 17 years.
+# How pg_locks shows a key of 64 bits.
+_KEY = "((classid::bigint << 32) | objid::bigint)"
+# The number of a long wait is when it began, in quarters of a second since 2023: 31 bits last for
+# 17 years.
 _SINCE, _PER_SECOND = 1_672_531_200, 4
 
 
-class PostgreSQL(AdvisoryLocks):
+class PostgreSQLLocks(AdvisoryLocks):
     """Session-level advisory locks, numbered by 64 bits.
 
-    A statement that waits holds a snapshot, which VACUUM cannot look past and for which
-    CREATE INDEX CONCURRENTLY waits. It holds no lock on any table. Who has waited for too long, or
-    is in somebody's way, therefore stands aside: it shares a second lock, and has a third one that
-    says since when it waits, neither of which it has to wait for, and looks at the row.
+    A session that waits for long shares the lock ``~key``, and has one of those with two numbers of
+    32 bits: the first is half of the key, the second says since when it waits.
     """
 
-    longest_wait = 600.0
+    # A waiting statement keeps a snapshot, which VACUUM cannot look past.
+    longest_wait: ClassVar[float] = 600.0
 
     def key(self, database: str, name: str) -> str:
         return str(int.from_bytes(digest(database, name)[:8], "big", signed=True))
@@ -79,52 +52,55 @@ class PostgreSQL(AdvisoryLocks):
     def set_up(self) -> Statement:
         return Statement(_SET_UP)
 
-    def is_free(self, key: str) -> str:
-        nobody = _NOBODY_ASIDE.format(_aside(key))
-        return f"(pg_try_advisory_xact_lock({key}) AND {nobody})"
+    def nobody_waits(self, key: str) -> str:
+        return f"(pg_try_advisory_xact_lock({key}) AND {self.nobody_waits_long(key)})"
 
-    def enter(self, key: str) -> str:
-        return f"SET LOCAL lock_timeout = 0; SELECT pg_advisory_lock({key})"
+    def wait(self, key: str, seconds: float) -> str:
+        limit = max(seconds * 1000, 1.0)  # 0 would be none
+        return f"SET LOCAL lock_timeout = '{limit:.0f}ms'; SELECT pg_advisory_lock({key})"
 
-    def entered(self, answer: Result) -> bool:
+    def got(self, answer: Result) -> bool:
         return True  # or it would have been an error
 
-    def has_entered(self, key: str) -> Statement:
-        # A session of ours has no other.
+    def has(self, key: str) -> Statement:
         return Statement(
-            "SELECT COUNT(*) FROM pg_locks"
-            " WHERE locktype = 'advisory' AND granted AND pid = pg_backend_pid()"
+            "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            f" AND objsubid = 1 AND pid = pg_backend_pid() AND {_KEY} = {key}"
         )
 
     def leave(self, key: str) -> str:
         return f"SELECT pg_advisory_unlock({key})"
 
-    def take(self, key: str, take: Statement) -> Statement:
-        return _TAKE.run({**take.named, "aside": _aside(key)})
+    def cancel(self, ident: int) -> Statement:
+        return Statement("SELECT pg_cancel_backend(%s)", (ident,))
 
-    def stand_aside(self, key: str, waited: float) -> Statement:
-        return Statement(
-            f"SELECT ticket, pg_advisory_lock_shared({_aside(key)}),"
-            f" pg_advisory_lock_shared({_word(key)}, ticket) FROM (SELECT"
-            f" ({_PER_SECOND} * (EXTRACT(EPOCH FROM clock_timestamp()) - {_SINCE} - {waited:.3f}))"
-            "::integer AS ticket) came"
+    def nobody_waits_long(self, key: str) -> str:
+        # It is not kept until the end of the statement, whose commit may take long.
+        long = ~int(key)
+        return (
+            f"(CASE WHEN pg_try_advisory_lock({long}) THEN pg_advisory_unlock({long})"
+            " ELSE FALSE END)"
         )
 
-    def is_somebody_aside(self, key: str) -> Statement | None:
-        return Statement(f"SELECT 1 - ({_NOBODY_ASIDE.format(_aside(key))})::integer")
+    def begin_long_wait(self, key: str, waited: float) -> Statement:
+        return Statement(
+            f"SELECT number, pg_advisory_lock_shared({~int(key)}),"
+            f" pg_advisory_lock_shared({_half(key)}, number) FROM (SELECT"
+            f" ({_PER_SECOND} * (EXTRACT(EPOCH FROM clock_timestamp()) - {_SINCE} - {waited:.3f}))"
+            "::integer AS number) began"
+        )
 
-    def is_oldest(self, key: str, ticket: int) -> str:
+    def is_longest_waiter(self, key: str, number: int) -> str:
         return (
             "NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND database"
             " = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objsubid = 2"
-            f" AND classid = '{_word(key) % 2**32}'::oid AND objid < '{ticket}'::oid)"
+            f" AND classid = '{_half(key) % 2**32}'::oid AND objid < '{number}'::oid)"
         )
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
-        return _FREE_AND_LEAVE.run({**free.named, "key": int(key)})
-
-    def cancel(self, ident: int) -> Statement:
-        return Statement("SELECT pg_cancel_backend(%s)", (ident,))
+        # The next one may come as soon as the row is written: it waits for the rest of the
+        # transaction.
+        return free._replace(sql=f"{free.sql}, pg_advisory_unlock({key})")
 
     def look(self, table: str, names: Collection[str]) -> Statement:
         return Statement(
@@ -134,7 +110,17 @@ class PostgreSQL(AdvisoryLocks):
             (list(names),),
         )
 
-    def signed(self, mark: str, first: str) -> Statement:
+    def sessions(self, idents: Collection[int]) -> Statement:
+        # Whoever runs a statement has a virtual transaction, for whose end others may wait.
+        return Statement(
+            "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE locktype = 'virtualxid')"
+            " SELECT pid, EXISTS (SELECT FROM locks other"
+            " WHERE other.virtualxid = own.virtualxid AND NOT other.granted)::int"
+            " FROM locks own WHERE granted AND pid = ANY(%s)",
+            (list(idents),),
+        )
+
+    def comments(self, mark: str, first: str) -> Statement:
         # What is idle shows its last statement. One that had waited and got in is idle, too.
         return Statement(
             "SELECT CASE WHEN starts_with(query, %(mark)s) THEN query ELSE '' END,"
@@ -147,30 +133,8 @@ class PostgreSQL(AdvisoryLocks):
             {"mark": mark, "first": first},
         )
 
-    def sessions(self, idents: Collection[int]) -> Statement:
-        # Whoever runs a statement has a virtual transaction; another waits for it to end. Whoever
-        # has written has a transaction id until its commit is done, standbys included.
-        return Statement(
-            "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks"
-            " WHERE locktype IN ('virtualxid', 'advisory', 'transactionid'))"
-            " SELECT pid, EXISTS (SELECT FROM locks other"
-            " WHERE other.virtualxid = own.virtualxid AND NOT other.granted)::int,"
-            " EXISTS (SELECT FROM locks mine"
-            " JOIN locks first USING (locktype, database, classid, objid, objsubid)"
-            " JOIN locks writes ON writes.pid = first.pid"
-            " WHERE mine.pid = own.pid AND mine.locktype = 'advisory' AND NOT mine.granted"
-            " AND first.granted AND writes.locktype = 'transactionid' AND writes.granted)::int"
-            " FROM locks own WHERE locktype = 'virtualxid' AND granted AND pid = ANY(%s)",
-            (list(idents),),
-        )
 
-
-def _aside(key: str) -> int:
-    """Return the native lock that those share who stand aside."""
-    return ~int(key)
-
-
-def _word(key: str) -> int:
-    """Return the first half of the native locks that are their tickets, as 32 bits with a sign."""
-    word = int(key) % 2**32
-    return word - 2**32 if word >= 2**31 else word
+def _half(key: str) -> int:
+    """Return the lower half of a key, as 32 bits with a sign."""
+    half = int(key) % 2**32
+    return half - 2**32 if half >= 2**31 else half

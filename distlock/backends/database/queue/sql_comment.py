@@ -1,4 +1,4 @@
-"""Who waits for what, written where the engine shows it: before the statements that wait."""
+"""Comments before the statements that wait, in which the server shows who waits for what."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from distlock.types.lease import Claim, Waiting
 
 #: How it begins; nothing in it is special to SQL, drivers or LIKE.
 MARK = "/*distlock waits "
-#: How it begins if nobody else stands before the one who waits.
+#: How it begins for the head of the queue, and for those who wait for long.
 FIRST = f"{MARK}first "
 
 # PostgreSQL shows 1,024 bytes of a statement.
 _LONGEST_WORD = 300
-_SIGN = re.compile(
+_COMMENT = re.compile(
     re.escape(MARK)
     + r"(?P<place>first|queued) (?P<key>\S+) (?P<waited>[\d.]+) (?P<pid>\d+)"
     + r" (?P<host>[^\s*]*) (?P<thread>[^\s*]*)\*/"
@@ -24,17 +24,17 @@ _SIGN = re.compile(
 
 
 class ParsedComment(NamedTuple):
-    """A sign that was read: a native lock, who waits for it, and whether that one is the next."""
+    """A native lock, who waits for it, and whether that one is the head of the queue."""
 
     key: str
     who: Waiting
     first: bool
 
 
-def sign(key: str, claim: Claim, waited: float, *, first: bool = False) -> str:
+def comment(key: str, claim: Claim, waited: float, *, first: bool = False) -> str:
     """Return the comment that says who waits for the native lock ``key``, so many seconds by now.
 
-    ``first`` says that nobody else stands before it.
+    ``first``: it is the head of the queue, or waits for long.
     """
     place = "first" if first else "queued"
     owner = claim.owner
@@ -42,9 +42,9 @@ def sign(key: str, claim: Claim, waited: float, *, first: bool = False) -> str:
     return f"{MARK}{' '.join(map(str, words))}*/ "
 
 
-def read(statement: str, age: float) -> ParsedComment | None:
-    """Read the sign of a statement that was sent ``age`` seconds ago; None if it has none."""
-    match = _SIGN.match(statement)
+def parse(statement: str, age: float) -> ParsedComment | None:
+    """Read the comment of a statement that was sent ``age`` seconds ago; None if it has none."""
+    match = _COMMENT.match(statement)
     if match is None:
         return None
     key, host, thread = (_text(match[group]) for group in ("key", "host", "thread"))

@@ -2,133 +2,137 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
-import os
 import threading
-import time
-import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
+from distlock.backends.base import PendingLease
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.database import errors
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
-from distlock.backends.database.queue.holder_evidence import MOMENT, HolderEvidence
-from distlock.backends.database.queue.lock_rows import LockRows
-from distlock.backends.database.queue.sql_comment import FIRST, MARK, read
+from distlock.backends.database.queue.lock_rows import LAST_ANSWER, HolderEvidence, LockRows
+from distlock.backends.database.queue.mysql_locks import MySQLLocks
+from distlock.backends.database.queue.postgresql_locks import PostgreSQLLocks
+from distlock.backends.database.queue.sql_comment import FIRST, MARK, parse
 from distlock.backends.database.queue.stall_monitor import StallMonitor
-from distlock.backends.database.queue.wait_session import WaitSession
-from distlock.backends.database.queue.wait_session_pool import WaitSessionPool
-from distlock.backends.database.queue.wait_threads import WaitThreads
+from distlock.backends.database.queue.wait_session import WaitSession, WaitSessionPool
 from distlock.backends.database.queue.waiter import Waiter
 from distlock.backends.database.statements import Result
-from distlock.clock import clock, left
+from distlock.concurrency import fork
+from distlock.concurrency.backoff import Backoff
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.pending import NotAnswered
+from distlock.concurrency.steps import Call, Sleep, Wait
+from distlock.concurrency.workers import WorkerThreads
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease, Waiting
 from distlock.types.owners import is_named
 
-#: Seconds within which a lock is had also where whoever has its native lock does not take it.
-_PATIENT = 5.0
+_LOCKS: dict[str, AdvisoryLocks] = {"mysql": MySQLLocks(), "postgresql": PostgreSQLLocks()}
 
-Pauses = Callable[[float | None], Iterator[float]]
+#: Seconds between two looks where no session can wait.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
+#: Seconds within which a lock is had also where whoever has its native lock does not take it.
+_STALL_TIME = 5.0
 
 
 class WaitManager:
     """Where a process waits, with ``size`` sessions at the most; more waits look now and then."""
 
     def __init__(
-        self, pool: Pool, native: AdvisoryLocks, size: int, pauses: Pauses, calls: BlockingCalls
+        self,
+        pool: Pool,
+        locks: AdvisoryLocks,
+        size: int,
+        calls: BlockingCalls,
+        take_back: Callable[[Claim], None],
     ) -> None:
-        """``pauses`` yields the seconds between two looks, until a deadline; the last one is 0.
+        """``calls`` makes for tasks the calls that block.
 
-        ``calls`` runs for tasks what blocks.
+        ``take_back`` frees soon what a claim has got, or gets later, for nobody. After that the
+        claim must not be asked for again.
         """
         self.pool = pool
-        self.native = native
+        self.locks = locks
         self.size = size
-        self.rows = LockRows(pool, native)
-        self._pauses = pauses
+        self.rows = LockRows(pool, locks)
+        self.take_back = take_back
         self._calls = calls
-        self.reset()
-        _rooms.add(self)
+        self._threads = WorkerThreads(None, "distlock-waiter")
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
 
-    def reset(self) -> None:
+    def after_fork_in_child(self) -> None:
         """Have no waits; those of before a fork are the parent's."""
         self._mutex = threading.Lock()
-        self._waiters: set[Waiter] = set()
-        self.threads = WaitThreads()
-        self._sessions = WaitSessionPool(self.pool, self.threads)
-        self.monitor = StallMonitor(self)
+        self._waiters: set[Waiter] = set()  # two of one claim while the first one ends
+        self.sessions = WaitSessionPool(self.pool, self._threads)
+        self._monitor = StallMonitor(self)
 
-    # The backend's side
+    # For the backend
 
-    def acquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """See BaseBackend.acquire()."""
-        proof = HolderEvidence(self.rows, claim)
-        for pause in self._pauses(deadline):
-            if lease := self._try(claim, deadline, proof):
-                return lease
-            if pause and (waiter := self._enter(claim, proof)):
-                with waiter:
-                    if lease := waiter.result(deadline):
-                        return lease
-                break
-            time.sleep(pause)
-        self._check(proof)
-        return None
-
-    async def aacquire(self, claim: Claim, deadline: float | None) -> Lease | None:
-        """See acquire()."""
-        proof = HolderEvidence(self.rows, claim)
-        for pause in self._pauses(deadline):
-            lease = await self._calls.run(
-                lambda _: self._try(claim, deadline, proof),
-                deadline,
-                undo=partial(self.rows.undo, claim),
-            )
-            if lease:
-                return lease
-            if pause and (waiter := self._enter(claim, proof)):
-                with waiter:
-                    if lease := await waiter.aresult(deadline):
-                        return lease
-                break
-            await asyncio.sleep(pause)
-        await self._calls.run(lambda _: self._check(proof), clock() + MOMENT)
-        return None
+    def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
+        """See BaseBackend.enqueue()."""
+        evidence = HolderEvidence(self.rows, claim)
+        waiter: Waiter | None = None
+        undo = partial(self.take_back, claim)
+        try:
+            for pause in Backoff(_FIRST_PAUSE, _LONGEST_PAUSE).pauses(deadline):
+                lease: Lease | None = yield Call(
+                    partial(self._try, claim, evidence), deadline, undo, executor=self._calls
+                )
+                if lease:
+                    return lease
+                if pause:
+                    waiter = Waiter(self, claim, evidence)
+                    if self._start(waiter):
+                        if not (yield Wait(waiter.lease, deadline)):
+                            break
+                        return self._take(waiter)
+                yield Sleep(pause)
+            if waiter:
+                with suppress(NotAnswered):
+                    return waiter.lease.take()  # at the last moment
+                waiter.abandon()
+            check = partial(self._check, evidence)
+            yield Call(check, clock() + LAST_ANSWER, executor=self._calls)
+            return None
+        finally:
+            if waiter:
+                waiter.abandon()
 
     def release(self, lease: Lease, limit: float | None = None) -> Result | None:
-        """Free the lock and wake the next one; None if nothing is kept for this lease.
+        """Free the lock and wake the next one; None if no session is kept for this lease.
 
         ``limit`` is the seconds that the server gets for it. Raises a StatementFailed, and keeps
         nothing any more.
         """
-        place = self._sessions.pop(lease.nonce)
-        if place is None:
+        session = self.sessions.pop(lease.nonce)
+        if session is None:
             return None
         try:
-            return place.leave(self.rows.free_lease(place.session, lease), limit)
+            return session.leave(self.rows.free(session, lease), limit)
         finally:
-            self._put_away(place)
+            self._put(session)
 
     def cancel(self, claim: Claim) -> None:
         """Stop waiting for a claim, and drop its native lock; the row is the caller's to free."""
         for waiter in self.waiters:
             if waiter.claim.nonce == claim.nonce:
                 waiter.abandon()
-        self.forget(claim.nonce)
+        self.discard(claim.nonce)
 
-    def forget(self, nonce: str) -> None:
+    def discard(self, nonce: str) -> None:
         """Drop the native lock of a lease that is gone. Nothing that could block, no errors."""
-        if place := self._sessions.pop(nonce):
-            self._sessions.drop(place)
+        if session := self.sessions.pop(nonce):
+            self.sessions.drop(session)
 
     def close(self) -> None:
         """Close the sessions in which nobody waits."""
-        self._sessions.close()
+        self.sessions.close()
 
     def key(self, name: str) -> str:
         """Return the native lock of the lock ``name``, as waiting() calls it."""
@@ -139,142 +143,136 @@ class WaitManager:
         if self.pool.pooled:
             return None
         try:
-            answer = self.pool.run(self.native.signed(MARK, FIRST))
+            answer = self.pool.run(self.locks.comments(MARK, FIRST))
         except errors.StatementFailed:  # what is shown to whom is the administrator's business
             return None
-        signs = [read(str(text), float(age)) for text, age, *_ in answer.rows]
-        seen = [sign for sign in signs if sign is not None]
-        if len(seen) < len(signs):
+        comments = [parse(str(text), float(age)) for text, age, *_ in answer.rows]
+        parsed = [comment for comment in comments if comment is not None]
+        if len(parsed) < len(comments):
             return None
-        # Of one lock several are first where they stand aside; who has waited longest is the next.
-        seen.sort(key=lambda sign: -(sign.who.waited or 0) if sign.first else 1.0)
+        # Those who wait for long are all first; of these the longest waiter is the next.
+        parsed.sort(key=lambda comment: -(comment.who.waited or 0) if comment.first else 1.0)
         found: dict[str, tuple[Waiting, ...]] = {}
-        for sign in seen:
-            found[sign.key] = (*found.get(sign.key, ()), sign.who)
+        for comment in parsed:
+            found[comment.key] = (*found.get(comment.key, ()), comment.who)
         return found
 
     # The way in
 
-    def _try(self, claim: Claim, deadline: float | None, proof: HolderEvidence) -> Lease | None:
+    def _try(self, claim: Claim, evidence: HolderEvidence, deadline: float | None) -> Lease | None:
         """Take the lock if it is free and nobody waits for it."""
         rest = left(deadline, math.inf)
-        if rest > _PATIENT and not is_named(claim.owner) and self._sessions.had(claim.name):
+        if (
+            rest > _STALL_TIME
+            and not is_named(claim.owner)
+            and self.sessions.waited_for(claim.name)
+        ):
             return None  # the queue itself will tell, in one round trip less
         brief = rest < errors.BRIEF
         try:
-            if brief and proof.is_held(deadline):
+            if brief and evidence.look(deadline):
                 return None
             sent_at = clock()
             token = self.rows.take_if_no_waiters(claim, deadline)
-        except errors.RowLocked as failed:
-            proof.refused = failed
+        except errors.RowLocked:
             return None
         except errors.StatementFailed as failed:
             failed = errors.seems_locked(failed) if brief else failed
             raise self.unavailable(failed) from failed.__cause__
         return None if token is None else claim.granted(token, sent_at)
 
-    def _check(self, proof: HolderEvidence) -> None:
+    def _start(self, waiter: Waiter) -> bool:
+        """Let a waiter begin; False if there is no session left to wait in, or none that could."""
+        if self.pool.pooled:
+            return False
+        waiter.session = self.sessions.take()
+        with self._mutex:
+            full = len(self._waiters) + self.sessions.kept >= self.size
+            # Who holds a lock may do without its native one: it is the row that holds it.
+            if waiter.session is None and full and not self.sessions.drop_oldest():
+                return False
+            self._waiters.add(waiter)
+        try:
+            self._monitor.start()
+            self._threads.submit(waiter.run)
+        except BaseException as error:
+            # A claim must not be asked for again while a waiter of it is at work: what that may
+            # get in the end, it frees.
+            never_runs = waiter.begin()
+            if never_runs:
+                self.finished(waiter, waiter.session)
+            if never_runs and isinstance(error, RuntimeError):  # no more threads
+                return False
+            raise
+        return True
+
+    def _take(self, waiter: Waiter) -> Lease:
+        """Return the answer that has come."""
+        try:
+            return waiter.lease.take()
+        except NotAnswered:
+            raise LockUnavailable(
+                f"lock {waiter.claim.name!r} was granted, but nobody took it before its lease ended"
+            ) from None
+
+    def _check(self, evidence: HolderEvidence, deadline: float | None) -> None:
         """Raise LockUnavailable unless it is proven that someone else had the lock."""
         try:
-            proof.check()
+            evidence.check()
         except errors.StatementFailed as failed:
             raise self.unavailable(failed) from failed.__cause__
 
-    def _enter(self, claim: Claim, proof: HolderEvidence) -> Waiter | None:
-        """Begin to wait; None if there is no session left to wait in, or none that could."""
-        if self.pool.pooled:
-            return None
-        place = self._sessions.ready()
-        with self._mutex:
-            full = place is None and len(self._waiters) + self._sessions.kept >= self.size
-            # Who holds a lock may do without its native one: it is the row that holds it.
-            if full and not self._sessions.give_up_one():
-                return None
-            waiter = Waiter(self, claim, place, proof)
-            self._waiters.add(waiter)
-        try:
-            self.threads.run(waiter.run)
-            self.monitor.watch()
-        except BaseException as error:
-            if waiter.begin():
-                self.left(waiter, place)  # it will never run
-            else:
-                waiter.abandon()
-            if isinstance(error, RuntimeError):  # no more threads
-                return None
-            raise
-        return waiter
-
-    # The waiters' side
+    # For waiters and the monitor
 
     @property
-    def waiters(self) -> list[Waiter]:
-        with self._mutex:
-            return list(self._waiters)
+    def waiters(self) -> Collection[Waiter]:
+        return self._waiters.copy()
 
-    def open_place(self) -> WaitSession:
+    def open_session(self) -> WaitSession:
         """Open a session to wait in; raises NoSession, also if a pooler would lend it to others."""
         session = self.pool.open(blocking=True)
         if session.pooled:
             session.close()
             raise errors.NoSession("a connection pooler lends its sessions to others")
         try:
-            return WaitSession(session, self.native, self.pool.timeout)
+            return WaitSession(session, self.locks, self.pool.timeout)
         except errors.StatementFailed as failed:
             session.close()
             raise errors.NoSession(str(failed)) from failed.__cause__
 
-    def keep(self, lease: Lease, place: WaitSession | None) -> None:
+    def cancel_soon(self, waiter: Waiter) -> None:
+        """See StallMonitor.cancel_soon()."""
+        if waiter in self._waiters:
+            self._monitor.cancel_soon(waiter)
+
+    def granted(self, lease: Lease, session: WaitSession | None) -> None:
         """Keep the native lock of a lease for as long as that is held."""
-        if place is not None and place.key is not None:
-            if is_named(lease.owner):
-                # Another process may take and leave it, where nobody could wake the next one.
-                self._sessions.drop(place)
-            else:
-                self._sessions.keep(lease.nonce, place)
-        elif place is not None:
-            self._put_away(place)
+        if session is None:
+            return
+        if not session.is_head:
+            self._put(session)
+        elif is_named(lease.owner) or session.long_wait is not None:
+            # Another process may take and leave a named owner's hold, where nobody could wake the
+            # next one. And the queue does not take the row while somebody waits for long.
+            self.sessions.drop(session)
+        else:
+            self.sessions.keep(lease.nonce, session)
 
-    def give_back(self, lease: Lease) -> None:
-        """Free a lock that nobody asks for any more, without making the caller wait for it."""
-        self.threads.run(lambda: self.undo(lease))
-
-    def withdraw_soon(self, claim: Claim) -> None:
-        """Free a lock if this claim, which nobody waits for any more, has got it after all."""
-        self.threads.run(lambda: self.rows.undo(claim))
-
-    def undo(self, lease: Lease) -> None:
-        """Free a lock, and its native one; try for as long as the lease could last."""
-        with suppress(errors.StatementFailed):
-            if self.release(lease):
-                return
-        self.rows.undo(lease.claim)
-
-    def left(self, waiter: Waiter, place: WaitSession | None) -> None:
-        """Note that a wait has ended, in a place that nobody needs any more."""
-        with self._mutex:
-            self._waiters.discard(waiter)
-        if place is not None:
-            self._put_away(place)
+    def finished(self, waiter: Waiter, session: WaitSession | None) -> None:
+        """Note that a wait has ended, in a session that nobody needs any more."""
+        self._waiters.discard(waiter)
+        if session is not None:
+            self._put(session)
 
     def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable:
         """Return what callers are told of a failure."""
         return errors.unavailable(failed, self.pool.database)
 
-    def _put_away(self, place: WaitSession) -> None:
-        with self._mutex:
-            room = len(self._waiters) + self._sessions.total < self.size
-        self._sessions.put_away(place, room=room)
+    def _put(self, session: WaitSession) -> None:
+        full = len(self._waiters) + self.sessions.total >= self.size
+        self.sessions.put(session, full=full)
 
 
-_rooms: weakref.WeakSet[WaitManager] = weakref.WeakSet()
-
-
-def _after_fork() -> None:
-    for room in list(_rooms):
-        room.reset()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
+def advisory_locks_for(vendor: str) -> AdvisoryLocks | None:
+    """Return the native locks of an engine by its vendor's name in Django, None if it has none."""
+    return _LOCKS.get(vendor)

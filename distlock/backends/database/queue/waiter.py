@@ -1,4 +1,4 @@
-"""One wait for one lock: a thread waits in the server, and the caller waits on a future."""
+"""One wait for one lock: a worker thread waits in the server, the caller waits for its answer."""
 
 from __future__ import annotations
 
@@ -7,280 +7,289 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from distlock.backends.database import errors
-from distlock.backends.database.queue.holder_evidence import HolderEvidence
-from distlock.backends.database.queue.pending_lease import PendingLease
-from distlock.backends.database.queue.sql_comment import sign
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
+from distlock.backends.database.queue.lock_rows import HolderEvidence, LockRows
+from distlock.backends.database.queue.sql_comment import comment
 from distlock.backends.database.queue.wait_session import WaitSession
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Latch, Pending
+from distlock.concurrency.threads import start
+from distlock.concurrency.timers import Timer, call_after
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease
-from distlock.watchdog import watchdog
-
-if TYPE_CHECKING:
-    from distlock.backends.database.queue.wait_manager import WaitManager
 
 logger = logging.getLogger("distlock")
 
 #: The head of the queue looks at the row so often that it adds no more than this part to its wait.
-_EAGERNESS = 0.02
+_LATENCY = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
-#: Seconds between two looks of the head of the queue at those who stand aside.
-_LOOK_ASIDE = 1.0
 #: Seconds between two attempts to get to the server.
 _RETRY_PAUSE = 0.1
 
-#: Seconds after which a server has noticed that a client is gone: one that said so, and one that
-#: did not, see the settings of the sessions. Until then it may carry out what it was asked.
-_NOTICED = (2.5, 30.0)
-
 #: A server that restarts, a network that breaks, an operator who cancels what takes long.
-_MAY_PASS = (errors.ConnectionLost, errors.NoSession, errors.StatementTimeout, errors.Cancelled)
+_TRANSIENT = (
+    errors.ConnectionLost,
+    errors.NoSession,
+    errors.StatementTimeout,
+    errors.Cancelled,
+)
 
 
 class WakeReason(Enum):
-    """Why a waiter is called out of its queue."""
+    """Why a waiter's statement is cancelled in the server."""
 
-    TAKE = "the lock can be taken, and the one whose turn it is does not"
-    ENTER = "the lock is held in the waiter's own name"
-    STAND_ASIDE = "the wait is in somebody's way, or took so long that the engine pays for it"
-    LEAVE = "nobody waits for the answer any more"
+    GRANTABLE = "the lock can be taken, and the one whose turn it is does not"
+    REQUEUE = "the statement is in somebody's way"
+    CANCEL = "nobody waits for the answer any more"
 
 
-class Waiter(PendingLease):
-    """A wait, from the first look to a lease, or until nobody cares for it any more."""
+class Waits(Protocol):
+    """What a waiter needs of the waits of its process."""
 
-    def __init__(
-        self, room: WaitManager, claim: Claim, place: WaitSession | None, proof: HolderEvidence
-    ) -> None:
-        super().__init__()
-        self.room = room
+    pool: Pool
+    locks: AdvisoryLocks
+    rows: LockRows
+
+    def open_session(self) -> WaitSession: ...
+
+    def cancel_soon(self, waiter: Waiter) -> None: ...
+
+    def granted(self, lease: Lease, session: WaitSession | None) -> None: ...
+
+    take_back: Callable[[Claim], None]
+
+    def finished(self, waiter: Waiter, session: WaitSession | None) -> None: ...
+
+    def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable: ...
+
+
+class Waiter:
+    """A wait: from when it enters the queue to a lease, an error, or until the caller gives up."""
+
+    def __init__(self, waits: Waits, claim: Claim, evidence: HolderEvidence) -> None:
+        self.waits = waits
         self.claim = claim
-        self.place = place
-        self._proof = proof
-        self._began = clock()
-        self.heard_at = self._began  # when the server last answered a question about this wait
-        self.since = self._began  # it stands in the queue
-        self.why: WakeReason | None = None  # it was called out
-        self.missed = 0  # how often the server did not know of its question
+        self.evidence = evidence
+        #: the answer
+        self.lease: Pending[Lease] = Pending(self._cancel)
+        #: where it waits; it opens one itself if it was given none
+        self.session: WaitSession | None = None
+        #: when the server last answered a question about this wait
+        self.heard_at = clock()
+        #: since when it has been in the queue
+        self.queued_at = self.heard_at
+        #: why its statement was cancelled
+        self.wake_reason: WakeReason | None = None
+        self._began = self.heard_at
         self._trouble_since: float | None = None
-        self._begun = False
-        self._maybe_still_queued = False  # a grant whose answer was lost may still come
-        self._bell = threading.Lock()
-        self._bell.acquire()
+        # A request to take the row may still be carried out, though its answer was lost.
+        self._maybe_granted = False
+        self._reclaim: Timer | None = None
+        self._ended = Latch()  # ends a pause
+        self._not_begun = threading.Lock()
 
     def begin(self) -> bool:
         """Return whether the caller is the first to begin; only the first may go on."""
-        with self._mutex:
-            begun, self._begun = self._begun, True
-            return not begun
+        return self._not_begun.acquire(blocking=False)
 
-    def leave(self) -> None:
-        """See PendingLease.leave()."""
-        self.why = WakeReason.LEAVE
-        self._ring()
-        self.room.monitor.cancel(self)
+    def abandon(self) -> None:
+        """Want the lease no more, unless it was taken. Doing it twice does no harm.
 
-    def give_back(self, lease: Lease) -> None:
-        """See PendingLease.give_back()."""
-        self.room.give_back(lease)
+        The garbage collector may call it, for the coroutine of a task that was dropped.
+        """
+        if self.lease.abandon() is not None:
+            with suppress(RuntimeError):  # no more threads: the lease ends by itself
+                start(self.waits.take_back, "distlock-undo", self.claim)
+        if self._reclaim is not None:
+            self._reclaim.cancel()
+
+    def _cancel(self) -> None:
+        self.wake_reason = WakeReason.CANCEL
+        self._ended.set()
+        self.waits.cancel_soon(self)
+
+    # For the monitor
 
     def fail(self, error: LockError) -> None:
-        """Tell the caller that there will be no answer, and stop waiting for one."""
-        if self.answer(error):
-            self._ring()
-            if place := self.place:
-                place.hang_up()
+        """Answer with an error, and stop waiting."""
+        if self.lease.fail(error):
+            self._ended.set()
+            if session := self.session:
+                session.hang_up()
 
-    # The monitor's side
+    def wake(self, reason: WakeReason) -> None:
+        """Cancel the statement in which it waits in the server, if it does."""
+        if (session := self.session) and session.waits_since(self, clock()):
+            self.wake_reason = reason
+            session.cancel(self, self.waits.pool.run)
 
-    def blocked_since(self, moment: float) -> bool:
-        """Return whether the server keeps it waiting by the same question as at that moment."""
-        place = self.place
-        return place is not None and place.waits(self, moment)
-
-    def seen_well(self, sent_at: float, *, held: bool) -> None:
-        """Note that by a look sent at ``sent_at`` all was well with the wait.
-
-        ``held`` says that someone else has the lock.
-        """
-        self._heard()
-        self.missed = 0
+    def note_alive(self, sent_at: float, *, held: bool) -> None:
+        """Note that by a look sent at ``sent_at`` all was well; ``held``: someone has the lock."""
+        self._note_answer()
         if held:
-            self._proof.held_at = sent_at
+            self.evidence.held_at = sent_at
 
-    def _heard(self) -> None:
+    def _note_answer(self) -> None:
         self.heard_at, self._trouble_since = clock(), None
 
-    # The thread
+    # The worker thread
 
     def run(self) -> None:
         """Wait, on the thread that calls this, for as long as anybody wants the answer."""
         if not self.begin():
             return
         try:
-            while not self.over:
+            while not self.lease.over:
                 try:
-                    self._go()
+                    self._wait_once()
                 except errors.StatementFailed as failed:
                     self._handle_failure(failed)
         except LockError as error:
             self.fail(error)
         except Exception as error:
-            logger.exception("waiting for %r failed", self.claim.name)
-            self.fail(LockUnavailable(f"waiting for {self.claim.name!r} failed: {error!r}"))
+            logger.exception("waiting for lock %r failed", self.claim.name)
+            self.fail(LockUnavailable(f"waiting for lock {self.claim.name!r} failed: {error!r}"))
         finally:
-            self._go_away()
+            self._finish()
 
-    def _go(self) -> None:
-        """Stand in the queue once, to its end or until called out."""
-        place = self.place
-        if place is None:
+    def _wait_once(self) -> None:
+        """Stand in the queue once: until it has the row, or its statement was cancelled."""
+        if self.session is None:
             try:
-                place = self.place = self.room.open_place()
+                self.session = self.waits.open_session()
             except errors.NoSession as failed:
-                return self._wait_outside(failed)
-            if self.over:  # see fail(), which has found no place to hang up on
-                return
-        why, self.why = self.why, None
-        if why is WakeReason.TAKE and self._take(self.room.rows.take_now):
+                return self._try_without_session(failed)
+        session, waited = self.session, clock() - self._began
+        reason, self.wake_reason = self.wake_reason, None
+        if self.lease.over:  # fail() and cancel() found no session
             return
-        if why is WakeReason.ENTER and self._take(self.room.rows.enter_at):
+        if reason is WakeReason.GRANTABLE and self._take(session, in_turn=False):
             return
-        if place.free and (why is WakeReason.STAND_ASIDE or self._is_long):
-            place.stand_aside(self.claim.name, clock() - self._began)
-        if place.free:
-            self.since = clock()
-            place.wait(self.claim.name, self, self._sign(place))
-        if not place.free:
-            self._look_and_take(place)
-        elif self.why is None:
-            raise errors.Cancelled("the server gave up a wait by itself")
-
-    def _take(self, take: Callable[[WaitSession, Claim], int | None]) -> bool:
-        """Take the lock if the row says that it can be taken, whoever has the native one."""
-        assert self.place is not None
-        sent_at = clock()
-        try:
-            token = take(self.place, self.claim)
-        except errors.StatementFailed as failed:
-            self._maybe_still_queued = self._maybe_still_queued or failed.maybe_applied
-            raise
-        self._heard()
-        if token is None:
-            self._proof.held_at = sent_at
-            return False
-        self._deliver(token, sent_at)
-        return True
+        if session.empty and not self._is_long:
+            self.queued_at = clock()
+            rest = self.waits.locks.longest_wait - waited
+            session.wait(self.claim.name, self, rest, self._comment(session))
+            if session.empty and self.wake_reason is None and not self._is_long:
+                raise errors.Cancelled("the server ended a wait by itself")
+        elif session.empty:
+            session.begin_long_wait(self.claim.name, waited)
+        if not session.empty:
+            self._poll_row(session)
 
     @property
     def _is_long(self) -> bool:
         """Whether it has waited for so long that it must not wait in the server any more."""
-        longest = self.room.native.longest_wait
-        return longest is not None and clock() - self._began > longest
+        return clock() - self._began >= self.waits.locks.longest_wait
 
-    def _look_and_take(self, place: WaitSession) -> None:
-        """Take the lock; if its holder has no native lock to wake us with, look at the row."""
-        if self.over or self._take(self.room.rows.take_at):
+    def _poll_row(self, session: WaitSession) -> None:
+        """Take the row as soon as it is free: nothing wakes the head, or one who waits for long."""
+        if self.lease.over or self._take(session):
             return
-        began, pause = clock() if place.ticket is None else self._began, 0.0
-        look_aside_at = 0.0
-        while not self.over:
+        began = clock() if session.long_wait is None else self._began
+        pause = 0.0
+        while not self.lease.over:
             sent_at = clock()
-            if place.ticket is None and sent_at >= look_aside_at:
-                look_aside_at = sent_at + _LOOK_ASIDE
-                # One who has no need to stand aside does so too, or those would come before it.
-                if place.is_somebody_aside():
-                    place.stand_aside(self.claim.name, clock() - self._began)
-            row = self.room.rows.look_from(place, self.claim.name, pause, self, self._sign(place))
-            self._heard()
+            if session.long_wait is None and self._is_long:
+                session.begin_long_wait(self.claim.name, sent_at - self._began)
+            row = self.waits.rows.look_from(
+                session, self.claim.name, pause, self, self._comment(session)
+            )
+            self._note_answer()
             rest = _LONGEST_PAUSE if row is None else row.remaining
-            if row is None or row.open_to(self.claim):
-                stalled = row is not None and self.room.monitor.stalled(row)
-                rows = self.room.rows
-                if self._take(rows.take_now if stalled else rows.take_at):
+            if row is None or row.grantable_to(self.claim):
+                if self._take(session, in_turn=row is None or not row.stalled):
                     return
-                look_aside_at = 0.0
                 rest = _SHORTEST_PAUSE
             else:
-                self._proof.held_at = sent_at
-            pause = min(max((clock() - began) * _EAGERNESS, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-            pause = max(min(pause, rest), _SHORTEST_PAUSE)
-            if not place.native.sleep(pause):
-                self._pause(pause)
+                self.evidence.held_at = sent_at
+            pause = min((clock() - began) * _LATENCY, _LONGEST_PAUSE, rest)
+            pause = max(pause, _SHORTEST_PAUSE)
+            if not self.waits.locks.sleep(pause):
+                self._ended.wait(pause)
                 pause = 0.0
 
-    def _wait_outside(self, failed: errors.StatementFailed) -> None:
-        """Without a session to wait in: look now and then, through those there are."""
+    def _take(self, session: WaitSession, *, in_turn: bool = True) -> bool:
+        """Take the row if that can be done now."""
         sent_at = clock()
         try:
-            token = self.room.rows.take_if_no_waiters(self.claim)
+            token = self.waits.rows.take(session, self.claim, in_turn=in_turn)
+        except errors.StatementFailed as failed:
+            self._maybe_granted = self._maybe_granted or failed.maybe_applied
+            raise
+        self._note_answer()
+        if token is None:
+            self.evidence.held_at = sent_at
+            return False
+        self._deliver(token, sent_at)
+        return True
+
+    def _try_without_session(self, failed: errors.NoSession) -> None:
+        """No session to wait in: look at the row now and then, through the shared ones."""
+        sent_at = clock()
+        try:
+            token = self.waits.rows.take_if_no_waiters(self.claim)
         except errors.NoSession:
             raise failed from failed.__cause__
-        self._heard()
+        except errors.StatementFailed as error:
+            self._maybe_granted = self._maybe_granted or error.maybe_applied
+            raise
+        self._note_answer()
         if token is not None:
             return self._deliver(token, sent_at)
-        self._pause(_LONGEST_PAUSE)
+        self._ended.wait(_LONGEST_PAUSE)
 
     def _deliver(self, token: int, sent_at: float) -> None:
-        self._maybe_still_queued = False
+        self._maybe_granted = False
         lease = self.claim.granted(token, sent_at)
-        place, self.place = self.place, None
-        self.room.keep(lease, place)
-        if not self.answer(lease):
-            self.room.undo(lease)
-        elif self.for_loop:
-            watchdog.add(lease.duration, self.abandon)
+        session, self.session = self.session, None
+        self.waits.granted(lease, session)
+        with suppress(RuntimeError):  # no more threads
+            # An event loop may have been stopped for good: its task never takes the answer.
+            self._reclaim = call_after(lease.duration, self.abandon)
+        if not self.lease.resolve(lease):
+            if self._reclaim is not None:
+                self._reclaim.cancel()
+            self.waits.take_back(self.claim)
 
-    def _sign(self, place: WaitSession) -> str:
-        key, first = place.key_of(self.claim.name), not place.free
-        return sign(key, self.claim, clock() - self._began, first=first)
+    def _comment(self, session: WaitSession) -> str:
+        key, first = self.waits.rows.key(self.claim.name), not session.empty
+        return comment(key, self.claim, clock() - self._began, first=first)
 
-    def _pause(self, seconds: float) -> None:
-        """Sleep, but not for longer than anybody wants the answer."""
-        self._bell.acquire(timeout=seconds)
-
-    def _ring(self) -> None:
-        with suppress(RuntimeError):  # it has rung already
-            self._bell.release()
-
-    def _go_away(self) -> None:
-        place, self.place = self.place, None
-        if place is not None:
+    def _finish(self) -> None:
+        session, self.session = self.session, None
+        if session is not None:
             with suppress(errors.StatementFailed):
-                place.leave()
-        self.room.left(self, place)
-        if self._maybe_still_queued:
-            for seconds in _NOTICED:
-                watchdog.add(seconds, partial(self.room.withdraw_soon, self.claim))
+                session.leave()
+        self.waits.finished(self, session)
+        if self._maybe_granted:
+            self.waits.take_back(self.claim)
 
     def _handle_failure(self, failed: errors.StatementFailed) -> None:
         """Go on after a failure, unless it has lasted for too long or would last for ever."""
-        place = self.place
-        if place is not None and not place.usable:
-            self.place = None
-            place.close()
-        if isinstance(failed, errors.Cancelled) and self.why is not None:
+        session = self.session
+        if session is not None and not session.usable:
+            self.session = None
+            session.close()
+        if isinstance(failed, errors.Cancelled) and self.wake_reason is not None:
             return
         if isinstance(failed, (errors.SerializationFailure, errors.RowLocked)):
-            self._heard()
-            if isinstance(failed, errors.RowLocked):
-                self._proof.refused = failed
-            self._pause(_SHORTEST_PAUSE)
+            self._note_answer()
+            self._ended.wait(_SHORTEST_PAUSE)
             return
-        if not isinstance(failed, _MAY_PASS):
-            raise self.room.unavailable(failed)
+        if not isinstance(failed, _TRANSIENT):
+            raise self.waits.unavailable(failed)
         if self._trouble_since is None:
             self._trouble_since = clock()
-        if clock() >= patient_until(self._trouble_since, self.heard_at, self.room.pool.timeout):
-            raise self.room.unavailable(failed)
-        self._pause(_RETRY_PAUSE)
+        if clock() >= retry_until(self._trouble_since, self.heard_at, self.waits.pool.timeout):
+            raise self.waits.unavailable(failed)
+        self._ended.wait(_RETRY_PAUSE)
 
 
-def patient_until(trouble_since: float, heard_at: float, timeout: float) -> float:
+def retry_until(trouble_since: float, heard_at: float, timeout: float) -> float:
     """Return how long a failing server is asked again: for its time-out since its last answer.
 
     This process may have stood still since then, so that some time is given in any case.
