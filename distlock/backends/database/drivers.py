@@ -146,8 +146,10 @@ class PsycopgConnection(RawConnection):
         until = None if limit is None else sent_at + limit
         if statement.prepare:
             name, order = self._prepared.get(statement.sql) or self._prepare(statement.sql, until)
-            params = statement.named
-            self._pgconn.send_query_prepared(name, [_as_text(params[key]) for key in order])
+            texts = list(map(str, map(dict(statement.params).__getitem__, order)))
+            if "\0" in "".join(texts):  # libpq would send what is before it
+                raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
+            self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
         else:
             self._pgconn.send_query(_with_literals(statement, self._literal))
         transformer, results = self._transformer, []
@@ -200,16 +202,6 @@ class _Numbers(dict[str, str]):
     def __missing__(self, name: str) -> str:
         self[name] = number = f"${len(self) + 1}"
         return number
-
-
-def _as_text(value: Any) -> bytes:
-    """Return a value as PostgreSQL reads it."""
-    if isinstance(value, bool):
-        return b"t" if value else b"f"
-    text = str(value).encode()
-    if b"\0" in text:  # libpq would send what is before it
-        raise ValueError(f"PostgreSQL stores no NUL characters: {value!r}")
-    return text
 
 
 class MySQLConnection(RawConnection):
