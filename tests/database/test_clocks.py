@@ -5,7 +5,7 @@ import json
 import pytest
 
 from distlock.backends.database import DatabaseBackend
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.children import write_line
 from tests.database.speaking import claim
 from tests.databases import ALIASES

@@ -9,7 +9,7 @@ import pytest
 
 from distlock.backends.database import connect
 from distlock.backends.database.statements import Statement
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.core.interrupting import interrupted
 from tests.database.speaking import claim, eventually
 

@@ -7,7 +7,7 @@ import pytest
 
 from distlock.backends.database import pool
 from distlock.backends.database.pool import SHORTEST_LIMIT
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import State
 from tests.database.conftest import SERVERS

@@ -9,7 +9,7 @@ import pytest
 
 from distlock import Lock
 from distlock.backends.database.sqlite import FileMutex
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.faults.checker import Log

@@ -7,7 +7,7 @@ from django.db import connections, transaction
 
 from distlock.backends.database import maintenance
 from distlock.backends.database.sql import holder
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.models import DatabaseLock
 from tests.database.conftest import SERVERS

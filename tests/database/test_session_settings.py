@@ -8,7 +8,7 @@ from django.db import connections
 
 from distlock.backends.database import pool
 from distlock.backends.database.statements import Statement
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
 from tests.database.speaking import claim
 from tests.databases import ALIASES

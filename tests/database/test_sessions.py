@@ -11,7 +11,7 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.statements import Statement
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.database.asleep import CALL_OUT, SLEEP, once_asleep
 from tests.database.speaking import claim, eventually

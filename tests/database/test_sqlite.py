@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from distlock import Lock, LockLost, locks
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.models import DatabaseLock

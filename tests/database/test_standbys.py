@@ -9,7 +9,7 @@ import pytest
 from django.db import connections
 
 from distlock import Lock, LockError, LockUnavailable, locks
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.types.lease import State
 from tests.children import read_line, write_line
 from tests.contract.watch import eventually, passed

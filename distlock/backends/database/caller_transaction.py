@@ -1,6 +1,6 @@
-"""Locks inside the caller's own transaction, where the engine lets only that one write (SQLite).
+"""Locks inside the caller's own transaction, on SQLite, where only one transaction can write.
 
-A session of our own would wait for a transaction that waits for us. So the lock is taken in that
+A session of our own would wait for a transaction that waits for us. So the lock is acquired in that
 very transaction: nobody else can take it before the commit, but a rollback undoes it.
 """
 
@@ -18,7 +18,10 @@ from distlock.concurrency.threads import start
 
 
 class TransactionOutcomeHook:
-    """Waits in ``run_on_commit`` of a connection, which drops it uncalled when it rolls back."""
+    """Tells how a transaction ends: Django calls it on commit, and drops it on rollback.
+
+    Django has no hook for a rollback; it only forgets what was registered with ``on_commit()``.
+    """
 
     def __init__(self, on_commit: Callable[[], None], on_rollback: Callable[[], None]) -> None:
         self._on_commit = on_commit
@@ -36,25 +39,23 @@ class TransactionOutcomeHook:
 
 
 class CallerTransaction:
-    """What was taken and freed in transactions of the callers that are, or were, open."""
+    """The holds that were acquired in transactions of callers, and what became of these."""
 
     def __init__(self, database: str, on_abandoned: Callable[[str], None]) -> None:
-        """``on_abandoned`` is told the nonce of a hold that a test case has left behind."""
+        """``on_abandoned`` gets the nonce of a hold that a test case has left behind."""
         self.database = database
         self._on_abandoned = on_abandoned
-        # By nonce of a hold: the connection in whose open transaction it was taken, and the
+        # By nonce of a hold: the connection in whose open transaction it was acquired, and the
         # savepoints that were open then.
         self._open: dict[str, tuple[Any, frozenset[str]]] = {}
-        self._undone: set[str] = set()
+        self._rolled_back: set[str] = set()
 
     def connection(self, nonce: str | None = None) -> CallerConnection | None:
         """Return a connection whose open transaction locks us out, to be used in place of our own.
 
-        That of the caller, or the one in which the hold ``nonce`` was taken, or a test case's.
+        That of the caller, or the one in which the hold ``nonce`` was acquired, or a test case's.
         """
         connection = connections[self.database]
-        if connection.vendor != "sqlite":
-            return None
         if connection.connection is not None and connection.connection.in_transaction:
             return CallerConnection(connection)
         if nonce is not None and nonce in self._open:
@@ -62,16 +63,16 @@ class CallerTransaction:
         connection = connection_of_test_case(self.database)
         return None if connection is None else CallerConnection(connection)
 
-    def undecided(self, nonce: str) -> bool:
-        """Return whether the transaction in which a hold was taken is still open."""
+    def is_open(self, nonce: str) -> bool:
+        """Return whether the transaction in which a hold was acquired is still open."""
         return nonce in self._open
 
-    def undone(self, nonce: str) -> bool:
-        """Return whether a hold was taken in a transaction that has been rolled back."""
-        return nonce in self._undone
+    def was_rolled_back(self, nonce: str) -> bool:
+        """Return whether a hold was acquired in a transaction that has been rolled back."""
+        return nonce in self._rolled_back
 
-    def taken(self, connection: Any, nonce: str) -> None:
-        """Note that a lock was taken in the open transaction, and watch what becomes of that."""
+    def note_acquired(self, connection: Any, nonce: str) -> None:
+        """Note that a lock was acquired in the open transaction, and watch how that ends."""
         self._open[nonce] = connection, frozenset(connection.savepoint_ids)
         around = blocks_of_test_case(connection)
 
@@ -80,34 +81,34 @@ class CallerTransaction:
 
         def rollback() -> None:
             if self._open.pop(nonce, None) is not None:
-                self._undone.add(nonce)
+                self._rolled_back.add(nonce)
                 if blocks_of_test_case(connection) < around:  # not a block of the code under test
                     self._on_abandoned(nonce)
 
         connection.on_commit(TransactionOutcomeHook(commit, rollback))
 
-    def freed(self, connection: Any, nonce: str, free_again: Callable[[], None]) -> None:
-        """Note that a lock was freed in the open transaction; a rollback must not bring it back.
+    def note_released(self, connection: Any, nonce: str, release_again: Callable[[], None]) -> None:
+        """Note that a lock was released in the open transaction.
 
-        ``free_again`` is then called on a thread of its own.
+        A rollback would bring the hold back: then ``release_again`` is called, on another thread.
         """
-        taken = self._open.pop(nonce, None)
-        self._undone.discard(nonce)
+        acquired = self._open.pop(nonce, None)
+        self._rolled_back.discard(nonce)
 
         def rollback() -> None:
-            # What was rolled back may go back beyond the taking: then there is nothing to free.
+            # If the rollback also undid the acquire, there is nothing to release.
             open_now = connection.in_atomic_block and frozenset(connection.savepoint_ids)
-            if taken is None or (open_now is not False and taken[1] <= open_now):
-                start(free_again, "distlock-rollback")
+            if acquired is None or (open_now is not False and acquired[1] <= open_now):
+                start(release_again, "distlock-rollback")
 
         if connection.in_atomic_block:
             connection.on_commit(TransactionOutcomeHook(lambda: None, rollback))
         elif connection.connection.in_transaction:
-            # It was begun by hand, and nobody will tell us how it ends. After that the lock must
-            # be free, which costs nothing where it is.
+            # It was begun by hand, so its end is not known. Release the lock again after that,
+            # which does nothing to a free lock.
             rollback()
 
-    def forget(self, nonce: str) -> None:
+    def discard(self, nonce: str) -> None:
         """Keep nothing for a hold that is over."""
         self._open.pop(nonce, None)
-        self._undone.discard(nonce)
+        self._rolled_back.discard(nonce)

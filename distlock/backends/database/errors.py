@@ -1,4 +1,4 @@
-"""What can become of a statement, told from the errors of the drivers."""
+"""How a statement can fail, told from the errors of the drivers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,18 @@ from typing import Any
 
 from distlock.exceptions import LockUnavailable
 
-#: Seconds that a statement waits for locks: nobody needs those of a row for longer who does nothing
-#: but commit.
+#: Seconds that a statement waits for a locked row: a transaction that only commits needs less.
 ROW_WAIT = 1.0
-#: Seconds within which a locked row might not be told from a silent server.
+#: Seconds within which a locked row cannot be told from a silent server.
 BRIEF = 1.5 * ROW_WAIT
 
 
 class StatementFailed(Exception):
-    """A statement had no answer. The driver's error is the ``__cause__``.
+    """A statement failed, or had no answer. The driver's error is the ``__cause__``."""
 
-    ``usable`` tells whether the session can go on, ``sent`` whether the server may have carried
-    the statement out all the same.
-    """
-
+    #: whether the session can go on
     usable = False
+    #: whether the server may have carried the statement out all the same
     maybe_applied = True
 
 
@@ -64,23 +61,16 @@ class SerializationFailure(StatementFailed):
     maybe_applied = False
 
 
-class UniqueViolation(StatementFailed):
-    """There was such a row already."""
-
-    usable = True
-    maybe_applied = False
-
-
 class Cancelled(StatementFailed):
-    """Another session called this one out of its statement."""
+    """Another session cancelled the statement."""
 
     usable = True
 
 
 class NotReplicated(Cancelled):
-    """The commit was kept from waiting for the synchronous standby, which may not have it.
+    """The wait for the synchronous standby was cancelled: the standby may not have the commit.
 
-    PostgreSQL tells that as a success, with a warning: after a failover it may never have been.
+    PostgreSQL reports a success, with a warning. After a failover the commit may be gone.
     """
 
 
@@ -137,8 +127,6 @@ def failure(error: BaseException, vendor: str) -> type[StatementFailed]:
     """Return what kind of failure a driver's error is; Django may have wrapped it."""
     if error.__cause__ is not None and type(error).__module__ == "django.db.utils":
         error = error.__cause__
-    if any(kind.__name__ == "IntegrityError" for kind in type(error).__mro__):  # PEP 249
-        return UniqueViolation
     if vendor == "mysql":
         return _MYSQL.get(error.args[0] if error.args else 0, StatementFailed)
     if vendor == "postgresql":
@@ -172,12 +160,12 @@ def _sqlite(error: sqlite3.Error) -> type[StatementFailed]:
 
 
 def seems_locked(failed: StatementFailed) -> StatementFailed:
-    """Return what to tell of a write that failed just after the row had been read."""
+    """Return the error of a write that failed just after the row had been read."""
     if not isinstance(failed, StatementTimeout):
         return failed
-    told = StatementTimeout(f"{_LOCKED}, or the server has just fallen silent: {failed}")
-    told.__cause__ = failed.__cause__
-    return told
+    locked = StatementTimeout(f"{_LOCKED}, or the server has just stopped answering: {failed}")
+    locked.__cause__ = failed.__cause__
+    return locked
 
 
 def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:

@@ -173,7 +173,7 @@ class DatabaseBackend(BaseBackend):
         token = self._runner.work(lambda dialect, ask: dialect.acquire(ask, claim), deadline)
         if token is None:
             return None
-        caller.taken(connection.wrapper, claim.nonce)
+        caller.note_acquired(connection.wrapper, claim.nonce)
         return claim.granted(token, sent_at)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -183,7 +183,7 @@ class DatabaseBackend(BaseBackend):
         free = [
             lease
             for lease in leases
-            if not (caller and caller.undecided(lease.nonce)) and not locked(lease.nonce)
+            if not (caller and caller.is_open(lease.nonce)) and not locked(lease.nonce)
         ]
         return renew(self._runner, free, deadline)
 
@@ -254,16 +254,18 @@ class DatabaseBackend(BaseBackend):
     ) -> None:
         """Leave the lock once more if the transaction in which it was left is rolled back."""
         if connection := caller.connection(claim.nonce):
-            caller.freed(connection.wrapper, claim.nonce, lambda: self.cleanup.add(claim, leave))
+            caller.note_released(
+                connection.wrapper, claim.nonce, lambda: self.cleanup.add(claim, leave)
+            )
         else:
-            caller.forget(claim.nonce)
+            caller.discard(claim.nonce)
 
     def discard_local(self, lease: Lease) -> None:
         """See BaseBackend.discard_local()."""
         if self.waits:
             self.waits.discard(lease.nonce)
         if self._caller:
-            self._caller.forget(lease.nonce)
+            self._caller.discard(lease.nonce)
 
     def _abandoned(self, nonce: str) -> None:
         if self.listener:
@@ -289,7 +291,7 @@ class DatabaseBackend(BaseBackend):
 
     def known_lost(self, lease: Lease) -> str | None:
         """See BaseBackend.known_lost()."""
-        return ROLLED_BACK if self._caller and self._caller.undone(lease.nonce) else None
+        return ROLLED_BACK if self._caller and self._caller.was_rolled_back(lease.nonce) else None
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
