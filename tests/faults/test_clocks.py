@@ -15,7 +15,7 @@ import pytest
 
 import distlock
 from distlock import Lock
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.faults.conftest import renewed

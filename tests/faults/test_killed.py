@@ -7,7 +7,7 @@ import time
 import pytest
 
 from distlock import Lock
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.faults.checker import Log, NotGrowing, Overlap, check

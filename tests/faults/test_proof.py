@@ -7,7 +7,7 @@ import pytest
 from django.db import connections
 
 from distlock import Lock, LockUnavailable
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, in_line, waits
 from tests.faults.conftest import SERVERS, renewed

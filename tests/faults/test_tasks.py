@@ -9,7 +9,7 @@ import pytest
 from django.db import connections
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.core.manager import manager
 from tests.children import write_line
 from tests.contract.actors import PATIENCE

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.queue.engine import unhurried

@@ -9,7 +9,7 @@ from distlock import Lock, locks
 from distlock.backends.database.queue.lock_rows import HolderEvidence
 from distlock.backends.database.queue.stall_monitor import StallMonitor
 from distlock.backends.database.queue.waiter import Waiter
-from distlock.clock import clock
+from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim, Owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed

@@ -15,8 +15,6 @@ PACKAGE = Path(distlock.__file__).parent
 #: from the bottom to the top; a module belongs to the longest name
 LAYERS = [
     ["exceptions", "concurrency"],
-    ["clock", "bell"],
-    ["threads", "watchdog"],
     ["types.names", "types.printable", "fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
     ["backends.settings"],
@@ -51,12 +49,8 @@ LAYERS = [
 ]
 WORDS = {
     "exceptions",
-    "clock",
-    "bell",
     "fields",
     "signals",
-    "threads",
-    "watchdog",
     "types",
     "models",
     "activity",
