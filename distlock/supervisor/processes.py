@@ -164,7 +164,7 @@ def _die_with(parent: int) -> None:
     """Let the system kill this process when ``parent``, which has just forked it, ends."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # it had ended before
-        os._exit(128 + signal.SIGKILL)
+        os._exit(shell_exit_code(-signal.SIGKILL))
 
 
 def _prctl(option: int, value: int) -> None:

@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any, Self
 
 from distlock.concurrency.pending import Latch
+from distlock.supervisor.processes import shell_exit_code
 
 Handler = Callable[[int, FrameType | None], None]
 
@@ -31,7 +32,7 @@ class Interrupted(SystemExit):
     """A signal ends the process by this exception; the exit code is as in a shell, 128 + N."""
 
     def __init__(self, signum: int) -> None:
-        super().__init__(128 + signum)
+        super().__init__(shell_exit_code(-signum))
 
 
 @contextmanager

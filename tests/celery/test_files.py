@@ -44,6 +44,9 @@ def conf(tmp_path_factory):
             "polling_interval": 0.05,
         },
         "result_backend": f"file://{folder}/results",
+        # Without an event loop, as with files, billiard waits for so long (ten seconds by default)
+        # before it gives up a process that was killed.
+        "worker_lost_wait": 1,
     }
 
 
@@ -84,8 +87,6 @@ def test_two_processes_queue_a_task_once(publisher, using, key):
     assert locks[QUEUEING].inspect(f"queueing:{key}").state is State.FREE
 
 
-# Without an event loop, as with files, billiard waits for ten seconds before it gives up a process;
-# a ZooKeeper session ends before that.
 @pytest.mark.parametrize("using", [pytest.param("mariadb", marks=pytest.mark.slow), "zookeeper"])
 def test_what_a_killed_process_held_is_free(publisher, using, key):
     publisher(using, "doomed", key)

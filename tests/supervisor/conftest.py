@@ -72,8 +72,8 @@ def gone(born):
     return not any(start and started_at(pid) == start for pid, start in born.items())
 
 
-def guard_of(runner):
-    """Return the pid of the guard of a program that ``runner`` runs."""
+def watchdog_of(runner):
+    """Return the pid of the watchdog of a program that ``runner`` runs."""
     return descendants(runner.pid)[1]
 
 

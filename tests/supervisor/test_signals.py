@@ -10,7 +10,7 @@ from distlock.commands.exit_codes import LOST
 from distlock.types.lease import State
 from tests.contract.watch import eventually
 from tests.servers.guard import is_at_rest, started_at
-from tests.supervisor.conftest import gone, guard_of
+from tests.supervisor.conftest import gone, watchdog_of
 
 #: Who is stopped while he writes to a SQLite file keeps everyone else from it.
 on_a_server = pytest.mark.parametrize("kind", ["postgresql"])
@@ -73,20 +73,20 @@ def waits(pid):
 def test_who_kills_the_run_ends_the_program_and_all_it_started(start, backend, beats):
     run = start("stock", "--lease=9", "--grace=0.3", "--", *beats.command, "stubborn")
     born = beats.begin()
-    guard = guard_of(run)
-    born[guard] = started_at(guard)
+    watchdog = watchdog_of(run)
+    born[watchdog] = started_at(watchdog)
     run.kill()
     eventually(lambda: gone(born))
     assert beats.last < backend.inspect("stock").until.timestamp()
 
 
-def test_who_kills_the_guard_ends_the_program_and_all_it_started(start, backend, beats):
+def test_who_kills_the_watchdog_ends_the_program_and_all_it_started(start, backend, beats):
     run = start("stock", "--", *beats.command, "stubborn")
     born = beats.begin()
-    os.kill(guard_of(run), signal.SIGKILL)
+    os.kill(watchdog_of(run), signal.SIGKILL)
     assert run.wait() == 1
     assert gone(born)
-    assert "guard" in run.errors
+    assert "watchdog" in run.errors
     assert backend.inspect("stock").state is State.FREE
 
 
@@ -94,10 +94,10 @@ def test_who_kills_both_kills_the_program(start, backend):
     run = start("stock", "--", "sh", "-c", "echo $$; read word")
     program = int(run.line())
     born = {program: started_at(program)}
-    guard = guard_of(run)
-    for pid in (run.pid, guard):
+    watchdog = watchdog_of(run)
+    for pid in (run.pid, watchdog):
         os.kill(pid, signal.SIGSTOP)
-    for pid in (run.pid, guard):
+    for pid in (run.pid, watchdog):
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: gone(born))
 
@@ -118,19 +118,19 @@ def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, bac
 
 @pytest.mark.slow
 @on_a_server
-def test_a_run_and_guard_that_were_stopped_end_the_program_as_soon_as_they_go_on(
+def test_a_run_and_watchdog_that_were_stopped_end_the_program_as_soon_as_they_go_on(
     start, backend, beats
 ):
     run = start("stock", "--lease=4", "--grace=0.1", "--", *beats.command)
     born = beats.begin()
-    guard = guard_of(run)
-    for pid in (run.pid, guard, *born):
+    watchdog = watchdog_of(run)
+    for pid in (run.pid, watchdog, *born):
         os.kill(pid, signal.SIGSTOP)
-    eventually(lambda: all(map(is_at_rest, (run.pid, guard, *born))))
+    eventually(lambda: all(map(is_at_rest, (run.pid, watchdog, *born))))
     count = len(beats.read())
     eventually(lambda: backend.inspect("stock").state is State.EXPIRED)
     with Lock("stock"):
-        for pid in (run.pid, guard):
+        for pid in (run.pid, watchdog):
             os.kill(pid, signal.SIGCONT)
         assert run.wait() == LOST
         assert gone(born)
