@@ -26,7 +26,7 @@ help:
 	@echo "make lint       lint, format, types, migrations"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port"
-	@echo "make bench      measure, side by side: peers on ZooKeeper, 2 and 32 processes, the admin's pages"
+	@echo "make bench      measure, side by side: peers on ZooKeeper, bare statements, 2 and 32 processes, the admin's pages"
 	@echo "make screenshots  take the pictures of the admin in docs/"
 	@echo "make build      build the wheel and check what is in it"
 	@echo "make clean      remove what these have made"
@@ -79,6 +79,7 @@ bench: packages .envs/bench/.ready
 		"The benchmarks need Curator and a Java compiler." "Elsewhere, Curator is left out." \
 		default-jdk-headless libcurator-recipes-java || true
 	.envs/bench/bin/python benchmarks/zookeeper.py
+	.envs/bench/bin/python benchmarks/cycle.py
 	.envs/bench/bin/python benchmarks/contention.py
 	.envs/bench/bin/python benchmarks/admin.py
 
