@@ -41,6 +41,7 @@ class TransportHandler:
         self._wake_pair: tuple[Any, Any] | None = None
         self._polling = select.poll()
         self._polled: tuple[Transport, int] | None = None  # what that is for
+        self._by_number: dict[int, Any] = {}  # what is polled, by its file number
         self._closes_at = float("inf")
 
     def close_within(self, seconds: float) -> None:
@@ -122,21 +123,20 @@ class TransportHandler:
 
     def _poll(self, transport: Transport, reading: Sequence[Any], ends: float) -> list[Any]:
         """Return what can be read; none of it when the time is over, or there is more to flush."""
-        if clock() >= self._closes_at:
-            raise TimeoutError("the server does not confirm the end of the session")
         if self._polled != (transport, len(reading)):
             self._polled = transport, len(reading)
             self._polling = select.poll()
-            for each in reading:
-                self._polling.register(each.fileno(), select.POLLIN)
+            self._by_number = {each.fileno(): each for each in reading}
+            for number in self._by_number:
+                self._polling.register(number, select.POLLIN)
         if not transport.flush():
             self._polled = None  # only this once
             self._polling.modify(transport.fileno(), select.POLLIN | select.POLLOUT)
-        ends = min(ends, self._closes_at)
-        seconds = None if ends == float("inf") else max(ends - clock(), 0.0)
-        events = self._polling.poll(None if seconds is None else seconds * 1000)
-        numbers = [number for number, event in events if event & _READABLE]
-        return [each for each in reading if each.fileno() in numbers]
+        rest = min(ends, self._closes_at) - clock()
+        if rest <= 0 and self._closes_at <= ends:
+            raise TimeoutError("the server does not confirm the end of the session")
+        events = self._polling.poll(None if rest == float("inf") else max(rest, 0.0) * 1000)
+        return [self._by_number[number] for number, event in events if event & _READABLE]
 
     def _wake(self) -> None:
         # kazoo reads a byte that stands for no request, and waits again.
