@@ -18,7 +18,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     },
     "mysql": {
         "charset": "utf8mb4",
-        # Django keeps times in UTC; the server's own clock should speak of the same hour.
+        # Django keeps times in UTC; the functions of the server should return UTC, too.
         "init_command": "SET time_zone = '+00:00'",
     },
 }

@@ -69,7 +69,7 @@ DATABASES = {
 }
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
-# Where locks can live. Code says `Lock("event:1")` and never where; only this setting does.
+# Where locks can be kept. Code says only `Lock("event:1")`; this setting decides where that is.
 LOCK_BACKENDS = {
     # In the database above: nothing else has to run. This is what distlock does without any
     # setting, too.
@@ -82,12 +82,12 @@ LOCK_BACKENDS = {
             "database": "default",  # an alias of DATABASES
         },
     },
-    # In ZooKeeper, which frees what a process held when it does not hear from it any more.
+    # In ZooKeeper, which frees the locks of a process when the session of the process ends.
     "zookeeper": {
         "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
         "LOCATION": os.environ.get("ZOOKEEPER") or "127.0.0.1:2181",
         "OPTIONS": {
-            "session_timeout": 4,  # seconds of silence; servers allow no less unless told so
+            "session_timeout": 4,  # seconds without contact; servers allow no less by default
         },
     },
     # In the memory of one process, for tests and development. Processes do not see one another's

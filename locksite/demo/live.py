@@ -19,7 +19,7 @@ GUESTS = 4
 COUNTERS = 2
 
 
-def serve(port: int | None, say: Callable[[str], object]) -> str:
+def serve(port: int | None, write: Callable[[str], object]) -> str:
     """Serve until KeyboardInterrupt; returns a summary of what went on meanwhile.
 
     Raises OSError if ``port`` was asked for and is taken.
@@ -32,16 +32,16 @@ def serve(port: int | None, say: Callable[[str], object]) -> str:
         with operator() as password, WorkerPool(GUESTS + COUNTERS) as pool:
             _start_work(pool, counter.pk)
             thread.start()
-            say(f"\n  The shop is open: http://{HOST}:{server.server_port}/")
-            say(f"  {GUESTS} guests buy, {COUNTERS} processes count. Ctrl-C closes it.\n")
+            write(f"\n  The shop is open: http://{HOST}:{server.server_port}/")
+            write(f"  {GUESTS} guests buy, {COUNTERS} processes count. Ctrl-C closes it.\n")
             if password:
                 address = reverse("admin:distlock_heldlock_changelist")
-                say(f"  Its locks, for operators: http://{HOST}:{server.server_port}{address}")
-                say(f"  Sign in as {NAME} with the password {password}\n")
+                write(f"  Its locks, for operators: http://{HOST}:{server.server_port}{address}")
+                write(f"  Sign in as {NAME} with the password {password}\n")
             try:
                 thread.join()
             except KeyboardInterrupt:
-                say("")
+                write("")
             done = _end_work(pool)
         counter.refresh_from_db()
         return (

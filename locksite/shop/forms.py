@@ -1,4 +1,4 @@
-"""What a buyer has to say."""
+"""The form of a purchase."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def usual_timeout(monkeypatch):
 
 @pytest.fixture
 def site(settings):
-    """The site's address is as the test client says."""
+    """The site accepts the address of the test client."""
     settings.ALLOWED_HOSTS = ["*"]
 
 
@@ -88,14 +88,14 @@ def operator(client_of):
 
 
 @pytest.fixture
-def speaking(settings):
-    """``speaking(client, "de")``: let the site speak this language with a client."""
+def use_language(settings):
+    """``use_language(client, "de")``: let the site use this language for a client."""
 
-    def speak(client, language):
+    def use(client, language):
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.middleware.locale.LocaleMiddleware"]
         client.cookies[settings.LANGUAGE_COOKIE_NAME] = language
 
-    yield speak
+    yield use
     translation.deactivate()  # the last request has left it so
 
 

@@ -1,4 +1,4 @@
-"""What other processes do in these tests: hold locks, and tell when they lose them."""
+"""What other processes do in these tests: hold locks, wait for them, report their loss."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.children import read_line, write_line
 
 
 def hold(using, names, options):
-    """Hold the locks until the parent says a word; tell it their tokens first."""
+    """Write the tokens of the locks, and hold the locks until the parent writes a line."""
     with activity("Celery task shop.restock[7f3a]"):
         held = [Lock(name, using=using, **options) for name in names]
         for lock in held:
@@ -18,18 +18,18 @@ def hold(using, names, options):
 
 
 def hold_until_lost(using, name, options):
-    """Hold the lock, tell its token, and tell when it has been lost, and that code noticed."""
-    told = []
-    lock = Lock(name, using=using, on_lost=told.append, **options)
+    """Write the token of the lock, hold it, and write a line when it has been lost."""
+    losses = []
+    lock = Lock(name, using=using, on_lost=losses.append, **options)
     lock.acquire()
     write_line(lock.token)
-    while not told:
+    while not losses:
         read_line()
-    write_line("lost", told[0].token, lock.held)
+    write_line("lost", losses[0].token, lock.held)
 
 
 def wait_for(using, name):
-    """Wait in line for a lock; tell that one is about to."""
+    """Write that the wait begins, and wait for a lock."""
     write_line("about to")
     Lock(name, using=using).acquire()
     write_line("got it")

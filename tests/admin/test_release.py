@@ -167,9 +167,9 @@ def test_the_log_leads_to_the_page_of_the_lock_which_shows_it(ask, confirm, oper
 
 
 def test_the_log_is_in_the_sites_language_whoever_is_at_work(
-    ask, confirm, operator, local, taken, speaking
+    ask, confirm, operator, local, taken, use_language
 ):
-    speaking(operator, "de")
+    use_language(operator, "de")
     taken("one")
     page = ask("one")
     assert "Begründung" in page.content.decode()

@@ -1,4 +1,4 @@
-"""Sweep now: what is over is cleared away, what is held is not touched, and both are told."""
+"""Sweep: expired holds are cleared, current ones stay, and a message tells how many."""
 
 import pytest
 from django.contrib.admin.models import LogEntry

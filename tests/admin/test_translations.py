@@ -81,8 +81,8 @@ def test_placeholders_survive_translation(language):
         ("zh-hans", "持有中的锁", "持有中", "强制释放"),
     ],
 )
-def test_the_pages_speak_it(operator, url, local, taken, speaking, language, title, state, ask):
-    speaking(operator, language)
+def test_the_pages_speak_it(operator, url, local, taken, use_language, language, title, state, ask):
+    use_language(operator, language)
     taken("a")
     page = operator.get(url("list")).content.decode()
     assert f"<h1>{title}</h1>" in page

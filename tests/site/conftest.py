@@ -50,7 +50,7 @@ def shop(backend_settings: Any, settings: Any) -> Iterator[Callable[..., Event]]
 
 @pytest.fixture
 def database_url(server: Any) -> Callable[[str], str]:
-    """``database_url(kind)``: the tests' database of that kind, as the site is told of it."""
+    """``database_url(kind)``: the DATABASE_URL of the tests' database of that kind."""
 
     def url(kind: str) -> str:
         found = server(kind)

@@ -1,4 +1,4 @@
-"""``manage.py demo`` tells the truth, and leaves no process behind."""
+"""``manage.py demo`` shows true results, and leaves no process behind."""
 
 from __future__ import annotations
 

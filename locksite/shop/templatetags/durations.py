@@ -1,4 +1,4 @@
-"""Times as people say them."""
+"""Filters for durations and times."""
 
 from __future__ import annotations
 

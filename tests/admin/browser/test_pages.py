@@ -118,7 +118,7 @@ def test_a_release_reaches_the_holder(visit, child):
 
 
 def _tell(child):
-    """Let the child look whether it has lost its lock; what it says then, if anything."""
+    """Let the child look whether it has lost its lock; return its line, if any."""
     with suppress(BrokenPipeError):  # it has said so, and ended
         child.tell()
     try:

@@ -58,7 +58,7 @@ def test_all_on_the_page_can_be_selected_at_once(visit):
 
 
 def test_dark_follows_the_admins_own_switch(visit):
-    """The browser prefers light; the admin is told dark."""
+    """The browser prefers light; the admin's switch says dark."""
     visitor = visit()
     page = visitor.list()
     background = "getComputedStyle(document.querySelector('.dl-card')).backgroundColor"
