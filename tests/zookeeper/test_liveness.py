@@ -48,9 +48,8 @@ def paused(using):
 
 
 def test_after_a_pause_a_renewal_waits_until_the_leader_must_have_heard(using, name):
-    lock = Lock(name, using=using, renew=False)
-    lock.acquire()
-    backend, lease = locks[using], lock._hold.lease
+    backend = locks[using]
+    lease = backend.try_acquire(Claim(name, current_owner(), LEASE))
     paused(using)
     begun_at = clock()
     assert backend.renew([lease]) == {lease.nonce: True}

@@ -28,16 +28,16 @@ def using(configure, network):
 
 @pytest.fixture
 def successor(actor):
-    """``successor(name, hold)``: another client takes the lock of ``hold`` when it comes free.
+    """``successor(name, lock)``: another client takes the lock when it is free.
 
-    Returns its token, and what the hold knew of its own end at that moment.
+    Returns its token, and whether ``lock`` was still held, as its actor saw it at that moment.
     """
 
-    def start(name, hold):
+    def start(name, held):
         def take():
             lock = Lock(name, using="other", timeout=PATIENCE)
             lock.acquire()
-            return lock.token, hold.why_lost()
+            return lock.token, held.held
 
         return actor("thread", "other").call(take)
 

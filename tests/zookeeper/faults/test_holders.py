@@ -56,17 +56,16 @@ def test_a_hold_survives_many_short_cuts(using, network, tree, name):
 @pytest.mark.slow
 @everywhere_once(silence, refuse, drop_requests)
 def test_an_outage_that_outlasts_the_session_is_told_before_anyone_else_can_hold(
-    using, network, tree, successor, outage, name
+    using, network, tree, actor, successor, outage, name
 ):
     on_lost = Once()
-    lock = Lock(name, using=using, on_lost=on_lost)
-    lock.acquire()
+    lock = actor("thread", using).take(name, on_lost=on_lost)
     token = lock.token
-    taking = successor(name, lock._hold)
+    taking = successor(name, lock)
     eventually(lambda: len(tree.queue(name)) == 2)
     outage(network)
-    next_token, known = taking.result(PATIENCE)
-    assert known is not None
+    next_token, still_held = taking.result(PATIENCE)
+    assert not still_held
     assert next_token > token
     on_lost.wait()
     assert not lock.held
