@@ -119,7 +119,7 @@ def test_a_waiter_moves_to_another_server_when_its_own_goes_away(using, servers,
 
 @pytest.mark.slow
 def test_what_a_stopped_server_had_been_asked_for_is_not_done_later(using, servers, tree, name):
-    """Where the request for a node lay unread, that node would be in line for nobody for ever."""
+    """Where the request for a node lay unread, that node would stay in the queue for ever."""
     lock = Lock(name, using=using)
     lock.acquire()
     lock.release()

@@ -108,10 +108,10 @@ def test_everyone_watches_the_node_just_ahead_and_nothing_else(using, zookeeper,
         eventually(lambda: len(tree.queue(name)) == 2)
         waiting.append(actor("thread", "third").lock(name).start("acquire"))
         eventually(lambda: len(tree.queue(name)) == 3)
-        line = tree.queue(name)
+        queue = tree.queue(name)
         for place, alias in enumerate(CLIENTS[1:]):
             session = session_of(locks[alias])
-            eventually(lambda p=place, s=session: watches(zookeeper, s) == [line[p]])
+            eventually(lambda p=place, s=session: watches(zookeeper, s) == [queue[p]])
         assert all(waits(each, 0.01) for each in waiting)
 
 
@@ -135,7 +135,7 @@ def test_taking_a_free_lock_is_one_round_trip(configure, zookeeper, name):
 
 
 def test_someone_who_came_in_between_is_not_overlooked(using, tree, actor, name):
-    """Left and taken again at once, while another client gets in line in every possible moment."""
+    """Left and taken again at once, while another one joins the queue at every possible moment."""
     lock = Lock(name, using=using)
     other = actor("thread", "other")
     for _ in range(30):
@@ -222,7 +222,7 @@ def test_a_lock_is_held_since_it_was_had_and_not_since_it_was_waited_for(using, 
 
 
 def test_a_node_that_is_not_ours_is_shown_as_a_stranger(using, tree, name):
-    """As long as it looks like one in line; others are passed over."""
+    """If its name is like that of a contender; others are passed over."""
     path = tree.path(name)
     tree.kazoo.ensure_path(path)
     tree.kazoo.create(f"{path}/note", b"")

@@ -64,29 +64,29 @@ def test_the_servers_accept_any_name(tree):
     assert {unescaped(component) for component in tree.parents()} == names
 
 
-def in_line(*numbers):
+def contenders(*numbers):
     return [f"{NONCE}-{number:010d}" for number in numbers]
 
 
 def test_the_lowest_number_is_first():
-    assert in_order(in_line(12, 3, 100)) == in_line(3, 12, 100)
+    assert in_order(contenders(12, 3, 100)) == contenders(3, 12, 100)
 
 
 def test_numbers_go_on_below_zero_when_the_counter_overflows():
     """ZooKeeper's counter is a signed 32-bit number."""
-    line = in_line(2**31 - 2, 2**31 - 1, -(2**31), -(2**31) + 1)
-    assert in_order(reversed(line)) == line
+    queue = contenders(2**31 - 2, 2**31 - 1, -(2**31), -(2**31) + 1)
+    assert in_order(reversed(queue)) == queue
 
 
 def test_numbers_pass_zero_again_in_order():
-    line = in_line(-2, -1, 0, 1)
-    assert in_order(reversed(line)) == line
+    queue = contenders(-2, -1, 0, 1)
+    assert in_order(reversed(queue)) == queue
 
 
-def test_foreign_nodes_are_not_in_line():
-    assert in_order(["lock-0000000001", f"{NONCE}-", "x", *in_line(5)]) == in_line(5)
+def test_foreign_nodes_are_not_contenders():
+    assert in_order(["lock-0000000001", f"{NONCE}-", "x", *contenders(5)]) == contenders(5)
     assert nonce_of("lock-0000000001") is None
-    assert nonce_of(in_line(-5)[0]) == NONCE
+    assert nonce_of(contenders(-5)[0]) == NONCE
 
 
 def test_what_is_above_a_path():

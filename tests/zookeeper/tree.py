@@ -45,8 +45,8 @@ class Tree:
 
     def token(self, name):
         """Return the token of the holder, None if there is none."""
-        line = self.queue(name)
-        return self.kazoo.get(line[0])[1].czxid if line else None
+        queue = self.queue(name)
+        return self.kazoo.get(queue[0])[1].czxid if queue else None
 
 
 def watches(server, session=None):

@@ -25,7 +25,7 @@ def test_a_hold_survives_an_outage_that_its_session_survives(
 ):
     lock = Lock(name, using=using)
     lock.acquire()
-    line = tree.queue(name)
+    queue = tree.queue(name)
     outage(network)
     passed(0.4)
     network.heal()
@@ -34,7 +34,7 @@ def test_a_hold_survives_an_outage_that_its_session_survives(
         assert lock.held
         assert not Lock(name, using="other").acquire(blocking=False)
     lock.verify()
-    eventually(lambda: tree.queue(name) == line)  # the last try does not wait for its node to go
+    eventually(lambda: tree.queue(name) == queue)  # the last try does not wait for its node to go
     lock.release()
     assert sent_events.words(name) == ["acquired", "released"]
     eventually(lambda: tree.queue(name) == [])
@@ -43,13 +43,13 @@ def test_a_hold_survives_an_outage_that_its_session_survives(
 def test_a_hold_survives_many_short_cuts(using, network, tree, name):
     lock = Lock(name, using=using)
     lock.acquire()
-    line = tree.queue(name)
+    queue = tree.queue(name)
     for _ in range(10):
         network.cut()
         passed(0.24)
         assert lock.held
     lock.verify()
-    assert tree.queue(name) == line
+    assert tree.queue(name) == queue
     lock.release()
 
 

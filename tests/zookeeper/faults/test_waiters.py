@@ -14,13 +14,13 @@ def test_a_waiter_keeps_its_place_through_an_outage(using, network, tree, actor,
     with Lock(name, using="other"):
         waiting = actor("thread", using).lock(name).start("acquire")
         eventually(lambda: len(tree.queue(name)) == 2)
-        line = tree.queue(name)
+        queue = tree.queue(name)
         network.cut()
         passed(SESSION / 6)
-        assert tree.queue(name) == line
+        assert tree.queue(name) == queue
         assert waits(waiting, 0.01)
     assert waiting.result(PATIENCE) is True
-    assert tree.queue(name) == line[1:]
+    assert tree.queue(name) == queue[1:]
 
 
 def test_a_lock_that_comes_free_during_an_outage_is_had_after_it(using, network, tree, actor, name):
