@@ -11,11 +11,11 @@ from distlock.conf import locks
 
 @shared_task(name="distlock.sweep", ignore_result=True)  # type: ignore[untyped-decorator,unused-ignore]
 def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
-    """Clear what nobody will clear any more, as ``manage.py locks sweep`` does.
+    """Free expired locks and remove old rows and nodes, as ``manage.py locks sweep`` does.
 
     ``using`` names the backends; without it, all are swept. Returns for each how many leases had
-    expired and how many rows or nodes were removed. One that cannot be asked does not keep the
-    others from being swept; then the last such error is raised in the end.
+    expired and how many rows or nodes were removed. If a backend cannot be asked, the others are
+    swept all the same; the last such error is raised at the end.
     """
     swept = {}
     failure: Exception | None = None

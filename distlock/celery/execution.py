@@ -109,7 +109,12 @@ class TaskExecution(RunningTask):
                 return body(*args, **kwargs)
 
             try:
-                return run_under(lock, partial(self._acquire, lock), locked_body, _on_leave_error)
+                return run_under(
+                    lock,
+                    partial(self._acquire, lock),
+                    locked_body,
+                    partial(_on_leave_error, lock),
+                )
             except Skipped:
                 return options.busy_result
 
@@ -129,7 +134,7 @@ class TaskExecution(RunningTask):
     # The lock
 
     def _acquire(self, lock: Lock) -> None:
-        """Take the lock, or raise what becomes of the task instead of its result."""
+        """Take the lock; else raise Skipped, Retry, LockTimeout or LockUnavailable."""
         options = self.task.locking
         try:
             if options.on_busy == "wait":
@@ -267,8 +272,8 @@ class TaskExecution(RunningTask):
         return False
 
 
-def _on_leave_error(error: LockError) -> None:
+def _on_leave_error(lock: Lock, error: LockError) -> None:
     if not isinstance(error, LockUnavailable):
         raise error
-    # The task's work is done; the lock is freed later, or when its lease ends.
-    logger.warning("the lock of a task that has ended is freed later: %s", error)
+    # The task's work is done, so this is no failure of the task.
+    logger.warning("lock %r is freed after its task, or when its lease ends: %s", lock.name, error)

@@ -72,7 +72,7 @@ def run(
         " A call of the task can be queued again once it is free."
         if task is not None
         else "Its holder may still be working. Once the lock is broken others can take it; the"
-        f" holder {_learns(info)}, and writes with an older fencing token."
+        f" holder {_how_holder_learns(info)}, and writes with an older fencing token."
     )
     if interactive:
         _ask(command)
@@ -146,7 +146,7 @@ def _token(value: str) -> int:
     return int(value)
 
 
-def _learns(info: LockInfo) -> str:
+def _how_holder_learns(info: LockInfo) -> str:
     if info.renews is False:
         return "is not told, because it does not renew its lease"
     return "learns of it when it next renews"

@@ -1,4 +1,4 @@
-"""``manage.py locks sweep``: clear what nobody will clear any more, once or again and again."""
+"""``manage.py locks sweep``: free expired locks and remove old rows, once or repeatedly."""
 
 from __future__ import annotations
 

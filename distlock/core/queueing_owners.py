@@ -1,4 +1,4 @@
-"""The queueing locks of Celery tasks: each is held by one queued call, whose task id it tells."""
+"""Owners of queueing locks: the name of each owner contains the id of its queued Celery task."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from distlock.types.names import MAX_DESCRIPTION, checked_owner
 from distlock.types.owners import NAMED
 from distlock.types.printable import escaped
 
-#: What the names of all queueing locks begin with, so that they are no running task's.
+#: The names of all queueing locks begin with this, so that no running task has the same lock.
 PREFIX = "queueing:"
 
 _QUEUED = "celery:"
-#: So begins what stands for an id that is too long for an owner, or that no database can store.
+#: A hash that begins with this replaces an id that is too long, or that no database can store.
 _HASHED = "sha256="
 
 
@@ -35,17 +35,17 @@ def describe(task: str, *, running: bool = False) -> str:
 
 
 def is_queued(info: LockInfo) -> bool:
-    """Return whether a queued call that has not started yet has the lock, or had it at last."""
+    """Return whether the lock's owner, or last owner, is a queued call that has not started yet."""
     return (
         info.state is not State.FREE
         and info.owner is not None
         and _id_in(info.owner) is not None
-        and not info.renews  # as it is once its task has started
+        and not info.renews  # it is renewed from the start of its task on
     )
 
 
 def belongs_to(info: LockInfo, task_id: str) -> bool:
-    """Return whether the task with this id has the lock, or had it at last."""
+    """Return whether the lock's owner, or last owner, is the task with this id."""
     return info.owner is not None and _id_in(info.owner) in (task_id, _hashed(task_id))
 
 
@@ -55,12 +55,12 @@ def locks_of(backend: BaseBackend, task_id: str) -> list[LockInfo]:
 
 
 def task_id_of(info: LockInfo) -> str | None:
-    """Return the id of the queued task that has a lock; None if there is none, or none is known."""
-    said = _id_in(info.owner) if info.owner is not None else None
-    if said is None or not said.startswith(_HASHED):
-        return said
+    """Return the id of the queued task that has a lock; None if there is none, or it is not known."""
+    found = _id_in(info.owner) if info.owner is not None else None
+    if found is None or not found.startswith(_HASHED):
+        return found
     described = info.description.rpartition("], ")[0].partition("[")[2]
-    return described if _hashed(described) == said else None
+    return described if _hashed(described) == found else None
 
 
 def _id_in(owner: Owner) -> str | None:
