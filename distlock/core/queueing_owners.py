@@ -55,7 +55,7 @@ def locks_of(backend: BaseBackend, task_id: str) -> list[LockInfo]:
 
 
 def task_id_of(info: LockInfo) -> str | None:
-    """Return the id of the queued task that has a lock; None if there is none, or it is not known."""
+    """Return the id of the queued task that has a lock; None if there is none or it is unknown."""
     found = _id_in(info.owner) if info.owner is not None else None
     if found is None or not found.startswith(_HASHED):
         return found

@@ -181,13 +181,13 @@ def test_a_soft_time_limit_at_any_moment_leaves_no_lock(app, settings, caplog):
     settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 1}}
     task = task_of(app, lambda n: n, lock="a:{n}", queueing_lock="a:{n}", until="finished",
                    queueing_ttl=2)  # fmt: skip
-    for moment in range(1, 10_000, 3):
+    for moment in range(1, 10_000, 5):
         call = partial(task.delay, moment)
         if interrupted(call, moment, SoftTimeLimitExceeded, CODE[:1]) is None:
             break
     assert moment > 300, "the interrupts did not reach the code"
     gc.collect()
-    for number in range(1, moment, 3):
+    for number in range(1, moment, 5):
         for name in (f"a:{number}", f"queueing:a:{number}"):
             eventually(lambda: not Lock(name).locked())  # noqa: B023 - called at once
 
