@@ -146,6 +146,21 @@ def test_what_the_pictures_name_exists(page: Path, code: Code) -> None:
     assert [name for name in names if problem(name, code)] == []
 
 
+def test_the_pictures_are_complete() -> None:
+    """No parser of Mermaid is needed to find what is misspelt or not closed."""
+    pictures = _MERMAID.findall((ROOT / "docs/architecture.md").read_text())
+    assert len(pictures) > 5
+    for picture in pictures:
+        kind, *lines = [line.strip() for line in picture.splitlines()]
+        opened = sum(line.split()[0] in ("loop", "alt", "opt", "subgraph") for line in lines)
+        assert opened == lines.count("end"), picture
+        if kind == "sequenceDiagram":
+            participants = {line.split()[1] for line in lines if line.startswith("participant ")}
+            ends = [re.match(r"(\w+)--?>>(\w+): ", line) for line in lines]
+            used = {end for found in ends if found for end in found.groups()}
+            assert used == participants, picture
+
+
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     for target, anchor in _LINK.findall(text):
