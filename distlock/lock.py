@@ -174,7 +174,7 @@ class Lock:
         owner = self._blocks.end(sys._getframe(1), current)
         key = self.using, self.name
         try:
-            if owner != current and exc_type is GeneratorExit:
+            if exc_type is GeneratorExit and owner != current:
                 manager.release_soon(key, owner, self)
             elif run(manager.release(key, owner, self)) and owner == current:
                 warn_if_uncommitted(self.name)

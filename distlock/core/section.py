@@ -131,25 +131,22 @@ class ActiveBlocks:
     def begin(self, frame: FrameType, owner: Owner) -> None:
         """Note that an owner enters a body in this frame."""
         key = id(frame), frame.f_code
-        others = self._owners.get(key, [])
-        self._owners[key] = [*(other for other in others if other == owner), owner]
+        others = self._owners.get(key)
+        if others is None:
+            self._owners[key] = [owner]
+        else:
+            self._owners[key] = [*(other for other in others if other == owner), owner]
 
     def end(self, frame: FrameType, current: Owner) -> Owner:
         """Return whose body in this frame ends; the current owner's, if none is known there."""
         key = id(frame), frame.f_code
-        if key in self._owners:
-            return self._pop(key) or current
-        # An ExitStack, for one, enters and leaves in frames of its own.
-        for key, owners in reversed(list(self._owners.items())):
-            if current in owners:
-                self._pop(key)
-                break
-        return current
-
-    def _pop(self, key: tuple[int, CodeType]) -> Owner | None:
+        if key not in self._owners:
+            # An ExitStack, for one, enters and leaves in frames of its own.
+            known = reversed(list(self._owners.items()))
+            key = next((key for key, owners in known if current in owners), key)
         owners = self._owners.pop(key, None)
         if not owners:
-            return None
-        if owners[1:]:
+            return current
+        if len(owners) > 1:
             self._owners[key] = owners[1:]
         return owners[0]

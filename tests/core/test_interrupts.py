@@ -8,6 +8,8 @@ from contextlib import suppress
 
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.cleanup import Cleanup
+from distlock.types.lease import Claim
+from distlock.types.owners import current_owner
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 
@@ -150,7 +152,7 @@ def test_while_being_told_of_a_loss(backend):
 
 def test_claims_are_taken_back_although_an_earlier_one_was_interrupted(backend):
     def claim_for(name):
-        return Lock(name)._options.request(backend, name).claim
+        return Claim(name, current_owner(), 30.0)
 
     for moment in itertools.count(1):
         cleanup, first, second = Cleanup(backend), claim_for("first"), claim_for("second")
