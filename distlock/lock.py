@@ -15,7 +15,6 @@ from typing import Any, Self, TypeVar
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
-from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.decorator import decorate
@@ -24,7 +23,7 @@ from distlock.core.held import HeldLease, OnLost
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.core.release_warning import warn_if_uncommitted
-from distlock.core.section import ActiveBlocks, add_leave_error
+from distlock.core.section import ActiveBlocks, add_leave_error, holder_message
 from distlock.exceptions import (
     LockLost,
     LockNotHeld,
@@ -371,14 +370,10 @@ class Lock:
         return lock
 
     def _busy(self) -> str:
-        subject, waited = f"lock {self.name!r} on {self.using!r}", self._options.waited
-        if (hold := manager.holder(self._key)) is None:  # no backend is asked for this
-            return f"{subject} was held by someone else{waited}"
-        owner, since = hold.lease.owner, clock() - hold.acquired_at
-        return (
-            f"{subject} is held by {owner.host} (pid {owner.pid}, {owner.thread}) since"
-            f" {since:.0f} s, and was{waited or ' when it was asked for'}"
-        )
+        """Say who has the lock, as far as this process knows; no backend is asked for this."""
+        hold = manager.holder(self._key)
+        info = LockInfo(self.name, self.using) if hold is None else hold.info()
+        return holder_message(info) + self._options.waited
 
 
 def _checked_token(token: object) -> int:

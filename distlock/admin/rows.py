@@ -150,18 +150,4 @@ class LockRow:
 
 def local_holds(alias: str) -> list[LockInfo]:
     """Return what this process holds in a backend, by its own clock, without asking the backend."""
-    return [
-        LockInfo(
-            hold.lease.name,
-            alias,
-            State.HELD,
-            owner=hold.lease.owner,
-            token=hold.lease.token,
-            remaining=hold.lease.remaining,
-            description=hold.lease.claim.description,
-            lease=hold.lease.duration,
-            renews=hold.renews,
-        )
-        for hold in manager.running()
-        if hold.backend.alias == alias
-    ]
+    return [hold.info() for hold in manager.running() if hold.backend.alias == alias]

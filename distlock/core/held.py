@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.types.lease import RELIED_ON, Lease
+from distlock.types.lease import RELIED_ON, Lease, LockInfo, State
 from distlock.types.owners import NAMED, Liveness
 
 OnLost = Callable[[Lease], object]
@@ -24,7 +24,7 @@ HANDED_OVER = "it was taken under its owner's name in another process"
 class Entry:
     """That a thread or task entered a hold through a Lock object: on which terms, how often."""
 
-    life: Callable[[], bool]
+    is_alive: Callable[[], bool]
     at_least: float = 0.0
     renews: bool = True
     on_lost: OnLost | None = None
@@ -108,7 +108,7 @@ class HeldLease:
     def enter(self, entry: Entry) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""
         for known in self.entries:
-            if known.lock is entry.lock and known.life == entry.life:
+            if known.lock is entry.lock and known.is_alive == entry.is_alive:
                 known.count += 1
                 break
         else:
@@ -117,7 +117,7 @@ class HeldLease:
         self.orphaned = False
         self.at_least = max(self.at_least, entry.at_least)
 
-    def leave(self, lock: object, life: Callable[[], bool]) -> None:
+    def leave(self, lock: object, liveness: Callable[[], bool]) -> None:
         """Leave once; the terms on which it was entered by this Lock object end with that.
 
         If it was not entered by this Lock object, those of the last entry of this thread or task
@@ -127,8 +127,8 @@ class HeldLease:
         if not self.count:
             return
         of_lock = [entry for entry in self.entries if entry.lock is lock]
-        of_life = [entry for entry in self.entries if entry.life == life]
-        candidates = [entry for entry in of_lock if entry in of_life] or of_lock or of_life
+        of_caller = [entry for entry in self.entries if entry.is_alive == liveness]
+        candidates = [entry for entry in of_lock if entry in of_caller] or of_lock or of_caller
         if candidates:
             self._set_entries(_once_less(self.entries, candidates[-1]))
 
@@ -139,28 +139,29 @@ class HeldLease:
     def replace(self, earlier: HeldLease) -> None:
         """Remember who is still in an earlier hold of this owner, which was lost."""
         entries = [*earlier.earlier_entries, *earlier.entries]
-        self.earlier_entries = [entry for entry in entries if entry.life()]
+        self.earlier_entries = [entry for entry in entries if entry.is_alive()]
 
-    def is_only_in_earlier(self, life: Liveness) -> bool:
+    def is_only_in_earlier(self, liveness: Liveness) -> bool:
         """Return whether this thread or task is in an earlier hold only, not in this one."""
-        return all(entry.life != life for entry in self.entries) and any(
-            entry.life == life for entry in self.earlier_entries
+        return all(entry.is_alive != liveness for entry in self.entries) and any(
+            entry.is_alive == liveness for entry in self.earlier_entries
         )
 
-    def leave_earlier(self, life: Liveness) -> None:
+    def leave_earlier(self, liveness: Liveness) -> None:
         """Leave one of the earlier holds once."""
         entries = self.earlier_entries
-        self.earlier_entries = _once_less(entries, next(x for x in entries if x.life == life))
+        entry = next(entry for entry in entries if entry.is_alive == liveness)
+        self.earlier_entries = _once_less(entries, entry)
 
     def set_orphaned(self) -> None:
         """Note that all who entered have ended."""
         for entry in self.entries:
-            entry.life = _ended
+            entry.is_alive = _ended
 
     @property
     def alive(self) -> bool:
         """Whether any of those who entered still runs."""
-        return any(entry.life() for entry in self.entries)
+        return any(entry.is_alive() for entry in self.entries)
 
     @property
     def on_lost(self) -> list[OnLost]:
@@ -271,6 +272,22 @@ class HeldLease:
         return HANDED_OVER if taken_since and clock() < self.lease.deadline else TAKEN_AWAY
 
     # By what this process knows
+
+    def info(self) -> LockInfo:
+        """Return what this process knows of the lock, by its own clock, without asking anyone."""
+        lease = self.lease
+        return LockInfo(
+            lease.name,
+            self.backend.alias,
+            State.HELD,
+            owner=lease.owner,
+            token=lease.token,
+            held_for=clock() - self.acquired_at,
+            remaining=lease.remaining,
+            description=lease.claim.description,
+            lease=lease.duration,
+            renews=self.renews,
+        )
 
     def why_lost(self) -> str | None:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""

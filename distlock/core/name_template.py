@@ -72,7 +72,8 @@ class CallName:
         if callable(template):
             self._function = template
             return
-        whose = "parameter", f"{function.__qualname__}()"
+        called = getattr(function, "__qualname__", repr(function))  # partial() has none
+        whose = "parameter", f"{called}()"
         try:
             self._names = NameTemplate(template, self._signature.parameters, whose, prefix)
         except ValueError as error:

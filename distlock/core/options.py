@@ -78,7 +78,7 @@ class LockOptions:
                 f"owner={self.owner!r}: a hold of DISTLOCK[{backend.alias!r}] cannot pass from one"
                 " process to another; leave it out"
             )
-        owner, life = current_actor(self.owner)
+        owner, liveness = current_actor(self.owner)
         at_least = 0.0 if self.at_least is None else float(self.at_least)
         claim = Claim(
             name,
@@ -89,7 +89,7 @@ class LockOptions:
             self.renew,
             at_least,
         )
-        entry = Entry(life, at_least, self.renew, self.on_lost, lock)
+        entry = Entry(liveness, at_least, self.renew, self.on_lost, lock)
         return AcquireRequest(backend, claim, entry, named, wanted, (backend.alias, name))
 
     @property
@@ -97,4 +97,4 @@ class LockOptions:
         """Words for how long was waited, for an error."""
         if not self.blocking or self.timeout is None:
             return ""
-        return f" for the {self.timeout:g} s that were waited"
+        return f"; waited for {self.timeout:g} s"

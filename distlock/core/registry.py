@@ -8,7 +8,7 @@ from distlock.core.local_queue import Key
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner
-from distlock.types.owners import current_actor, current_life
+from distlock.types.owners import current_actor, current_liveness
 
 #: So many lost holds that nobody has left here are remembered, and again as many as are held.
 _MOST_LOST = 64
@@ -33,7 +33,7 @@ class HeldLeases:
             raise not_held(key, owner)
         if loss := hold.loss():
             raise loss
-        if hold.earlier_entries and hold.is_only_in_earlier(current_life()):
+        if hold.earlier_entries and hold.is_only_in_earlier(current_liveness()):
             raise _lost_before(hold)
         return hold
 
@@ -67,14 +67,14 @@ class HeldLeases:
 
         See Lock.release() for the errors.
         """
-        life, place = current_actor().life, hold.place
+        liveness, place = current_actor().liveness, hold.place
         with self._mutex:
             if self._holds.get(place) is not hold:
                 raise not_held(place[0], hold.lease.owner)  # another with its name was faster
-            if hold.earlier_entries and hold.is_only_in_earlier(life):
-                hold.leave_earlier(life)
+            if hold.earlier_entries and hold.is_only_in_earlier(liveness):
+                hold.leave_earlier(liveness)
                 raise _lost_before(hold)
-            hold.leave(lock, life)
+            hold.leave(lock, liveness)
             reason, is_last = hold.why_lost(), hold.count == 0
             if is_last:
                 del self._holds[place]
@@ -98,7 +98,7 @@ class HeldLeases:
                 return True
             if not request.undone:
                 request.undone = True
-                hold.leave(entry.lock, entry.life)
+                hold.leave(entry.lock, entry.is_alive)
         if hold.count:
             return False
         self.discard(hold)

@@ -15,7 +15,7 @@ from distlock.conf import locks
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import PREFIX as QUEUEING
-from distlock.types.owners import current_life, current_owner, is_reserved
+from distlock.types.owners import current_liveness, current_owner, is_reserved
 
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "isolated_locks"]
 
@@ -106,8 +106,8 @@ def _leaked(before: Entered) -> list[HeldLease]:
 
 def _is_elsewhere(hold: HeldLease) -> bool:
     """Return whether a thread or task that goes on has it, other than the one that looks."""
-    here = current_life()
-    return any(entry.life() and entry.life != here for entry in hold.entries)
+    here = current_liveness()
+    return any(entry.is_alive() and entry.is_alive != here for entry in hold.entries)
 
 
 def _sentence(hold: HeldLease) -> str:

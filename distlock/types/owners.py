@@ -47,14 +47,14 @@ class Actor(NamedTuple):
     """The task, thread or greenlet that runs now: as an owner, and whether it still runs."""
 
     owner: Owner
-    life: Liveness
+    liveness: Liveness
 
 
 def current_actor(name: str | None = None) -> Actor:
     """Return who takes a lock here and now; see current_owner() for ``name``."""
     loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
     if name is not None or (loop is not None and asyncio.current_task(loop) is not None):
-        return Actor(_new_owner(name), current_life())
+        return Actor(_new_owner(name), current_liveness())
     # Nearly every call is of a thread that has been here before. A fork changes the nonce, and
     # anyone may rename a thread.
     thread = threading.current_thread()
@@ -65,7 +65,7 @@ def current_actor(name: str | None = None) -> Actor:
         or known.thread() is not thread
         or known.label != thread.name
     ):
-        actor = Actor(_new_owner(None), current_life())
+        actor = Actor(_new_owner(None), current_liveness())
         _thread.known = known = _KnownThread(
             _process_nonce, weakref.ref(thread), thread.name, actor
         )
@@ -126,7 +126,7 @@ def is_reserved(owner: Owner) -> bool:
     return owner.key.startswith(RESERVED)
 
 
-def current_life() -> Liveness:
+def current_liveness() -> Liveness:
     """Return what tells whether the current task, thread or greenlet still runs."""
     if task := current_task():
         return Liveness(weakref.ref(task), _task_runs)

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import distlock
+from distlock.concurrency import fork
 
 #: The package, and what of Python's library runs between its lines.
 CODE = (str(Path(distlock.__file__).parent), threading.__file__, contextlib.__file__)
@@ -26,6 +27,8 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
         nonlocal passed
         if event == "call" and frame.f_code.co_flags & inspect.CO_GENERATOR:
             return  # it may be closed for being garbage, where an error reaches nobody
+        if frame.f_code.co_filename == fork.__file__ and frame.f_code.co_name == "<lambda>":
+            return  # so does the callback of a weak reference
         if event in MOMENTS and frame.f_code.co_filename.startswith(code):
             passed += 1
             if passed == moment:

@@ -125,11 +125,13 @@ def test_while_being_told_that_the_backend_cannot_be_asked(backend, monkeypatch)
         raise LockUnavailable("not now")
 
     def try_to_acquire(lock):
-        with suppress(LockUnavailable), monkeypatch.context() as patch:
-            patch.setattr(backend, "enqueue", refuse)
+        with suppress(LockUnavailable):
             lock.acquire()
 
-    others_get_it(interrupted_everywhere(try_to_acquire))
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "enqueue", refuse)
+        locks = list(interrupted_everywhere(try_to_acquire))
+    others_get_it(locks)
 
 
 def test_while_being_told_of_a_loss(backend):

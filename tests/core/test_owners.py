@@ -7,7 +7,7 @@ import weakref
 
 import pytest
 
-from distlock import Lock, State, locks
+from distlock import Lock, LockTimeout, State, locks
 from distlock.concurrency.clock import clock
 from distlock.types.owners import current_owner
 from tests.contract.watch import eventually
@@ -115,3 +115,16 @@ def test_the_task_of_a_closed_loop_is_over():
     assert not task.done()
     task._log_destroy_pending = False
     task.get_coro().close()
+
+
+def test_who_is_refused_is_told_which_thread_of_this_process_holds_the_lock(in_thread):
+    def refused(**options):
+        with pytest.raises(LockTimeout) as refusal:
+            Lock("stock", **options).__enter__()
+        return str(refusal.value)
+
+    with Lock("stock", description="counting") as lock:
+        message = in_thread(refused, timeout=0.01)
+        me, token = current_owner(), lock.token
+    assert message.startswith(f"lock 'stock' on 'default' is held by {me.host} (pid {me.pid}, ")
+    assert message.endswith(f" since 0 s (token {token}): counting; waited for 0.01 s")
