@@ -6,29 +6,31 @@ import _thread
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from distlock.concurrency.pending import Latch
+
+T = TypeVar("T")
 
 _ALL_SIGNALS = signal.valid_signals()
 
 
-@contextmanager
-def without_signals() -> Iterator[None]:
-    """Let the threads that are started in this ``with`` block take none of the process's signals.
+def without_signals(call: Callable[[], T]) -> T:
+    """Return ``call()``; the threads that it starts take none of the process's signals.
 
     A thread that begins or ends may take a signal although the main thread is there for it. What
     that one is blocked in is then not interrupted, so that Ctrl-C, or the soft time limit of a
     Celery task, has to wait for it. See signal(7) and pthread_sigmask(3).
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-    # No class with __exit__(): an interrupt, of which another thread has had the signal, could come
-    # as that begins, and all signals would stay blocked in this thread.
+    # No context manager: an interrupt, of which another thread has had the signal, could come as
+    # its __exit__() begins. All signals would stay blocked in this thread.
     try:
         # It also calls the handlers of signals that have just come, which may raise.
         signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
-        yield
+        return call()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -38,8 +40,7 @@ def start(call: Callable[..., object], name: str, *args: object) -> threading.Th
 
     It is for code of our own: processes that it started would take no signals either.
     """
-    with without_signals():
-        return start_for_callbacks(call, name, *args)
+    return without_signals(partial(start_for_callbacks, call, name, *args))
 
 
 def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -> threading.Thread:

@@ -39,8 +39,8 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
     sys.setprofile(profile)
     try:
         call()
-    except error as interrupt:
-        return interrupt
+    except error:
+        pass
     finally:
         sys.setprofile(None)
-    return raised[0] if raised else None
+    return raised.pop() if raised else None  # left there, it would know itself by its traceback

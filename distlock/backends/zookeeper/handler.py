@@ -7,6 +7,7 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
@@ -72,8 +73,7 @@ class TransportHandler:
                 failure = error
             self.on_end(failure)
 
-        with without_signals():
-            return super().spawn(run)  # type: ignore[misc]
+        return without_signals(partial(super().spawn, run))  # type: ignore[misc]
 
     def create_socket_pair(self) -> Any:
         self._wake_pair = super().create_socket_pair()  # type: ignore[misc]
