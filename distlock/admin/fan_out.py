@@ -8,11 +8,9 @@ every page, and one that is back is seen at once.
 from __future__ import annotations
 
 import logging
-import threading
 import weakref
-from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
@@ -20,10 +18,8 @@ from django.utils.translation import gettext as _
 from django.utils.translation import ngettext
 
 from distlock.backends.base import BaseBackend
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.pending import Pending
-from distlock.concurrency.threads import start
+from distlock.concurrency.workers import Job, WorkerThreads
 from distlock.conf import locks
 from distlock.exceptions import LockError
 from distlock.types.printable import escaped
@@ -36,7 +32,7 @@ TIMEOUT = 2.0
 SHORT_TIMEOUT = 0.1
 #: Seconds for which a backend counts as silent after a page has waited for it in vain.
 SILENT_FOR = 15.0
-#: Threads that may wait for one backend. Pages that are loaded again and again start no more.
+#: Threads for the calls of one backend. Further calls wait in line, and are given up there in time.
 MAX_THREADS = 4
 
 T = TypeVar("T")
@@ -57,64 +53,22 @@ class Answer(Generic[T]):
     seconds: float
 
 
-class _NotCalled(Exception):
-    """A backend was not called; the message says why."""
+#: The threads for the calls of each backend, by alias.
+_threads: dict[str, WorkerThreads] = {}
 
-
-class _OpenCalls:
-    """How many calls of each backend are not answered yet, and which backends were silent."""
-
-    def __init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Forget the calls: their threads are the parent's."""
-        self._mutex = threading.Lock()
-        self._calls: Counter[str] = Counter()
-        self._silent_since: weakref.WeakKeyDictionary[BaseBackend, float] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    def begin(self, alias: str) -> bool:
-        """Count a call; False if there are too many already."""
-        with self._mutex:
-            if self._calls[alias] >= MAX_THREADS:
-                return False
-            self._calls[alias] += 1
-            return True
-
-    def end(self, alias: str) -> None:
-        with self._mutex:
-            self._calls[alias] -= 1
-
-    def set_silent(self, backend: BaseBackend, silent: bool) -> None:
-        """Remember that a backend has not answered in time, or that it has."""
-        with self._mutex:
-            if silent:
-                self._silent_since[backend] = clock()
-            else:
-                self._silent_since.pop(backend, None)
-
-    def is_silent(self, backend: BaseBackend) -> bool:
-        """Return whether a page has lately waited for this backend in vain."""
-        with self._mutex:
-            since = self._silent_since.get(backend)
-            return since is not None and clock() < since + SILENT_FOR
-
-
-_open_calls = _OpenCalls()
+#: When a page has last waited for a backend in vain, or the backend has failed slowly.
+_silent_since: weakref.WeakKeyDictionary[BaseBackend, float] = weakref.WeakKeyDictionary()
 
 
 @dataclass(slots=True)
 class _Request(Generic[T]):
-    """One call of one backend, and how many seconds the page waits for it."""
+    """One call of one backend; ``error``: it could not be made."""
 
     alias: str
-    timeout: float
+    timeout: float  # seconds that the page waits for it
     backend: BaseBackend | None = None
-    shortened: bool = False
-    result: Pending[tuple[T, float]] = field(default_factory=Pending)
+    job: Job[tuple[T, float]] | None = None
+    error: Exception | None = None
 
 
 def call_backends(
@@ -126,7 +80,7 @@ def call_backends(
 ) -> dict[str, Answer[T]]:
     """Return what ``call(backend, deadline)`` returns for each backend, by alias, in their order.
 
-    All are called at once, each on a thread of its own, and get ``timeout`` seconds (by default
+    All are called at once, each on another thread, and get ``timeout`` seconds (by default
     ``TIMEOUT``). A call that takes longer goes on, but nobody waits for it. With
     ``wait_for_silent=False`` a backend that was silent a moment ago gets only ``SHORT_TIMEOUT``.
     """
@@ -135,8 +89,9 @@ def call_backends(
     began = clock()
     requests = [_start(alias, call, began, timeout, wait_for_silent) for alias in aliases]
     for request in requests:
-        request.result.wait(began + request.timeout)
-    return {request.alias: _answer(request) for request in requests}
+        if request.job is not None:
+            request.job.wait(began + request.timeout)
+    return {request.alias: _answer(request, timeout) for request in requests}
 
 
 def _start(
@@ -146,50 +101,50 @@ def _start(
     try:
         request.backend = backend = locks[alias]
     except ImproperlyConfigured as error:
-        request.result.fail(error)
+        request.error = error
         return request
-    if not wait_for_silent and _open_calls.is_silent(backend):
-        request.shortened = True
+    silent_since = _silent_since.get(backend)
+    if not wait_for_silent and silent_since is not None and clock() < silent_since + SILENT_FOR:
         request.timeout = SHORT_TIMEOUT
-    if not _open_calls.begin(alias):
-        request.result.fail(_NotCalled(_("Earlier calls of it have not been answered yet.")))
-        return request
 
-    def run() -> None:
-        problem: BaseException | None = None
+    def run() -> tuple[T, float]:
+        limit = SHORT_TIMEOUT  # that of an error; an answer may take longer
         try:
             value = call(backend, began + timeout)
-        except BaseException as error:
-            problem = error
-        seconds = clock() - began
-        # Before the answer, so that whoever has the answer finds this up to date.
-        _open_calls.set_silent(backend, seconds > (SHORT_TIMEOUT if problem else timeout))
-        _open_calls.end(alias)
-        if problem is None:
-            request.result.resolve((value, seconds))
-        else:
-            request.result.fail(problem)
+            limit = timeout
+        finally:
+            seconds = clock() - began
+            if seconds > limit:
+                _silent_since[backend] = clock()
+            else:
+                _silent_since.pop(backend, None)
+        return value, seconds
 
+    if alias not in _threads:
+        _threads.setdefault(alias, WorkerThreads(MAX_THREADS, f"distlock-admin-{alias}"))
     try:
-        start(run, f"distlock-admin-{alias}")
+        request.job = _threads[alias].submit(run)
     except RuntimeError as error:  # no more threads can be had
-        _open_calls.end(alias)
-        request.result.fail(_NotCalled(str(error)))
+        request.error = error
     return request
 
 
-def _answer(request: _Request[T]) -> Answer[T]:
-    alias, backend, result = request.alias, request.backend, request.result
-    if not result.answered:
-        return Answer(alias, backend, None, _no_answer(request), request.timeout)
-    try:
-        value, seconds = result.take()
-    except (LockError, ImproperlyConfigured, _NotCalled) as error:
-        return Answer(alias, backend, None, one_line(error), 0.0)
-    except Exception as error:
+def _answer(request: _Request[T], timeout: float) -> Answer[T]:
+    alias, backend, job, error = request.alias, request.backend, request.job, request.error
+    if job is not None:
+        if not job.answered:
+            job.discard()  # if it has not begun yet, it never will
+            return Answer(alias, backend, None, _no_answer(request, timeout), request.timeout)
+        try:
+            value, seconds = job.take()
+        except Exception as raised:
+            error = raised
+        else:
+            return Answer(alias, backend, value, "", seconds)
+    assert error is not None
+    if not isinstance(error, (LockError, ImproperlyConfigured)):
         logger.error("backend %r failed when the admin asked it", alias, exc_info=error)
-        return Answer(alias, backend, None, one_line(error), 0.0)
-    return Answer(alias, backend, value, "", seconds)
+    return Answer(alias, backend, None, one_line(error), 0.0)
 
 
 def one_line(error: BaseException) -> str:
@@ -197,12 +152,12 @@ def one_line(error: BaseException) -> str:
     return escaped(" ".join(str(error).split())) or type(error).__name__
 
 
-def _no_answer(request: _Request[T]) -> str:
-    if request.shortened:
+def _no_answer(request: _Request[T], timeout: float) -> str:
+    if request.timeout < timeout:
         return _("It did not answer a moment ago, so this page has not waited for it.")
     if request.backend is not None:
-        _open_calls.set_silent(request.backend, True)
-    seconds = int(request.timeout)
+        _silent_since[request.backend] = clock()
+    seconds = int(timeout)
     text = ngettext(
         "No answer within %(seconds)d second.", "No answer within %(seconds)d seconds.", seconds
     )

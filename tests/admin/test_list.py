@@ -249,10 +249,10 @@ def test_many_looks_at_a_silent_backend_do_not_pile_up(local):
     for _ in range(MAX_THREADS + 3):
         last = call_backends(["default"], hang, timeout=0.05)["default"]
     eventually(lambda: len(began) >= MAX_THREADS)
-    assert len(began) == MAX_THREADS
-    assert "have not been answered yet" in last.problem
+    assert "No answer" in last.problem
     answer.set()
     eventually(lambda: not call_backends(["default"], lambda *args: None)["default"].problem)
+    assert len(began) == MAX_THREADS
 
 
 def test_errors_of_a_backend_nobody_thought_of_are_shown_and_logged(
