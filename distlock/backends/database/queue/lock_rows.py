@@ -148,6 +148,8 @@ class HolderEvidence:
         self._began = clock()
         #: when the latest question was sent whose answer was that someone else has the lock
         self.held_at = -math.inf
+        #: why the lock could not be taken although it may be free
+        self.row_locked: errors.RowLocked | None = None
 
     def look(self, deadline: float | None) -> bool:
         """Ask whether someone else has the lock now; raises a StatementFailed."""
@@ -172,6 +174,8 @@ class HolderEvidence:
             row = self._rows.look([self._claim.name], until).get(self._claim.name)
             if row is not None and self._was_held(row, now):
                 return
+            if self.row_locked is not None:
+                raise self.row_locked
             if clock() >= until:
                 break
             time.sleep(_EVIDENCE_PAUSE)  # it may be taken just now, for the first time: no row yet
@@ -185,5 +189,8 @@ class HolderEvidence:
         if row.is_held_by(self._claim):
             return False
         if row.remaining > 0:
+            return bool(row.owner)
+        if self.row_locked is not None:
+            # The holder may be committing a transaction under it, even if the lease has ended.
             return bool(row.owner)
         return row.remaining > -max(now - self._began, _HANDOVER)

@@ -174,7 +174,8 @@ class WaitManager:
                 return None
             sent_at = clock()
             token = self.rows.take_if_no_waiters(claim, deadline)
-        except errors.RowLocked:
+        except errors.RowLocked as failed:
+            evidence.row_locked = failed
             return None
         except errors.StatementFailed as failed:
             failed = errors.seems_locked(failed) if brief else failed

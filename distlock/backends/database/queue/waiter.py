@@ -278,6 +278,8 @@ class Waiter:
             return
         if isinstance(failed, (errors.SerializationFailure, errors.RowLocked)):
             self._note_answer()
+            if isinstance(failed, errors.RowLocked):
+                self.evidence.row_locked = failed
             self._ended.wait(_SHORTEST_PAUSE)
             return
         if not isinstance(failed, _TRANSIENT):
