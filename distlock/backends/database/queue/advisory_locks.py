@@ -69,9 +69,13 @@ class AdvisoryLocks(ABC):
 
     # The row
 
-    def nobody_waits_long(self, key: str) -> str:
-        """Return a condition: nobody has begun a long wait, so the head of the queue is next."""
-        return "TRUE"
+    #: a condition: nobody has begun a long wait, so the head of the queue is next; it has the
+    #: parameter ``long_wait_key``. The same text for all locks can be planned once for a session.
+    nobody_waits_long: ClassVar[str] = "TRUE"
+
+    def long_wait_key(self, key: str) -> int:
+        """Return the parameter of ``nobody_waits_long``."""
+        return 0
 
     @abstractmethod
     def free_and_leave(self, key: str, free: Statement) -> Statement:

@@ -103,16 +103,18 @@ class LockRows:
         ``in_turn``: only if it is the head, and nobody waits for long, or is the longest of those.
         """
         dialect = dialect_for(session.session.wrapper)
-        condition = "TRUE"
-        if in_turn:
-            key, number = session.key, session.long_wait
-            first = (
-                self.locks.nobody_waits_long(key)
-                if number is None
-                else self.locks.is_longest_waiter(key, number)
-            )
-            condition = f"({dialect.owned} OR {first})"
-        return dialect.acquire(session.run, claim, condition)
+        if not in_turn:
+            return dialect.acquire(session.run, claim)
+        key = session.key
+        if session.long_wait is not None:
+            first = self.locks.is_longest_waiter(key, session.long_wait)
+            return dialect.acquire(session.run, claim, f"({dialect.owned} OR {first})")
+        own = {"long_wait_key": self.locks.long_wait_key(key)}
+        return dialect.acquire(
+            lambda asked: session.run(Statement(asked.sql, {**asked.named, **own}, prepare=True)),
+            claim,
+            f"({dialect.owned} OR {self.locks.nobody_waits_long})",
+        )
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
         """Look at the rows of some locks, by name."""

@@ -18,6 +18,7 @@ _SETTINGS = {
     "tcp_keepalives_idle": "10",
     "tcp_keepalives_interval": "5",
     "tcp_keepalives_count": "3",
+    "plan_cache_mode": "force_generic_plan",
 }
 _SET_UP = (
     "DO $$ BEGIN "
@@ -45,6 +46,11 @@ class PostgreSQLLocks(AdvisoryLocks):
 
     # A waiting statement keeps a snapshot, which VACUUM cannot look past.
     longest_wait: ClassVar[float] = 600.0
+    # That lock is not kept until the end of the statement, whose commit may take long.
+    nobody_waits_long: ClassVar[str] = (
+        "(CASE WHEN pg_try_advisory_lock(%(long_wait_key)s)"
+        " THEN pg_advisory_unlock(%(long_wait_key)s) ELSE FALSE END)"
+    )
 
     def key(self, database: str, name: str) -> str:
         return str(int.from_bytes(digest(database, name)[:8], "big", signed=True))
@@ -53,7 +59,8 @@ class PostgreSQLLocks(AdvisoryLocks):
         return Statement(_SET_UP)
 
     def nobody_waits(self, key: str) -> str:
-        return f"(pg_try_advisory_xact_lock({key}) AND {self.nobody_waits_long(key)})"
+        nobody_waits_long = self.nobody_waits_long % {"long_wait_key": self.long_wait_key(key)}
+        return f"(pg_try_advisory_xact_lock({key}) AND {nobody_waits_long})"
 
     def wait(self, key: str, seconds: float) -> str:
         limit = max(seconds * 1000, 1.0)  # 0 would be none
@@ -74,17 +81,12 @@ class PostgreSQLLocks(AdvisoryLocks):
     def cancel(self, ident: int) -> Statement:
         return Statement("SELECT pg_cancel_backend(%s)", (ident,))
 
-    def nobody_waits_long(self, key: str) -> str:
-        # It is not kept until the end of the statement, whose commit may take long.
-        long = ~int(key)
-        return (
-            f"(CASE WHEN pg_try_advisory_lock({long}) THEN pg_advisory_unlock({long})"
-            " ELSE FALSE END)"
-        )
+    def long_wait_key(self, key: str) -> int:
+        return ~int(key)
 
     def begin_long_wait(self, key: str, waited: float) -> Statement:
         return Statement(
-            f"SELECT number, pg_advisory_lock_shared({~int(key)}),"
+            f"SELECT number, pg_advisory_lock_shared({self.long_wait_key(key)}),"
             f" pg_advisory_lock_shared({_half(key)}, number) FROM (SELECT"
             f" ({_PER_SECOND} * (EXTRACT(EPOCH FROM clock_timestamp()) - {_SINCE} - {waited:.3f}))"
             "::integer AS number) began"
@@ -100,7 +102,9 @@ class PostgreSQLLocks(AdvisoryLocks):
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         # The next one may come as soon as the row is written: it waits for the rest of the
         # transaction.
-        return free._replace(sql=f"{free.sql}, pg_advisory_unlock({key})")
+        return Statement(
+            f"{free.sql}, pg_advisory_unlock(%(key)s)", {**free.named, "key": int(key)}, True
+        )
 
     def look(self, table: str, names: Collection[str]) -> Statement:
         return Statement(
