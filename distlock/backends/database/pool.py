@@ -159,7 +159,7 @@ class Pool:
                 maybe_applied = failed.maybe_applied = failed.maybe_applied or maybe_applied
                 if isinstance(failed, errors.StatementTimeout):
                     # A network may have forgotten all connections that were idle for a while.
-                    self._trusted_since = began
+                    self._trusted_since = max(self._trusted_since, began)
                 if not isinstance(failed, _MAY_BE_TRIED_AGAIN) or clock() >= until:
                     raise
                 if isinstance(failed, errors.ConnectionLost):
