@@ -50,7 +50,7 @@ class _Loan:
     latest it ends with this object, and the garbage collector closes its session.
     """
 
-    session: Session
+    session: Session | None = None
     #: where the session is kept after this; another list since, if the pool was closed
     home: list[Session]
     #: is set when it is granted, if that has to be waited for
@@ -153,8 +153,8 @@ class Pool:
             began = clock()
             loan = None
             try:
-                loan = self._take(until, fresh=lost, at_once=at_once)
-                return function(loan.session, until)
+                loan, session = self._take(until, fresh=lost, at_once=at_once)
+                return function(session, until)
             except errors.StatementFailed as failed:
                 maybe_applied = failed.maybe_applied = failed.maybe_applied or maybe_applied
                 if isinstance(failed, errors.StatementTimeout):
@@ -168,7 +168,7 @@ class Pool:
                     lost = True
             except BaseException:
                 if loan is not None:
-                    loan.session.usable = False
+                    session.usable = False
                 raise
             finally:
                 if loan is not None:
@@ -177,13 +177,13 @@ class Pool:
     @contextmanager
     def session(self, deadline: float | None = None) -> Iterator[Session]:
         """Lend a shared session, for statements that answer at once; raises NoSession."""
-        loan = self._take(clock() + self.limit(deadline))
+        loan, session = self._take(clock() + self.limit(deadline))
         try:
-            yield loan.session
+            yield session
         except errors.StatementFailed:  # the session knows by itself whether it can go on
             raise
         except BaseException:
-            loan.session.usable = False
+            session.usable = False
             raise
         finally:
             self._give_back(loan)
@@ -217,8 +217,10 @@ class Pool:
 
     # Lending
 
-    def _take(self, until: float, *, fresh: bool = False, at_once: bool = False) -> _Loan:
-        """Return a loan, which is to be given back; NoSession after ``until``.
+    def _take(
+        self, until: float, *, fresh: bool = False, at_once: bool = False
+    ) -> tuple[_Loan, Session]:
+        """Return a loan, which is to be given back, and its session; NoSession after ``until``.
 
         ``fresh``: where one session was dead, others that were idle most likely are, too.
         """
@@ -248,19 +250,21 @@ class Pool:
                     and not session.stale
                 ):
                     loan.session = session
-                    return loan
+                    return loan, session
                 session.close()
-            loan.session = self.open(until)
-            return loan
+            loan.session = session = self.open(until)
+            return loan, session
         except BaseException:  # the traceback keeps the loan
-            self._end(loan)
+            self._give_back(loan)
             raise
 
     def _give_back(self, loan: _Loan) -> None:
-        """Keep the session for the next one if it can still be used, else close it."""
-        session, keep = loan.session, self.idle
+        """Keep the session if it can still be used, else close it; let the next thread have one."""
         try:
-            if session.usable and loan.home is self._idle and keep > 0:
+            session, keep = loan.session, self.idle
+            if session is None:
+                pass
+            elif session.usable and loan.home is self._idle and keep > 0:
                 session.idle_since = clock()
                 loan.home.append(session)
                 if self._reaper is None:
@@ -269,17 +273,13 @@ class Pool:
             else:
                 session.close()
         finally:
-            self._end(loan)
-
-    def _end(self, loan: _Loan) -> None:
-        """Let the next thread have a session. Doing it twice does no harm."""
-        own = ref(loan)
-        self._loans.discard(own)
-        if self._waiting:
-            with self._mutex:
-                if own in self._waiting:
-                    self._waiting.remove(own)
-                self._serve()
+            own = ref(loan)
+            self._loans.discard(own)
+            if self._waiting:
+                with self._mutex:
+                    if own in self._waiting:
+                        self._waiting.remove(own)
+                    self._serve()
 
     def _wait_for(self, latch: Latch, until: float) -> None:
         while not latch.is_set:
