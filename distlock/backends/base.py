@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
@@ -47,14 +47,13 @@ PendingLease: TypeAlias = Steps[Lease | None]
 
 
 class Listener(Protocol):
-    """Who is told when a backend learns by itself that a lease ends later, or has ended."""
+    """What a backend calls when it learns something of a lease without having been asked."""
 
-    def lease_extended(self, lease: Lease, deadline: float) -> None: ...
-
-    def lease_lost(self, lease: Lease, reason: str) -> None: ...
+    def lease_lost(self, lease: Lease, reason: str) -> None:
+        """Note that a lease is gone."""
 
     def lease_abandoned(self, nonce: str) -> None:
-        """Note that none of those who hold a lease will leave it: they are over."""
+        """Note that all who hold a lease have ended, and will not release it."""
 
 
 class BaseBackend(ABC):
@@ -134,13 +133,10 @@ class BaseBackend(ABC):
     def attempt(self, claim: Claim, deadline: float | None) -> Step:
         """Return the step that tries once to take the lock; its result is the lease or None.
 
-        A task that is cancelled in it takes the claim back.
+        If a task is cancelled in it, what was granted is cancelled in the background.
         """
-        undo = partial(self.cancel_with_retry, claim)
+        undo = partial(self.cleanup.add, claim)
         return Call(partial(self.try_acquire, claim), deadline, undo, executor=self.calls)
-
-    def _pauses(self, deadline: float | None) -> Iterator[float]:
-        return Backoff(self.first_pause, self.longest_pause).pauses(deadline)
 
     @abstractmethod
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -170,10 +166,6 @@ class BaseBackend(ABC):
         For claims whose outcome is unknown because the answer was lost or nobody waits for it any
         more. Doing it twice does no harm.
         """
-
-    def cancel_with_retry(self, claim: Claim) -> None:
-        """Cancel a claim in the background, for as long as what it may have been granted lasts."""
-        self.cleanup.add(claim)
 
     def discard_local(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
         """Drop whatever this process keeps for a lease that was lost. No waiting, no errors."""

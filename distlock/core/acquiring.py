@@ -48,9 +48,9 @@ class AcquireRequest:
     def owners_key(self) -> Key:
         """Where in this process a named owner waits for the lock; all others wait under ``key``.
 
-        A named owner's hold may be taken or freed in another process, which nobody here would be
-        told of. So who wants the lock does not wait for such a hold here, but at the backend; and
-        a named owner does not wait here for others, whose wait it may be about to end.
+        Another process may take or free a named owner's hold, and this process would not notice.
+        So nobody waits for such a hold here, but at the backend. And a named owner does not wait
+        here behind others, because it may hold the lock already and let them wait.
         """
         return (*self.key, self.claim.owner.key)
 
@@ -198,5 +198,5 @@ def _may_end_too_soon(hold: HeldLease, request: AcquireRequest) -> bool:
 
 
 def _needs_lease(hold: HeldLease, request: AcquireRequest) -> bool:
-    """Return whether less is left than a lease that is wished for and will not be renewed."""
+    """Return whether less is left than the lease that is asked for and will not be renewed."""
     return not request.entry.renews and (request.lease or 0.0) > hold.lease.remaining

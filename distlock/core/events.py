@@ -53,7 +53,7 @@ def send_loss(hold: HeldLease, reason: str) -> None:
     for on_lost in hold.on_lost:
         try:
             on_lost(lease)
-        except BaseException:  # even sys.exit(): the others must still be told
+        except BaseException:  # even sys.exit(): the others must still be called
             logger.exception("on_lost of lock %r failed", lease.name)
     lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
 

@@ -188,8 +188,8 @@ class HeldLease:
     def next_check(self) -> float:
         """When the renewer has something to do for this hold: renew it, ask for it, or see it end.
 
-        What is not renewed, and may have been carried to another process, is asked for once before
-        its end, so that nobody is told of a loss that is none.
+        A named owner's hold that is not renewed here may go on in another process. So the backend
+        is asked for it once before its end: if it goes on there, no loss is reported.
         """
         end = self.lease.deadline
         if self.renewing:

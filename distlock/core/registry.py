@@ -63,9 +63,9 @@ class HeldLeases:
             return True
 
     def leave(self, hold: HeldLease, lock: object) -> bool:
-        """Leave once, by this Lock object; True if the backend is to be told: nobody is inside.
+        """Leave once, by this Lock object; True if that was the last time.
 
-        See Lock.release() for the errors.
+        Then the backend has to free the lock. See Lock.release() for the errors.
         """
         liveness, place = current_actor().liveness, hold.place
         with self._mutex:

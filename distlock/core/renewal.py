@@ -92,20 +92,13 @@ class LeaseRenewer:
 
     # What a backend learns by itself, see Listener
 
-    def lease_extended(self, lease: Lease, deadline: float) -> None:
-        """A lease ends at another time, which may also be earlier than was known."""
-        with self.mutex:
-            if hold := self._running.get(lease.nonce):
-                hold.extend(deadline)
-                self.reschedule(hold)
-
     def lease_lost(self, lease: Lease, reason: str) -> None:
-        """A lease is gone."""
+        """Note that a lease is gone."""
         if hold := self._running.get(lease.nonce):
             self.lose(hold, reason)
 
     def lease_abandoned(self, nonce: str) -> None:
-        """None of those who hold a lease will leave it.
+        """Note that all who hold a lease have ended, and will not release it.
 
         The garbage collector may call this, in a thread that has our mutex.
         """
@@ -151,7 +144,7 @@ class LeaseRenewer:
                     hold.note_asked()
                     batches[hold.backend].append(hold)
         for batch in batches.values():
-            with suppress(RuntimeError):  # no more threads can be had: its end is told as a loss
+            with suppress(RuntimeError):  # no more threads can be had: its end counts as a loss
                 start(self._ask, "distlock-renewal", batch)
 
     def _renew_due(self, due: Sequence[HeldLease]) -> None:
@@ -196,7 +189,7 @@ class LeaseRenewer:
 
     def _ask(self, batch: Sequence[HeldLease]) -> None:
         for hold in batch:
-            with suppress(LockError):  # then it is told as a loss at its end
+            with suppress(LockError):  # then its end counts as a loss
                 if reason := hold.ask(hold.lease.deadline):
                     self.lose(hold, reason)
 

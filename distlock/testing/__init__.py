@@ -20,7 +20,7 @@ from distlock.types.owners import current_liveness, current_owner, is_reserved
 __all__ = ["IsolatedLocksMixin", "LeakedLock", "isolated_locks"]
 
 #: Seconds that other threads and tasks get to leave what they hold when a test ends.
-_PATIENCE = 5.0
+_TIME_TO_LEAVE = 5.0
 _PAUSE = 0.01
 
 #: How often each hold had been entered when a test began.
@@ -83,7 +83,7 @@ def _entered() -> Entered:
 
 def _free_again(before: Entered) -> str:
     """Free what was taken since then; return a message that names what was not left, if any was."""
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _TIME_TO_LEAVE
     while any(map(_is_elsewhere, leaked := _leaked(before))) and time.monotonic() < until:
         time.sleep(_PAUSE)
     message = "; ".join(map(_sentence, leaked))

@@ -1,4 +1,4 @@
-"""Whether and how long a caller waits, by the rules of :class:`threading.RLock`."""
+"""Checks the arguments of ``Lock``; those of waiting by the rules of :class:`threading.RLock`."""
 
 from __future__ import annotations
 

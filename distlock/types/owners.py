@@ -1,4 +1,4 @@
-"""Who is asking: the current thread or asyncio task, told apart for ever from all others."""
+"""The owner of a lock: the current thread or asyncio task, under an identity never used again."""
 
 from __future__ import annotations
 
