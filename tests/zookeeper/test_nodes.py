@@ -11,7 +11,8 @@ import pytest
 
 from distlock import Lock, LockTimeout, LockUnavailable, locks
 from distlock.backends.zookeeper.requests import GetChildren
-from distlock.types.lease import State
+from distlock.types.lease import Claim, State
+from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed, waits
 from tests.servers.zookeeper import ZooKeeper
@@ -85,6 +86,24 @@ def test_who_waited_too_long_leaves_neither_node_nor_watch(using, zookeeper, tre
                 Lock(name, using=using, timeout=0.05).__enter__()
         eventually(lambda: len(tree.queue(name)) == 1)
         eventually(lambda: watches(zookeeper, session_of(locks[using])) == [])
+
+
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt])
+def test_steps_that_are_closed_or_interrupted_leave_neither_node_nor_watch(
+    backend, zookeeper, tree, name, error
+):
+    with Lock(name, using="other"):
+        steps = backend.enqueue(Claim(name, current_owner(), 5.0), None)
+        next(steps)
+        eventually(lambda: len(tree.queue(name)) == 2)
+        eventually(lambda: watches(zookeeper, session_of(backend)) == tree.queue(name)[:1])
+        if error is None:
+            steps.close()
+        else:
+            with pytest.raises(error):
+                steps.throw(error())
+        eventually(lambda: len(tree.queue(name)) == 1)
+        eventually(lambda: watches(zookeeper, session_of(backend)) == [])
 
 
 def test_a_waiting_task_that_is_cancelled_leaves_neither_node_nor_watch(

@@ -111,7 +111,7 @@ class Client:
         self._handler.on_open = self._on_open
         self._handler.on_answer = self._on_answer
         self._handler.on_tick = on_tick
-        #: It connects and keeps the session alive.
+        #: connects, and keeps the session alive
         self.kazoo = KazooClient(**options.arguments(self._handler))
         self.kazoo.add_listener(self._on_state)
         self._mutex = threading.Lock()
