@@ -20,7 +20,9 @@ def warn_if_uncommitted(name: str) -> None:
     """
     for connection in connections.all(initialized_only=True):
         # This runs at each release, and as a rule no transaction is open.
-        if connection.autocommit and not connection.in_atomic_block:
+        if connection.connection is None or (
+            connection.autocommit and not connection.in_atomic_block
+        ):
             continue
         if _has_open_transaction(connection):
             warnings.warn(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from typing import ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 from distlock.backends.database.statements import Result, Statement
 
@@ -37,8 +37,12 @@ class AdvisoryLocks(ABC):
     # Waiting
 
     @abstractmethod
-    def nobody_waits(self, key: str) -> str:
-        """Return a condition: nobody has the native lock, and nobody waits for it or for long."""
+    def nobody_waits(self, key: str) -> tuple[str, Mapping[str, Any]]:
+        """Return a condition: nobody has the native lock, and nobody waits for it or for long.
+
+        With it its parameters. If it has any, its text is the same for all locks, and can be
+        planned once for a session.
+        """
 
     @abstractmethod
     def wait(self, key: str, seconds: float) -> str:

@@ -82,7 +82,7 @@ class LockRows:
         that was broken, or was freed elsewhere by its owner's name. Raises RowLocked if a
         transaction of someone else kept the row, whoever has the lock.
         """
-        nobody_waits = self.locks.nobody_waits(self.key(claim.name))
+        nobody_waits, values = self.locks.nobody_waits(self.key(claim.name))
 
         def work(session: Session, until: float) -> int | None:
             dialect = dialect_for(session.wrapper)
@@ -90,7 +90,7 @@ class LockRows:
             if session.pooled:  # nobody waits in a queue; a native lock there was left behind
                 condition = "TRUE"
             ask = partial(session.run, limit=self.pool.limit(until))
-            return dialect.acquire(ask, claim, condition)
+            return dialect.acquire(ask, claim, condition, values)
 
         try:
             return self.pool.work(work, deadline)
@@ -109,11 +109,11 @@ class LockRows:
         if session.long_wait is not None:
             first = self.locks.is_longest_waiter(key, session.long_wait)
             return dialect.acquire(session.run, claim, f"({dialect.owned} OR {first})")
-        own = {"long_wait_key": self.locks.long_wait_key(key)}
         return dialect.acquire(
-            lambda asked: session.run(Statement(asked.sql, {**asked.named, **own}, prepare=True)),
+            session.run,
             claim,
             f"({dialect.owned} OR {self.locks.nobody_waits_long})",
+            {"long_wait_key": self.locks.long_wait_key(key)},
         )
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
@@ -135,7 +135,7 @@ class LockRows:
 
     def free(self, session: WaitSession, lease: Lease) -> Statement:
         """Return what frees a lock if it is held by exactly this lease."""
-        return dialect_for(session.session.wrapper).free(lease.name, nonce=lease.nonce)
+        return dialect_for(session.session.wrapper).release_sql(lease)
 
 
 class HolderEvidence:

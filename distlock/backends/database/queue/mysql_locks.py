@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 from distlock.backends.database.queue.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.statements import Result, Statement
@@ -30,8 +30,8 @@ class MySQLLocks(AdvisoryLocks):
             "SET @distlock = 1 /*M!, max_statement_time = 0 */; SELECT CONNECTION_ID()"
         )
 
-    def nobody_waits(self, key: str) -> str:
-        return f"IS_FREE_LOCK({key}) = 1"
+    def nobody_waits(self, key: str) -> tuple[str, Mapping[str, Any]]:
+        return f"IS_FREE_LOCK({key}) = 1", {}
 
     def wait(self, key: str, seconds: float) -> str:
         return f"SELECT GET_LOCK({key}, {seconds:.0f})"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import ClassVar
+from collections.abc import Collection, Mapping
+from typing import Any, ClassVar
 
 from distlock.backends.database.queue.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.statements import Result, Statement
@@ -58,9 +58,11 @@ class PostgreSQLLocks(AdvisoryLocks):
     def set_up(self) -> Statement:
         return Statement(_SET_UP)
 
-    def nobody_waits(self, key: str) -> str:
-        nobody_waits_long = self.nobody_waits_long % {"long_wait_key": self.long_wait_key(key)}
-        return f"(pg_try_advisory_xact_lock({key}) AND {nobody_waits_long})"
+    def nobody_waits(self, key: str) -> tuple[str, Mapping[str, Any]]:
+        return (
+            f"(pg_try_advisory_xact_lock(%(key)s) AND {self.nobody_waits_long})",
+            {"key": int(key), "long_wait_key": ~int(key)},
+        )
 
     def wait(self, key: str, seconds: float) -> str:
         limit = max(seconds * 1000, 1.0)  # 0 would be none
