@@ -17,6 +17,9 @@ from distlock.types.lease import State
 from tests.contract.watch import eventually
 from tests.databases import ALIASES
 
+#: Signals and pauses have nothing to do with the engine.
+on_one_engine = pytest.mark.parametrize("kind", ["sqlite"])
+
 
 class TestOnce:
     def test_reports_what_expired(self, shared, run, abandoned):
@@ -71,6 +74,7 @@ class TestOnce:
 
 
 class TestAgainAndAgain:
+    @on_one_engine
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_ends_well_on_a_signal(self, shared, process, number):
         sweeping = process("sweep", "--every", "3600")
@@ -78,6 +82,7 @@ class TestAgainAndAgain:
         sweeping.signal(number)
         assert (sweeping.finish(), sweeping.errors) == ([], "")
 
+    @on_one_engine
     def test_goes_on_where_ctrl_c_is_meant_for_others(self, shared, process, abandoned):
         """A shell has what it runs in the background ignore it."""
         before = signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -93,6 +98,7 @@ class TestAgainAndAgain:
         sweeping.signal(signal.SIGTERM)
         sweeping.finish()
 
+    @on_one_engine
     def test_sweeps_until_then(self, shared, process, abandoned):
         sweeping = process("sweep", "--every", "0.05")
         assert sweeping.line() == "default: 0 expired, 0 removed"
