@@ -1,1 +1,12 @@
-"""The places where locks can live."""
+"""The places where locks can live.
+
+base            the contract of a backend, and its capabilities
+local           in the memory of one process; the shortest backend
+database        in a table of a Django database
+zookeeper       in ZooKeeper
+settings        an entry of the ``DISTLOCK`` setting, checked
+cleanup         takes back what may have been granted to nobody
+blocking_calls  the threads on which tasks make calls that block
+durable         a transaction that is the outermost one
+testcase        what is special inside Django's test cases
+"""

@@ -1,1 +1,17 @@
-"""What a process does with locks: who holds them here, who waits, renewal, losses, clean-up."""
+"""What a process does with locks: who holds them here, who waits, renewal, losses.
+
+manager          the way into a lock and out of it, for threads and tasks
+acquiring        the steps from a request to a lease, and of entering again
+local_queue      threads and tasks of this process wait here, first come, first served
+held             one lock held by one owner: who is inside, and until when
+registry         all holds of the process
+renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
+events           log lines, signals and ``on_lost`` callbacks
+interrupters     end a body with LockLost
+section          runs a body under a lock and leaves it in any case
+options          the arguments of ``Lock``, checked
+decorator        ``@Lock(...)``
+name_template    names such as ``"report:{account_id}"``
+queueing_owners  the owners of the queueing locks of Celery tasks
+release_warning  warns of a release inside an open transaction
+"""

@@ -180,6 +180,29 @@ def test_all_threads_are_described(code: Code) -> None:
     assert set(table) == threads
 
 
+@pytest.mark.parametrize(
+    "package",
+    [
+        "admin",
+        "backends",
+        "backends/database",
+        "backends/zookeeper",
+        "concurrency",
+        "core",
+        "types",
+    ],
+)
+def test_a_package_lists_its_modules(package: str) -> None:
+    folder = ROOT / "distlock" / package
+    docstring = ast.get_docstring(ast.parse((folder / "__init__.py").read_text())) or ""
+    listed = re.findall(r"^(\w+) +\S", docstring.split("\n\n", 1)[1], re.MULTILINE)
+    modules = {path.stem for path in folder.glob("*.py")}
+    packages = {path.parent.name for path in folder.glob("*/__init__.py")}
+    assert modules - {"__init__"} | packages <= set(listed)
+    table = re.findall(r"^(\w+) {2,}\S", docstring, re.MULTILINE)
+    assert set(table) <= modules | packages
+
+
 def test_a_name_that_does_not_exist_is_noticed(code: Code) -> None:
     """The control: these must fail."""
     for text in ["distlock/no_such.py", "Lock.no_such()", "NoSuchClass", "no_such()", "no_such.py"]:

@@ -1,4 +1,27 @@
-"""Locks in the project's own database."""
+"""Locks in the project's own database.
+
+lock                the backend
+engines             which engines there are, and the dialect of each
+sql                 the statements about locks, and what a row tells
+mariadb             the words of MariaDB and MySQL
+postgresql          the words of PostgreSQL
+sqlite              the words of SQLite, and its waiting
+queue               waiting in the lock queue of the other engines
+queries             reads: one lock, a list, a page
+maintenance         renew many, sweep, force release
+transactions        ``Lock.atomic()``
+caller_transaction  locks inside the caller's transaction, on SQLite
+schema              makes the table if it is missing
+checks              system checks
+runner              the one way from the backend to the database
+pool                shared sessions, and when a statement is tried again
+connect             opens a session
+connection          one session
+sqlite_session      one session of SQLite
+drivers             how each driver sends a statement, and gives it up
+statements          a statement and its result
+errors              what the errors of the drivers mean
+"""
 
 from distlock.backends.database.lock import DatabaseBackend
 
