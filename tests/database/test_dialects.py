@@ -95,11 +95,11 @@ def test_the_same_owner_goes_on_under_a_new_token(backend, name):
 
 
 def test_the_same_claim_twice_is_one_hold(backend, name):
-    wish = claim(name)
-    first, second = backend.try_acquire(wish), backend.try_acquire(wish)
+    wanted = claim(name)
+    first, second = backend.try_acquire(wanted), backend.try_acquire(wanted)
     assert second.token > first.token
     assert backend.verify(second)
-    backend.cancel(wish)
+    backend.cancel(wanted)
     assert backend.inspect(name).state is State.FREE
 
 

@@ -48,21 +48,21 @@ def fight(database, dialect, name, folder):
     read_line()
     turns = 0
     while turns < TURNS:
-        wish = claim(name)
+        wanted = claim(name)
         try:
-            lease = run(backend.enqueue(wish, clock() + 60))
+            lease = run(backend.enqueue(wanted, clock() + 60))
             inside(folder, lease.token)
             turns += backend.release(lease)
         except LockUnavailable:
-            cancel(backend, wish)
+            cancel(backend, wanted)
     write_line("turns", turns)
     backend.close()
 
 
-def cancel(backend, wish):
+def cancel(backend, wanted):
     while True:
         try:
-            return backend.cancel(wish)
+            return backend.cancel(wanted)
         except LockUnavailable:
             time.sleep(0.01)
 
@@ -138,10 +138,10 @@ def cut_until(over, proxy):
 
 def test_the_last_verdict_of_a_statement_that_was_run_twice_counts():
     """Galera runs one again that lost against another node, and keeps the rows of the first."""
-    wish = claim("stock")
-    answer = Result([(wish.nonce, 5), ("", 6)], 2)
-    assert MariaDB().granted(wish, answer) is None
-    assert MariaDB().granted(wish, answer._replace(rows=[("", 5), (wish.nonce, 6)])) == 6
+    wanted = claim("stock")
+    answer = Result([(wanted.nonce, 5), ("", 6)], 2)
+    assert MariaDB().granted(wanted, answer) is None
+    assert MariaDB().granted(wanted, answer._replace(rows=[("", 5), (wanted.nonce, 6)])) == 6
 
 
 @pytest.mark.parametrize("kind", ["mariadb"])
@@ -179,8 +179,8 @@ def test_the_number_of_rows_grants_nothing_under_either_flag(make, kind, name, s
 
     first, second = claim(name), claim(name)
     try:
-        for wish in (first, first, first):  # as for the first time, and after a lost answer
-            token = dialect.acquire(ask, wish)
+        for wanted in (first, first, first):  # as for the first time, and after a lost answer
+            token = dialect.acquire(ask, wanted)
             assert [token] == tokens()
         before = tokens()
         assert dialect.acquire(ask, second) is None

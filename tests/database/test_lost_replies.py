@@ -114,10 +114,10 @@ def test_a_hold_broken_unheard_is_told_of(backend, proxy, name):
 
 
 def test_a_claim_withdrawn_unheard_is_withdrawn(backend, proxy, name):
-    wish = claim(name)
-    backend.try_acquire(wish)
+    wanted = claim(name)
+    backend.try_acquire(wanted)
     lost = proxy.lose_reply(to=b"UPDATE database_lock")
-    backend.cancel(wish)
+    backend.cancel(wanted)
     assert lost.is_set()
     assert backend.inspect(name).state is State.FREE
 

@@ -142,16 +142,16 @@ def test_a_take_that_a_hanging_server_carries_out_later_can_be_withdrawn(
     backend, kind, server, name
 ):
     backend.release(backend.try_acquire(claim(name)))  # a new lock may take two statements
-    wish = claim(name)
+    wanted = claim(name)
     server(kind).pause()
     with pytest.raises(LockUnavailable) as raised:
         backend.try_acquire(
-            wish, clock() + 2
+            wanted, clock() + 2
         )  # with less time it looks first, and asks for no more
     assert raised.value.maybe_applied is True
     server(kind).resume()
     eventually(lambda: backend.inspect(name).state is State.HELD)
-    backend.cancel(wish)
+    backend.cancel(wanted)
     assert eventually(lambda: backend.try_acquire(claim(name)))
 
 

@@ -22,17 +22,17 @@ def test_one_of_two_nodes_grants_a_lock_that_both_are_asked_for_at_once(nodes, n
         with locks[node].pool.session() as session:
             session.run(Statement("SET SESSION wsrep_retry_autocommit = 4"), 10)
             for turn in range(ROUNDS):
-                wish = claim(name, duration=30.0)
+                wanted = claim(name, duration=30.0)
                 start.wait(30)
                 with suppress(SerializationFailure):
-                    token = dialect.acquire(lambda asked: session.run(asked, 10), wish)
-                    granted[number].append((turn, token, wish)) if token else None
+                    token = dialect.acquire(lambda asked: session.run(asked, 10), wanted)
+                    granted[number].append((turn, token, wanted)) if token else None
                 start.wait(30)
                 if number == 0:
                     row = session.run(dialect.one(name), 10)
                     rows.append((turn, *dialect.rows(row)))
                 start.wait(30)
-                session.run(dialect.free(name, nonce=wish.nonce), 10)
+                session.run(dialect.free(name, nonce=wanted.nonce), 10)
 
     rows = []
     threads = [threading.Thread(target=ask_over_and_over, args=pair) for pair in enumerate(NODES)]
@@ -41,8 +41,8 @@ def test_one_of_two_nodes_grants_a_lock_that_both_are_asked_for_at_once(nodes, n
     for thread in threads:
         thread.join(200)
     told = {turn: [] for turn in range(ROUNDS)}
-    for turn, token, wish in (one for each in granted for one in each):
-        told[turn].append((token, wish.nonce))
+    for turn, token, wanted in (one for each in granted for one in each):
+        told[turn].append((token, wanted.nonce))
     for turn, row in rows:
         assert told[turn] in ([], [(row.token, row.nonce)])
     assert sum(map(bool, told.values())) > ROUNDS / 2
