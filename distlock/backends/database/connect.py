@@ -1,4 +1,4 @@
-"""Opens sessions: on the project's own settings of a database, with what locks need put on top."""
+"""Opens sessions with the project's own settings of a database, and with what locks need."""
 
 from __future__ import annotations
 
@@ -24,25 +24,26 @@ from distlock.concurrency.threads import start
 
 Options = dict[str, Any]
 
-#: How many sessions in a row are given up because of forks; then the next one has to do.
-_SPOILED = 2
+#: How often a session is opened again because the process forked meanwhile.
+_REOPENINGS = 2
 #: Updates then count the rows that they matched. MySQLdb.constants.CLIENT.FOUND_ROWS
 _CLIENT_FOUND_ROWS = 2
 _MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
-# Time limits for locks are in seconds, see ROW_WAIT. The second one is about whole tables. What
-# takes a lock counts on assignments being made one after the other, which ORACLE, for one, is not
-# the mode for; others read '' as NULL.
+# Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The statement
+# that acquires a lock relies on assignments being made one after the other. The mode ORACLE, for
+# one, makes them all at once; other modes read '' as NULL.
 _MYSQL = (
     "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1,"
     " sql_mode = 'STRICT_TRANS_TABLES'; SHOW VARIABLES LIKE 'wsrep_on'"
 )
-# A statement that lost against another node is not to be run again by the server, which would send
-# the rows of both times. Each sees what other nodes have committed before; but a node that is cut
-# off answers a SELECT without tables, as for a native lock, like one that meets a locked row then.
+# The server must not run a statement again that lost against another node: it would send the rows
+# of both runs. wsrep_sync_wait: each statement sees what other nodes have committed before it. But
+# a node that is cut off then refuses a SELECT for a native lock like one that met a locked row, so
+# sessions that wait for those leave SELECT out.
 # https://mariadb.com/kb/en/galera-cluster-system-variables/
 _GALERA = "SET SESSION wsrep_retry_autocommit = 0, SESSION wsrep_sync_wait = {0}"
 _ALL, _NO_SELECT = 7, 6
-# A grant must not be told before it is on disk, and on the synchronous standby if there is one,
+# A grant must be on disk, and on the synchronous standby if there is one, before we report it,
 # whatever the defaults of the database and of the role are. Warnings: see Notices in drivers.py.
 _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
@@ -179,11 +180,12 @@ def _is_pooled(session: Session, limit: float) -> bool:
 def _connected(kind: type[Session], wrapper: Any) -> Session:
     """Connect, and again if the process forked meanwhile.
 
-    Only what is a session by then is left to the parent. The child of an earlier moment has a
-    socket that the driver alone knows of, and while that is open the server does not notice that
-    the parent has died. Therefore the parent ends such a session itself, which the server is told.
+    A child gives up only what was a Session when the process forked. Of a connection that was still
+    being made it keeps a copy of the socket, which only the driver knows. While that is open the
+    server does not notice the death of the parent. So the parent closes the connection, and tells
+    the server that it does.
     """
-    for _ in range(_SPOILED):
+    for _ in range(_REOPENINGS):
         began = clock()
         session = _connect(kind, wrapper)
         if _forked_at < began:
@@ -203,7 +205,7 @@ def _connect(kind: type[Session], wrapper: Any) -> Session:
 _forked_at = -math.inf
 
 
-# Before it for what was begun by then, after it for what began while other hooks ran.
+# Before the fork for what began before it, and after it for what began while other hooks ran.
 @fork.before
 @fork.in_parent
 def _note_fork() -> None:

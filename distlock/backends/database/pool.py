@@ -71,8 +71,8 @@ class Pool:
     ) -> None:
         """``timeout`` and ``idle`` are seconds: the most for any answer, and to keep a session.
 
-        At most ``sessions`` are shared at a time; that many threads and no more ask at once, but
-        for what must not wait for others, see work().
+        At most ``sessions`` are in use at a time; further threads wait, unless they must not, see
+        ``at_once`` of work().
 
         ``idle=None`` is a minute, but nothing where Django's tests run: an open session would keep
         the test database from being dropped. See open_session() for ``pooled``.
@@ -142,10 +142,11 @@ class Pool:
     ) -> T:
         """Call ``function(session, until)`` with a shared session; it may be called twice.
 
-        ``until`` is when it must be done by. ``at_once``: if all sessions are lent, open one more.
+        ``until`` is the time by which it must be done. ``at_once``: if all sessions are in use,
+        open one more.
 
-        Tried once more, on a fresh session, if the first one turned out dead, and for as long as
-        there is time if the engine chose it to end a deadlock. Raises a StatementFailed.
+        It is called once more, with a fresh session, if the first one was lost; and again until
+        then if the engine chose its statement to end a deadlock. Raises a StatementFailed.
         """
         until = clock() + self.limit(deadline)
         lost = maybe_applied = False

@@ -23,10 +23,10 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
 
 
 class ForkGate:
-    """Lets nobody fork while SQLite works for us.
+    """Makes a fork wait while SQLite runs a statement of ours.
 
-    It keeps the locks of a process in memory, where the child would take them for its own, and
-    nobody would ever free them:
+    SQLite keeps the file locks of a process in memory. The child would take them for its own, and
+    never free them:
     https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_across_a_fork_
     """
 
@@ -69,7 +69,7 @@ class SQLiteSession(Session):
             with gate.closed:
                 return run_all(statement, limit)
 
-        # The library could wait, too, but nobody could fork meanwhile.
+        # The library could wait by itself, but the process could not fork meanwhile.
         return _retried(attempt, FileLocked, limit)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class SQLiteSession(Session):
     def leave_to_parent(self) -> None:
         """See Session.leave_to_parent()."""
         super().leave_to_parent()
-        self._close()  # it is at rest, and what is known of its locks must be forgotten
+        self._close()  # no statement is running, and the child must not keep its file locks
 
     def _close(self) -> None:
         # Django's close() leaves a connection open whose database is in memory.
