@@ -70,15 +70,14 @@ class CursorConnection(RawConnection):
             return self._execute(statement)
 
     def _execute(self, statement: Statement) -> list[Result]:
-        sent_at = clock()
         # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
         cursor = self._wrapper.create_cursor()
         try:
             cursor.execute(statement.sql, statement.params)
-            results = [_result(cursor, sent_at)]
+            results = [_result(cursor)]
             next_set = getattr(cursor, "nextset", None)
             while next_set is not None and next_set():
-                results.append(_result(cursor, sent_at))
+                results.append(_result(cursor))
             cursor.close()
             return results
         except BaseException:
@@ -88,9 +87,9 @@ class CursorConnection(RawConnection):
             raise
 
 
-def _result(cursor: Any, sent_at: float) -> Result:
+def _result(cursor: Any) -> Result:
     rows = [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
-    return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", None) or 0, sent_at)
+    return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", None) or 0)
 
 
 class SQLiteConnection(RawConnection):
@@ -103,12 +102,11 @@ class SQLiteConnection(RawConnection):
         """See RawConnection.execute()."""
         params = statement.params
         numbered = len(params) if isinstance(params, tuple) else None
-        sent_at = clock()
         cursor = self._connection.cursor()
         try:
             cursor.execute(_sqlite_text(statement.sql, numbered), params)
             rows = cursor.fetchall()
-            return [Result(rows, cursor.rowcount, cursor.lastrowid or 0, sent_at)]
+            return [Result(rows, cursor.rowcount, cursor.lastrowid or 0)]
         finally:
             cursor.close()  # a traceback may keep it, and with it the lock on the file
 
@@ -142,8 +140,7 @@ class PsycopgConnection(RawConnection):
 
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
-        sent_at = clock()
-        until = None if limit is None else sent_at + limit
+        until = None if limit is None else clock() + limit
         if statement.prepare:
             name, order = self._prepared.get(statement.sql) or self._prepare(statement.sql, until)
             texts = list(map(str, map(dict(statement.params).__getitem__, order)))
@@ -161,7 +158,7 @@ class PsycopgConnection(RawConnection):
                 raise self._lost(str(error)) if broken else error
             transformer.set_pgresult(result)
             rows = transformer.load_rows(0, result.ntuples, tuple)
-            results.append(Result(rows, result.command_tuples or 0, 0, sent_at))
+            results.append(Result(rows, result.command_tuples or 0))
         return results
 
     def _answers(self, until: float | None) -> list[Any]:
@@ -220,23 +217,22 @@ class MySQLConnection(RawConnection):
         """See RawConnection.execute()."""
         connection = self._connection
         text = _with_literals(statement, connection.literal)
-        sent_at = clock()
         if limit is None or self._hang_up is not None:
             with _hung_up_after(limit, self._hang_up):
                 connection.query(text)
-                return self._results(sent_at)
+                return self._results()
         connection.send_query(text)
-        _wait(connection.fileno(), select.POLLIN, sent_at + limit)
+        _wait(connection.fileno(), select.POLLIN, clock() + limit)
         connection.read_query_result()
-        return self._results(sent_at)
+        return self._results()
 
-    def _results(self, sent_at: float) -> list[Result]:
+    def _results(self) -> list[Result]:
         connection, results = self._connection, []
         while True:
             found = connection.store_result()
             rows = list(found.fetch_row(0)) if found else []
             affected, insert_id = connection.affected_rows(), connection.insert_id()
-            results.append(Result(rows, affected, insert_id, sent_at))
+            results.append(Result(rows, affected, insert_id))
             if connection.next_result():
                 return results
 

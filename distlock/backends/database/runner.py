@@ -1,17 +1,12 @@
 """Runs statements of the backend: the one way from it to the database.
 
-- ``run(statement, deadline)`` runs one statement and returns its Result. It is the fast path.
-- ``work(function, deadline)`` calls ``function(dialect, ask)``, which may run several statements
-  with ``ask(statement)``. It waits for rows that others keep locked.
-- ``attempt(function, deadline)`` is work() without that wait.
+- ``work(function, deadline)`` calls ``function(dialect, ask)``, which runs statements with
+  ``ask(statement)``. It waits for rows that others keep locked, and raises LockUnavailable.
+- ``attempt(function, deadline)`` is work() without that wait; it raises a StatementFailed, which
+  unavailable() translates.
 
-``statement`` may be a function of the dialect, because the dialect is known only when a session is
-open. All three may do everything twice: a session may turn out to be dead, and the engine may
-choose a statement to end a deadlock. So twice must be as good as once. run() and attempt() raise a
-StatementFailed, work() raises LockUnavailable; unavailable() translates the one to the other.
-
-``Result.sent_at`` is the time of clock() just before the statement was sent: a lease is counted
-from there.
+Both may call the function twice: a session may turn out to be dead, and the engine may choose a
+statement to end a deadlock. So twice must be as good as once.
 """
 
 from __future__ import annotations
@@ -37,7 +32,6 @@ from distlock.exceptions import LockUnavailable
 T = TypeVar("T")
 
 Function = Callable[[Dialect, Ask], T]
-Request = Statement | Callable[[Dialect], Statement]
 
 
 class StatementRunner:
@@ -50,27 +44,6 @@ class StatementRunner:
         self.pool = pool
         self.caller = caller
         self._dialect_for = dialect_for
-
-    def run(
-        self,
-        request: Request,
-        deadline: float | None,
-        nonce: str | None = None,
-        *,
-        at_once: bool = False,
-    ) -> Result:
-        """Run one statement; raises a StatementFailed. See attempt() for the arguments."""
-        dialect_for, limit = self._dialect_for, self.pool.limit
-
-        def run(connection: Connection, until: float) -> Result:
-            statement = request
-            if not isinstance(statement, Statement):
-                statement = statement(dialect_for(connection.wrapper))
-            return connection.run(statement, limit(until))
-
-        if self.caller and (connection := self.caller.connection(nonce)):
-            return run(connection, clock() + limit(deadline))
-        return self.pool.work(run, deadline, at_once=at_once)
 
     def work(self, function: Function[T], deadline: float | None, nonce: str | None = None) -> T:
         """Call a function, again while others keep a row locked; LockUnavailable if it fails.

@@ -32,5 +32,3 @@ class Result(NamedTuple):
     affected: int
     #: MySQL: what ``LAST_INSERT_ID(expr)`` was given, or the new AUTO_INCREMENT value; else 0
     insert_id: int = 0
-    #: clock() just before it was sent
-    sent_at: float = 0.0
