@@ -1,4 +1,4 @@
-"""Sessions that sleep in the server, and what others say about them once they do."""
+"""Sessions that sleep in the server, and statements that end that."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ SLEEP = {
     "mariadb": "SELECT 1 FROM (SELECT SLEEP(60)) AS slept",
     "postgresql": "SELECT pg_sleep(60)",
 }
-CALL_OUT = {
+CANCEL = {
     "mariadb": "KILL QUERY %(ident)s",
     "postgresql": "SELECT pg_cancel_backend(%(ident)s)",
 }
@@ -27,19 +27,19 @@ _ASLEEP = {
 
 
 @contextmanager
-def once_asleep(kind, pool, session, saying):
-    """Say something about a session, on a thread of its own, once the server has it asleep.
+def once_asleep(kind, pool, session, statement):
+    """Run a statement about a session, on another thread, once the server has it asleep.
 
-    Said earlier it would find nothing to end, or the next statement. The thread has its own
-    session, and gives it back itself: drivers do not bear one that closes what another reads from.
+    Run earlier it would find nothing to end, or end the next statement. The thread has a session of
+    its own: drivers do not bear one that closes what another reads from.
     """
     ident = {"ident": session.ident}
 
-    def write_line():
+    def run():
         eventually(lambda: pool.run(Statement(_ASLEEP[kind], ident)).rows == [(1,)])
-        pool.run(Statement(saying[kind], ident))
+        pool.run(Statement(statement[kind], ident))
 
     with ThreadPoolExecutor(1) as threads:
-        said = threads.submit(write_line)
+        running = threads.submit(run)
         yield
-    said.result()
+    running.result()

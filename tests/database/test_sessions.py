@@ -13,7 +13,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
-from tests.database.asleep import CALL_OUT, SLEEP, once_asleep
+from tests.database.asleep import CANCEL, SLEEP, once_asleep
 from tests.database.speaking import claim, eventually
 
 pytestmark = pytest.mark.once
@@ -72,7 +72,7 @@ def test_many_threads_share_a_few_sessions(make, kind):
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
-def test_who_finds_no_free_session_in_time_is_told_so(make, kind):
+def test_a_thread_that_finds_no_free_session_in_time_gets_an_error(make, kind):
     backend = make(sessions=1)
     with (
         backend.pool.session(),
@@ -93,7 +93,7 @@ def test_threads_are_served_in_the_order_of_coming(make):
     assert pool.busy == 0
 
 
-def test_who_waited_in_vain_takes_no_session_away(make):
+def test_a_wait_in_vain_takes_no_session_away(make):
     pool = make(sessions=1).pool
     with pool.session():
         with pytest.raises(errors.NoSession) as kept:
@@ -186,7 +186,7 @@ def test_where_djangos_tests_run_nothing_is_kept(make, sql, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
-def test_an_overrun_leaves_no_session_behind(backend, sql, kind):
+def test_a_timeout_leaves_no_session_behind(backend, sql, kind):
     before = session_ids(sql, kind)
     sleeping = one_of(kind, mariadb="SELECT SLEEP(2)", postgresql="SELECT pg_sleep(2)")
     backend.pool.run(ONE)  # connecting takes its time, too
@@ -220,16 +220,16 @@ def test_a_connection_that_comes_too_late_is_closed(backend, sql, kind, server):
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
-def test_another_session_can_call_one_out_of_a_statement(backend, kind):
+def test_another_session_can_cancel_a_statement(backend, kind):
     session = backend.pool.open(blocking=True)
-    with once_asleep(kind, backend.pool, session, CALL_OUT), pytest.raises(errors.Cancelled):
+    with once_asleep(kind, backend.pool, session, CANCEL), pytest.raises(errors.Cancelled):
         session.run(Statement(SLEEP[kind]), None)
     assert session.run(ONE, 5).rows == [(1,)]
     session.close()
 
 
 @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
-def test_one_can_hang_up_on_a_statement(backend, kind):
+def test_another_thread_can_hang_up_on_a_statement(backend, kind):
     session = backend.pool.open(blocking=True)
     timer = threading.Timer(0.3, session.hang_up)
     timer.start()

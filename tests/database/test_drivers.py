@@ -6,7 +6,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.timers import call_after
-from tests.database.asleep import CALL_OUT, DISCONNECT, SLEEP, once_asleep
+from tests.database.asleep import CANCEL, DISCONNECT, SLEEP, once_asleep
 from tests.database.conftest import SERVERS
 
 TEXTS = [
@@ -54,7 +54,7 @@ def test_text_arrives_as_it_is(kind, session, text, odd):
     assert [tuple(map(str, row)) for row in answer.rows] == [(text, "-41")]
 
 
-def test_a_cursor_says_the_same(kind, session):
+def test_a_cursor_gives_the_same_results(kind, session):
     echo = Statement(ECHO[kind], {"text": "it's", "number": 1})
     through_cursor = CursorConnection(session.wrapper).execute(echo, 5)
     assert [result.rows for result in through_cursor] == [[(1,)], [("it's", 2)]]
@@ -119,27 +119,27 @@ def test_a_failure_is_told_like_any_other(kind, session):
         session.run(Statement("SELECT * FROM no_such_table"), 5)
 
 
-def test_who_is_called_out_can_go_on(kind, backend, session):
-    with once_asleep(kind, backend.pool, session, CALL_OUT), pytest.raises(errors.Cancelled):
+def test_a_cancelled_session_can_go_on(kind, backend, session):
+    with once_asleep(kind, backend.pool, session, CANCEL), pytest.raises(errors.Cancelled):
         session.run(Statement(SLEEP[kind]), None)
     assert session.usable
     assert session.run(Statement("SELECT 1"), 5).rows
 
 
-def test_who_overruns_is_given_up(kind, session):
+def test_a_session_that_times_out_is_given_up(kind, session):
     with pytest.raises(errors.StatementTimeout):
         session.run(Statement(SLEEP[kind]), 0.3)
     assert not session.usable
 
 
-def test_who_is_hung_up_is_gone(kind, session):
+def test_a_session_that_is_hung_up_is_lost(kind, session):
     call_after(0.3, session.hang_up)
     with pytest.raises(errors.ConnectionLost):
         session.run(Statement(SLEEP[kind]), None)
     assert not session.usable
 
 
-def test_whose_session_an_administrator_ended_is_gone(kind, backend, session):
+def test_a_session_that_an_administrator_ended_is_lost(kind, backend, session):
     with once_asleep(kind, backend.pool, session, DISCONNECT), pytest.raises(errors.ConnectionLost):
         session.run(Statement(SLEEP[kind]), None)
     assert not session.usable
