@@ -22,8 +22,9 @@ logger = logging.getLogger("distlock")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: Seconds after a cancellation at which it is repeated, where a request can be under way for long:
-#: a server notices after these that a client is gone, and a network sends again for that long.
-_REPEAT_AFTER = (2.5, 30.0, 120.0)
+#: a statement whose answer was not waited for may be carried out just after it, a server notices
+#: after 2.5 s that a client is gone, and a network sends again for that long.
+_REPEAT_AFTER = (0.2, 2.5, 30.0, 120.0)
 
 #: Takes a claim back by a deadline; raises a LockError if the backend cannot be asked.
 Cancel = Callable[[float], object]

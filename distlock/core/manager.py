@@ -150,10 +150,12 @@ class LockManager:
     def _abandon(self, request: AcquireRequest, unknown: bool) -> None:
         """Take back what has come of a request, or may have, and let the next one come."""
         if self._held.undo(request):
-            if unknown:
-                request.backend.cleanup.add(request.claim)
-            if request.ticket is not None:
-                self._queue.leave(request.ticket)
+            try:
+                if unknown:
+                    request.backend.cleanup.add(request.claim)
+            finally:  # a lease ends by itself, a turn does not
+                if request.ticket is not None:
+                    self._queue.leave(request.ticket)
 
     # The way out
 
@@ -207,8 +209,11 @@ class LockManager:
 
     def _free_later(self, hold: HeldLease) -> None:
         self._held.discard(hold)
-        hold.backend.cleanup.add(hold.lease.claim, hold.free if hold.minimum_remaining else None)
-        hold.on_end()
+        try:
+            minimum = hold.minimum_remaining
+            hold.backend.cleanup.add(hold.lease.claim, hold.free if minimum else None)
+        finally:  # as in _abandon()
+            hold.on_end()
 
     # Looking
 
@@ -269,8 +274,12 @@ def _undo(error: BaseException, call: Callable[..., object], *args: object) -> N
     if isinstance(error, GeneratorExit):
         # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
         start(call, "distlock-undo", *args)
-    else:
+        return
+    try:
         call(*args)
+    except BaseException:  # a second interrupt: signals often come in twos
+        call(*args)
+        raise
 
 
 manager = LockManager()

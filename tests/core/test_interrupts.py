@@ -6,6 +6,8 @@ import time
 import uuid
 from contextlib import suppress
 
+import pytest
+
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.cleanup import Cleanup
 from distlock.types.lease import Claim
@@ -150,6 +152,24 @@ def test_while_being_told_of_a_loss(backend):
             yield lock
 
     others_get_it(left(interrupted_everywhere(leave, prepare=take_and_lose)))
+
+
+@pytest.mark.parametrize("entered", [False, True], ids=["taking", "releasing"])
+def test_an_interrupt_while_one_is_cleaned_up_after(backend, monkeypatch, entered):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    lock = Lock(uuid.uuid4().hex)
+    if entered:
+        lock.acquire()
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "release" if entered else "enqueue", interrupt)
+        patch.setattr(backend.cleanup, "add", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            lock.release() if entered else lock.acquire()
+    if entered:
+        backend.force_release(lock.name, backend.inspect(lock.name).token)
+    others_get_it([lock])
 
 
 def test_claims_are_taken_back_although_an_earlier_one_was_interrupted(backend):

@@ -1,5 +1,9 @@
 """A database that is down, goes away and comes back, as those who use locks meet it."""
 
+import os
+import signal
+from threading import Thread
+
 import pytest
 
 from distlock import Lock, LockLost, LockTimeout, LockUnavailable
@@ -341,3 +345,23 @@ def test_a_take_that_arrives_after_it_was_given_up_is_taken_back(actor, proxy, n
     late.end()
     passed(1)  # it arrives
     assert actor("process").lock(name).acquire(timeout=PATIENCE)
+
+
+def test_a_take_that_an_interrupt_has_left_alone_is_taken_back_within_a_second(proxy, using, name):
+    """The server carries it out just after it has answered that there is nothing to take back."""
+
+    def interrupt():
+        assert late.kept_back.wait(PATIENCE)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with Lock(name, using=using):
+        pass
+    late = proxy.delay(name.encode())
+    Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        Lock(name, using=using, lease=900).acquire(blocking=False)
+    eventually(cleaned_up)
+    late.end()
+    passed(0.1)  # it arrives
+    assert Lock(name, using=using).acquire(timeout=1)
+    Lock(name, using=using).release()
