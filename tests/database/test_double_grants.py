@@ -7,10 +7,11 @@ import time
 from pathlib import Path
 
 import pytest
+from django.db import connections
 
-from distlock.backends.database.connection import Connection
+from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.mariadb import MariaDB
-from distlock.backends.database.statements import Result
+from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
 from distlock.exceptions import LockUnavailable
@@ -150,28 +151,17 @@ def test_the_number_of_rows_grants_nothing_under_either_flag(make, kind, name, s
     """With CLIENT_FOUND_ROWS a row counts that was found, without it only one that was changed."""
     from MySQLdb.constants import CLIENT
 
-    backend = make()
-    flags = CLIENT.MULTI_STATEMENTS | (CLIENT.FOUND_ROWS if found_rows else 0)
-    with backend.pool.session() as session:
-        wrapper = type(session.wrapper)(
-            {
-                **session.wrapper.settings_dict,
-                "OPTIONS": {**session.wrapper.settings_dict["OPTIONS"], "client_flag": flags},
-            },
-            "flags",
-        )
-        dialect = backend.dialect_for(session.wrapper)
-    wrapper.inc_thread_sharing()
-    connected = wrapper.get_connection_params()
-    connected["client_flag"] = flags
-    wrapper.get_connection_params = lambda: connected
-    connection = Connection(wrapper)
+    make()
+    dialect, wrapper = MariaDB(), connections[ALIASES[kind]].copy()
+    params = wrapper.get_connection_params()
+    params["client_flag"] = CLIENT.FOUND_ROWS if found_rows else 0
+    wrapper.get_connection_params = lambda: params
     wrapper.ensure_connection()
-    wrapper.set_autocommit(True)
+    connection = CursorConnection(wrapper)
     asked = []
 
     def ask(statement):
-        asked.append(connection.run(statement, 5))
+        asked.extend(connection.execute(statement, None))
         return asked[-1]
 
     def tokens():
@@ -182,6 +172,8 @@ def test_the_number_of_rows_grants_nothing_under_either_flag(make, kind, name, s
         for wanted in (first, first, first):  # as for the first time, and after a lost answer
             token = dialect.acquire(ask, wanted)
             assert [token] == tokens()
+        same = ask(Statement("UPDATE database_lock SET description = description"))
+        assert same.affected == found_rows  # the flag is what it is to be
         before = tokens()
         assert dialect.acquire(ask, second) is None
         assert tokens() == before
