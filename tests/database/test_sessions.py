@@ -10,6 +10,7 @@ from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
+from distlock.backends.database.drivers import PsycopgConnection
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
@@ -268,3 +269,20 @@ def test_a_session_with_a_node_that_is_cut_off_is_left_for_another(backend, sql,
         assert backend.release(lease)
     finally:
         sql("DROP TRIGGER cut_off")
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_a_pooler_that_mixes_up_sessions_mixes_up_no_prepared_statements(make):
+    backend = make(wait="native")
+    ask = [Statement(f"SELECT %(number)s + {number}", {"number": 1}, True) for number in (1, 2)]
+    with backend.pool.session() as session:
+        for statements in (ask, ask[::-1]):
+            client = PsycopgConnection(session.wrapper.connection)
+            for statement in statements:
+                (result,) = client.execute(statement, 5)
+                assert result.rows == [(1 + int(statement.sql[-1]),)]
+    whole = Statement("SELECT * FROM database_lock WHERE id = %(id)s", {"id": 0}, True)
+    backend.pool.run(whole)
+    with backend.pool.session() as session:
+        session.run(Statement("DEALLOCATE ALL"), 5)
+    assert backend.pool.run(whole).rows == []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import hashlib
 import math
 import select
 from abc import ABC, abstractmethod
@@ -180,17 +181,24 @@ class PsycopgConnection(RawConnection):
     def _prepare(self, sql: str, until: float | None) -> tuple[bytes, tuple[str, ...]]:
         numbers = _Numbers()
         text = (sql % numbers).encode()
-        name = b"distlock_%d" % len(self._prepared)
+        # Named after its text: even where a pooler that nobody knows of mixes up sessions, no name
+        # stands for another statement.
+        name = b"distlock_" + hashlib.sha256(text).hexdigest()[:32].encode()
         self._pgconn.send_prepare(name, text)
         for result in self._answers(until):
             if result.status not in self._good:
-                raise self._error(result)
+                error = self._error(result)
+                if error.sqlstate != _ALREADY_PREPARED:
+                    raise error
         self._prepared[sql] = prepared = name, tuple(numbers)
         return prepared
 
     def _literal(self, value: Any) -> bytes:
         literal: bytes = self._sql.Literal(value).as_bytes(self._connection)
         return bytes(literal)
+
+
+_ALREADY_PREPARED = "42P05"  # duplicate_prepared_statement
 
 
 class _Numbers(dict[str, str]):
