@@ -88,9 +88,9 @@ def actor(using, grace, loop, processes):
 @pytest.fixture
 def holder(actor, name):
     """Another process, which holds the lock."""
-    person = actor()
-    person.lock_held = person.take(name, lease=60)
-    return person
+    process = actor()
+    process.lock_held = process.take(name, lease=60)
+    return process
 
 
 @pytest.fixture

@@ -36,20 +36,20 @@ def tokens_of(process):
 
 @pytest.mark.slow
 def test_processes_that_are_stopped_and_killed(child, engine, name):
-    crowd = [child(contend, name, SECONDS) for _ in range(6)]
-    dice = random.Random(4)
-    first = [process.line() for process in crowd]
-    victims, killed = crowd[:3], crowd[3]
+    processes = [child(contend, name, SECONDS) for _ in range(6)]
+    chance = random.Random(4)
+    first = [process.line() for process in processes]
+    victims, killed = processes[:3], processes[3]
     end = time.monotonic() + SECONDS * 0.6
     while time.monotonic() < end:
-        victim = dice.choice(victims)
+        victim = chance.choice(victims)
         victim.signal(signal.SIGSTOP)
-        time.sleep(dice.uniform(0.05, 1.6))
+        time.sleep(chance.uniform(0.05, 1.6))
         victim.signal(signal.SIGCONT)
     killed.signal(signal.SIGKILL)
     tokens = [int(line) for line in first[:3] + first[4:]]
     counts = []
-    for process in [*victims, *crowd[4:]]:
+    for process in [*victims, *processes[4:]]:
         mine = tokens_of(process)
         assert mine == sorted(mine)
         counts.append(len(mine))

@@ -107,16 +107,16 @@ def test_a_process_that_is_killed(held, actor, engine, name):
 
 @unhurried
 def test_one_killed_in_the_middle_of_the_line(held, actor, engine, name):
-    people = [actor() for _ in range(3)]
+    processes = [actor() for _ in range(3)]
     waiting = []
-    for number, person in enumerate(people, 1):
-        waiting.append(person.lock(name).start("acquire"))
+    for number, process in enumerate(processes, 1):
+        waiting.append(process.lock(name).start("acquire"))
         engine.reaches_line(number)
-    people[1].end()
+    processes[1].end()
     engine.reaches_line(2)
     held.release()
     assert waiting[0].result(PATIENCE)
-    people[0].leave().result(PATIENCE)
+    processes[0].leave().result(PATIENCE)
     assert waiting[2].result(PATIENCE)
 
 
@@ -211,7 +211,7 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
 
 
 def test_late_cancels_do_not_disturb_the_next_one_who_waits(held, actor, engine, name):
-    """One person after the other gives up and comes again, always in the same session."""
+    """One process after the other gives up and comes again, always in the same session."""
     lock = actor("thread").lock(name)
     for _ in range(20):
         assert lock.acquire(timeout=0.02) is False

@@ -26,8 +26,8 @@ def shorten(seconds):
 
 
 @pytest.fixture
-def impatient(actor):
-    """``impatient()``: a process whose waits are long ones after a moment.
+def long_waiter(actor):
+    """``long_waiter()``: a process whose waits are long ones after a moment.
 
     They are looked at after ``grace`` seconds, and overtake those who do not come in that time.
     """
@@ -45,8 +45,8 @@ def impatient(actor):
 
 
 @pytest.fixture
-def wait_long(engine):
-    """``wait_long(number)``: wait until so many wait for long."""
+def reaches_long_waits(engine):
+    """``reaches_long_waits(number)``: wait until so many wait for long."""
     return lambda number: eventually(
         lambda: (
             engine.number(
@@ -60,14 +60,14 @@ def wait_long(engine):
 
 @pytest.mark.slow
 @unhurried
-def test_nobody_loses_its_turn(impatient, actor, engine, wait_long, name):
+def test_nobody_loses_its_turn(long_waiter, actor, engine, reaches_long_waits, name):
     """The first has the native lock, two have left the queue, and the last is in it."""
     held = actor("thread").take(name)
     line = []
     for number in range(3):
-        lock = impatient(grace=10.0).lock(name)
+        lock = long_waiter(grace=10.0).lock(name)
         line.append((lock, lock.start("acquire")))
-        wait_long(number + 1)
+        reaches_long_waits(number + 1)
         passed(APART)
     last = actor().lock(name)
     line.append((last, last.start("acquire")))
@@ -84,13 +84,13 @@ def test_nobody_loses_its_turn(impatient, actor, engine, wait_long, name):
 
 
 @unhurried
-def test_it_comes_before_those_who_came_later(impatient, actor, engine, wait_long, name):
+def test_it_comes_before_those_who_came_later(long_waiter, actor, engine, reaches_long_waits, name):
     held = actor().take(name)
     ahead = {}
     for number in range(2):
-        lock = impatient().lock(name)
+        lock = long_waiter().lock(name)
         ahead[lock.start("acquire")] = lock
-        wait_long(number + 1)
+        reaches_long_waits(number + 1)
     third = actor().lock(name)
     last = third.start("acquire")
     engine.reaches_waiting(1)
@@ -102,25 +102,25 @@ def test_it_comes_before_those_who_came_later(impatient, actor, engine, wait_lon
     assert last.result(PATIENCE)
 
 
-def test_it_is_in_nobodys_way(impatient, actor, engine, wait_long, name):
+def test_it_is_in_nobodys_way(long_waiter, actor, engine, reaches_long_waits, name):
     held = actor().take(name)
     actor().lock(name).start("acquire")
     engine.reaches_line(1)
-    impatient().lock(name).start("acquire")
-    wait_long(1)
+    long_waiter().lock(name).start("acquire")
+    reaches_long_waits(1)
     oldest = "SELECT COUNT(*) FROM pg_stat_activity WHERE usename = 'distlock' AND {}"
     eventually(lambda: engine.number(oldest.format("backend_xmin IS NOT NULL")) == 0)
     held.verify()
 
 
 @pytest.mark.slow
-def test_one_that_is_stopped_keeps_nobody_out(impatient, actor, engine, wait_long, name):
-    held, stopped = actor("thread").take(name), impatient()
+def test_one_that_is_stopped_keeps_nobody_out(long_waiter, actor, engine, reaches_long_waits, name):
+    held, stopped = actor("thread").take(name), long_waiter()
     head = actor().lock(name)
     got = head.start("acquire")
     engine.reaches_line(1)
     waiting = stopped.lock(name).start("acquire")
-    wait_long(1)
+    reaches_long_waits(1)
     stopped.child.signal(signal.SIGSTOP)
     held.release()
     assert got.result(PATIENCE)
@@ -132,17 +132,19 @@ def test_one_that_is_stopped_keeps_nobody_out(impatient, actor, engine, wait_lon
 
 
 @pytest.mark.slow
-def test_one_that_is_killed_or_gives_up_leaves_nothing(impatient, actor, engine, wait_long, name):
-    held, killed = actor("thread").take(name), impatient()
+def test_one_that_is_killed_or_gives_up_leaves_nothing(
+    long_waiter, actor, engine, reaches_long_waits, name
+):
+    held, killed = actor("thread").take(name), long_waiter()
     head = actor().lock(name)
     got = head.start("acquire")
     engine.reaches_line(1)
     killed.lock(name).start("acquire")
-    assert impatient().lock(name).acquire(timeout=5) is False
-    wait_long(1)
+    assert long_waiter().lock(name).acquire(timeout=5) is False
+    reaches_long_waits(1)
     killed.end()
     held.release()
     assert got.result(PATIENCE)
     head.release()
-    wait_long(0)
+    reaches_long_waits(0)
     engine.reaches_line(0)

@@ -63,11 +63,11 @@ def warnings_of(caplog):
 @pytest.mark.slow
 def test_processes_that_contend_are_all_served(behind, engine, child, name):
     turns = 10
-    crowd = [child(contend, name, turns) for _ in range(4)]
-    for process in crowd:
+    processes = [child(contend, name, turns) for _ in range(4)]
+    for process in processes:
         process.tell()
-    tokens = [int(line) for process in crowd for line in process.finish(2 * PATIENCE)]
-    assert len(tokens) == len(set(tokens)) == len(crowd) * turns
+    tokens = [int(line) for process in processes for line in process.finish(2 * PATIENCE)]
+    assert len(tokens) == len(set(tokens)) == len(processes) * turns
     engine.reaches_line(0)
     assert Lock(name).acquire(blocking=False)
     Lock(name).release()
