@@ -7,6 +7,7 @@ import pytest
 from django.db import connections, transaction
 
 from distlock import LockUnavailable
+from distlock.backends.database.sql import Dialect
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.database.conftest import SERVERS
@@ -115,21 +116,21 @@ def test_thousands_are_cleared_in_batches(backend, sql, kind, name):
 @pytest.mark.parametrize("kind", SERVERS)
 def test_what_is_taken_while_it_is_swept_is_left_alone(backend, sql, kind, name, monkeypatch):
     """Between finding a row and clearing it, somebody takes the lock."""
-    from distlock.backends.database import sweeping
-
     ended = backend.try_acquire(claim(f"{name}:ended"))
     unused = backend.try_acquire(claim(f"{name}:unused"))
     backend.release(unused)
     age(sql, kind, 2)
     taken = []
-    clear = sweeping._clear
 
-    def clear_late(access, clearing, ids):
-        for one in (ended, unused):
-            taken.append(backend.try_acquire(claim(one.name)))
-        return clear(access, clearing, ids)
+    def taking_first(lease, statement):
+        def clear(*args):
+            taken.append(backend.try_acquire(claim(lease.name)))
+            return statement(*args)
 
-    monkeypatch.setattr(sweeping, "_clear", clear_late)
+        return clear
+
+    monkeypatch.setattr(Dialect, "free_expired", taking_first(ended, Dialect.free_expired))
+    monkeypatch.setattr(Dialect, "remove_unused", taking_first(unused, Dialect.remove_unused))
     swept = backend.sweep()
     assert (swept.expired, swept.removed) == (0, 0)
     assert backend.verify(taken[0])
