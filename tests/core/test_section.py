@@ -1,0 +1,82 @@
+"""Running a body under a lock: it is left in any case, and no error of leaving hides the body's."""
+
+import threading
+
+import pytest
+
+from distlock import Lock, LockLost
+from distlock.core.section import busy_message, run_under
+
+pytestmark = pytest.mark.usefixtures("local")
+
+
+@pytest.fixture
+def lock():
+    return Lock("stock")
+
+
+def lose(lock):
+    Lock(lock.name).force_release(lock.token)
+
+
+def fail():
+    raise ZeroDivisionError
+
+
+def test_the_result_of_the_body_is_returned_and_the_lock_is_free(lock):
+    assert run_under(lock, lock.acquire, lambda: lock.token, pytest.fail) > 0
+    assert not lock.locked()
+
+
+def test_an_error_of_the_body_leaves_the_lock(lock):
+    with pytest.raises(ZeroDivisionError):
+        run_under(lock, lock.acquire, fail, pytest.fail)
+    assert not lock.locked()
+
+
+def test_an_error_of_leaving_is_a_note_of_the_bodys_own(lock):
+    def body():
+        lose(lock)
+        fail()
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        run_under(lock, lock.acquire, body, pytest.fail)
+    assert "leaving the lock failed" in raised.value.__notes__[0]
+    assert lock.acquire(blocking=False)
+    lock.release()
+
+
+def test_an_error_of_leaving_after_the_body_is_for_the_caller(lock):
+    errors = []
+    assert run_under(lock, lock.acquire, lambda: lose(lock), errors.append) is None
+    assert [type(error) for error in errors] == [LockLost]
+
+
+def test_an_interrupt_after_the_lock_was_taken_leaves_it(lock):
+    def acquire():
+        lock.acquire()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_under(lock, acquire, pytest.fail, pytest.fail)
+    assert not lock.locked()
+
+
+def test_what_was_entered_before_is_not_left(lock):
+    def acquire():
+        raise KeyboardInterrupt
+
+    with lock:
+        with pytest.raises(KeyboardInterrupt):
+            run_under(lock, acquire, pytest.fail, pytest.fail)
+        assert lock.held
+
+
+def test_the_holder_is_named_and_nothing_in_it_hides(lock):
+    with Lock("stock", description="a\u2066b"):
+        thread = threading.current_thread().name
+        message = busy_message(lock)
+    assert message.startswith("lock 'stock' on 'default' is held by ")
+    assert f", {thread}) since 0 s (token " in message
+    assert message.endswith(r"): a\u2066b")
+    assert busy_message(lock) == "lock 'stock' on 'default' was held by someone else"
