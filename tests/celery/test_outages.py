@@ -110,7 +110,7 @@ def begin(task, key, worker):
     return result
 
 
-def test_a_task_whose_lock_cannot_be_asked_for_is_put_off(worker, proxy, key):
+def test_a_task_whose_lock_cannot_be_asked_for_is_requeued(worker, proxy, key):
     proxy.refuse()
     result = begin(fragile_retry, key, worker)
     assert result.state == "RETRY"
@@ -120,7 +120,7 @@ def test_a_task_whose_lock_cannot_be_asked_for_is_put_off(worker, proxy, key):
     assert result.get(timeout=LIMIT) == key
 
 
-def test_a_task_is_put_off_for_so_long_and_fails_then(worker, proxy, key):
+def test_a_task_is_requeued_for_so_long_and_fails_then(worker, proxy, key):
     proxy.refuse()
     result = begin(fragile_briefly, key, worker)
     with pytest.raises(LockUnavailable):

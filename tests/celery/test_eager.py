@@ -289,7 +289,7 @@ def test_a_task_that_fails_before_its_body_is_not_queued_any_more(app):
     assert locks["default"].inspect("queueing:a").state is State.FREE
 
 
-def test_a_note_that_was_handed_on_is_not_for_another_task(app):
+def test_a_header_that_was_passed_on_is_not_for_another_task(app):
     def body(self):
         other.apply_async(headers=self.request.headers)
         return locks["default"].inspect("queueing:a").state
