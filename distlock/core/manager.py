@@ -16,7 +16,7 @@ from distlock.core.held import HeldLease
 from distlock.core.local_queue import Key, LocalQueue, Ticket
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
-from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable
+from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Owner, Waiting
 
@@ -202,7 +202,8 @@ class LockManager:
         """Leave nothing behind of a hold that was left for the last time with an error."""
         if hold.count:
             return
-        if isinstance(error, (LockNotHeld, LockLost)):
+        # A LockLost may be of another lock, whose loss ends the body that this one is left in.
+        if isinstance(error, LockNotHeld) or hold.why_lost() is not None:
             hold.on_end()
         else:
             _undo(error, self._free_later, hold)

@@ -16,7 +16,7 @@ from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 
 
-def interrupted_everywhere(call, prepare=lambda lock: None):
+def interrupted_everywhere(call, prepare=lambda lock: None, error=KeyboardInterrupt):
     """Interrupt ``call(lock)`` at one moment after the other; yield the locks.
 
     The interrupt is known until the caller goes on, and all that its traceback refers to with it.
@@ -24,7 +24,7 @@ def interrupted_everywhere(call, prepare=lambda lock: None):
     for moment in itertools.count(1):
         lock = Lock(f"{uuid.uuid4().hex}:{moment}")
         prepare(lock)
-        interrupt = interrupted(lambda: call(lock), moment)  # noqa: B023 - called at once
+        interrupt = interrupted(lambda: call(lock), moment, error)  # noqa: B023 - called at once
         if interrupt is None:
             assert moment > 20, "the interrupts did not reach the code"
             while lock.held:
@@ -59,6 +59,11 @@ def test_while_taking():
 
 def test_while_releasing():
     others_get_it(interrupted_everywhere(Lock.release, prepare=Lock.acquire))
+
+
+def test_when_the_loss_of_another_lock_ends_the_body():
+    others_get_it(interrupted_everywhere(Lock.acquire, error=LockLost))
+    others_get_it(interrupted_everywhere(Lock.release, prepare=Lock.acquire, error=LockLost))
 
 
 def test_while_leaving_one_of_two_levels():
