@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from distlock.backends.database.statements import Result, Statement
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.timers import call_after
 
 
@@ -260,7 +260,8 @@ def _wait(fd: int, event: int, until: float | None) -> None:
     poll = select.poll()
     poll.register(fd, event)
     while True:
-        milliseconds = None if until is None else max(math.ceil((until - clock()) * 1000), 0)
+        # At most an hour: poll() takes no more than 24 days.
+        milliseconds = None if until is None else math.ceil(left(until, 3600.0) * 1000)
         if poll.poll(milliseconds):
             return
         if until is not None and clock() >= until:
