@@ -126,6 +126,11 @@ def test_a_cancelled_session_can_go_on(kind, backend, session):
     assert session.run(Statement("SELECT 1"), 5).rows
 
 
+def test_a_time_limit_may_be_as_long_as_one_likes(backend):
+    with backend.pool.session() as session:
+        assert session.run(Statement("SELECT 1"), 1e9).rows
+
+
 def test_a_session_that_times_out_is_given_up(kind, session):
     with pytest.raises(errors.StatementTimeout):
         session.run(Statement(SLEEP[kind]), 0.3)
