@@ -48,18 +48,18 @@ class WaitManager:
         locks: AdvisoryLocks,
         size: int,
         calls: BlockingCalls,
-        take_back: Callable[[Claim], None],
+        cancel_later: Callable[[Claim], None],
     ) -> None:
         """``calls`` makes for tasks the calls that block.
 
-        ``take_back`` frees soon what a claim has got, or gets later, for nobody. After that the
+        ``cancel_later`` frees soon what a claim has got, or gets later, for nobody. After that the
         claim must not be asked for again.
         """
         self.pool = pool
         self.locks = locks
         self.size = size
         self.rows = LockRows(pool, locks)
-        self.take_back = take_back
+        self.cancel_later = cancel_later
         self._calls = calls
         self._threads = WorkerThreads(None, "distlock-waiter")
         self.after_fork_in_child()
@@ -78,7 +78,7 @@ class WaitManager:
         """See BaseBackend.enqueue()."""
         evidence = HolderEvidence(self.rows, claim)
         waiter: Waiter | None = None
-        undo = partial(self.take_back, claim)
+        undo = partial(self.cancel_later, claim)
         try:
             for pause in Backoff(_FIRST_PAUSE, _LONGEST_PAUSE).pauses(deadline):
                 lease: Lease | None = yield Call(
@@ -188,7 +188,7 @@ class WaitManager:
             return False
         waiter.session = self.sessions.take()
         with self._mutex:
-            full = len(self._waiters) + self.sessions.kept >= self.size
+            full = len(self._waiters) + self.sessions.holding >= self.size
             # Who holds a lock may do without its native one: it is the row that holds it.
             if waiter.session is None and full and not self.sessions.drop_oldest():
                 return False

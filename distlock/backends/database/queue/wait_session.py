@@ -199,7 +199,7 @@ class WaitSessionPool:
         self._reaping = False
 
     @property
-    def kept(self) -> int:
+    def holding(self) -> int:
         """How many sessions have the native lock of a lease."""
         return len(self._kept)
 

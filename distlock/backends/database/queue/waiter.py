@@ -60,7 +60,7 @@ class Waits(Protocol):
 
     def granted(self, lease: Lease, session: WaitSession | None) -> None: ...
 
-    take_back: Callable[[Claim], None]
+    cancel_later: Callable[[Claim], None]
 
     def finished(self, waiter: Waiter, session: WaitSession | None) -> None: ...
 
@@ -103,7 +103,7 @@ class Waiter:
         """
         if self.lease.abandon() is not None:
             with suppress(RuntimeError):  # no more threads: the lease ends by itself
-                start(self.waits.take_back, "distlock-undo", self.claim)
+                start(self.waits.cancel_later, "distlock-undo", self.claim)
         if self._reclaim is not None:
             self._reclaim.cancel()
 
@@ -253,7 +253,7 @@ class Waiter:
         if not self.lease.resolve(lease):
             if self._reclaim is not None:
                 self._reclaim.cancel()
-            self.waits.take_back(self.claim)
+            self.waits.cancel_later(self.claim)
 
     def _comment(self, session: WaitSession) -> str:
         key, first = self.waits.rows.key(self.claim.name), not session.empty
@@ -266,7 +266,7 @@ class Waiter:
                 session.leave()
         self.waits.finished(self, session)
         if self._maybe_granted:
-            self.waits.take_back(self.claim)
+            self.waits.cancel_later(self.claim)
 
     def _handle_failure(self, failed: errors.StatementFailed) -> None:
         """Go on after a failure, unless it has lasted for too long or would last for ever."""
