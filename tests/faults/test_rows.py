@@ -82,7 +82,8 @@ def unmigrated(kind, database, settings, tmp_path):
     yield database
     locks.close_all()
     publish(database, {"NAME": was})
-    execute(kind, database, f"DROP DATABASE {EMPTY}")
+    forced = " WITH (FORCE)" if kind == "postgresql" else ""
+    execute(kind, database, f"DROP DATABASE {EMPTY}{forced}")
 
 
 def execute(kind, database, sql):
