@@ -23,7 +23,7 @@ from distlock.concurrency.threads import start, start_for_callbacks
 T = TypeVar("T")
 
 #: Seconds that a thread stays for more calls.
-_LINGER = 5.0
+_LINGER = 1.0
 #: Seconds between two looks whether all calls are done.
 _SETTLE_PAUSE = 0.005
 

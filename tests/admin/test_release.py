@@ -261,6 +261,7 @@ def test_a_backend_that_is_gone_at_the_last_moment(ask, confirm, behind_a_networ
     assert said.startswith("2 locks were not released, because their backend could not be asked")
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_is_told_as_such_and_written_down(ask, confirm, behind_a_network):
     network, _ = behind_a_network
     page = ask("one")

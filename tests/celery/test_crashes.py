@@ -100,6 +100,7 @@ def test_the_one_who_waits_for_a_killed_process_comes_next(tasks, key):
     assert second.get(timeout=LIMIT) == key
 
 
+@pytest.mark.slow
 def test_the_hard_time_limit_is_over(tasks, limited, states):
     result = limited(tasks.doomed, time_limit=1)
     with pytest.raises(TimeLimitExceeded):

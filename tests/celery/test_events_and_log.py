@@ -43,6 +43,7 @@ def events(prefork):
         thread.join(LIMIT)
 
 
+@pytest.mark.slow
 def test_events_name_the_lock_and_its_token(tasks, key, using, events):
     first = tasks.skip.delay(key)
     token = published(f"{key}:started")["token"]

@@ -77,6 +77,7 @@ def test_tasks_of_one_key_take_turns(publisher, using, key):
     assert json.loads(one.line(LIMIT)) == [key] * 3
 
 
+@pytest.mark.slow
 def test_two_processes_queue_a_task_once(publisher, using, key):
     one, other = (publisher(using, "queued_whole", key, key) for _ in range(2))
     assert len({*ids(one), *ids(other)}) == 1

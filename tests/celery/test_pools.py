@@ -35,6 +35,7 @@ def side_by_side(worker):
     return 1 if worker.queue == "solo" else 2
 
 
+@pytest.mark.slow
 def test_each_run_has_a_lock_of_its_own(tasks, key, using, worker, side_by_side):
     keys = [f"{key}-{number}" for number in range(side_by_side)]
     results = [tasks.wait.apply_async((key,), queue=worker.queue) for key in keys]

@@ -180,6 +180,7 @@ def test_a_fork_while_another_thread_waits(process, using, name):
     assert process.call(fork_while_another_thread_waits, using, name).result(PATIENCE) is True
 
 
+@pytest.mark.slow
 def test_a_fork_while_other_threads_take_and_leave_locks(process, using, name):
     results = process.call(fork_while_threads_work, using, name).result(2 * PATIENCE)
     assert results == [True] * 12

@@ -74,6 +74,7 @@ def test_a_released_lock_is_not_renewed(first, backend, name):
     assert backend.inspect(name).state is State.FREE
 
 
+@pytest.mark.slow
 def test_a_lock_entered_twice_is_renewed_until_the_last_exit(third, fourth, name):
     def attempt(lease):
         lock = third.take(f"{name}:{lease}", lease=lease)
@@ -127,6 +128,7 @@ def test_a_process_that_is_killed_does_not_keep_its_lock_for_ever(actor, name):
     assert lock.token > token
 
 
+@pytest.mark.slow
 def test_leases_of_different_lengths_live_side_by_side(third, name):
     def attempt(lease):
         lengths = (20 * lease, lease, 4 * lease)
@@ -150,6 +152,7 @@ def test_a_renewal_moves_the_end_and_not_the_beginning(third, name):
     assert later.held_for > first.held_for
 
 
+@pytest.mark.slow
 def test_receivers_that_fail_do_not_stop_renewal(third, name):
     from distlock.signals import lock_acquired
 

@@ -86,6 +86,7 @@ def fork_and_leave_by_the_door(database, name):
     backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
 def test_the_end_of_the_child_ends_no_session_of_the_parent(kind, make, name, child):
     make()
@@ -156,6 +157,7 @@ def fork_in_the_middle_of_a_statement(database):
     backend.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_child_keeps_no_session_open_whose_answer_the_parent_awaits(kind, make, child):
     """The server would not notice that the parent has died."""
@@ -231,6 +233,7 @@ def fork_while_opening(database):
     assert sockets() <= before  # nor has a session been left over
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_child_has_no_part_in_a_session_that_was_being_opened(kind, make, child):
     make()

@@ -74,6 +74,7 @@ def test_in_taking_and_leaving_a_lock(make, name):
     assert backend.pool.busy == 0
 
 
+@pytest.mark.slow
 def test_in_opening_a_session_leaves_none_open(make, monkeypatch):
     opened = []
 

@@ -58,6 +58,7 @@ def take_turns(using, name, log, ready):
             ready.write("enough", os.getpid())
 
 
+@pytest.mark.slow
 def test_who_leaves_and_comes_again_does_not_overtake_those_who_wait(child, using, name, tmp_path):
     path = str(tmp_path / "turns")
     arguments = (using, name, path, str(tmp_path / "ready"))

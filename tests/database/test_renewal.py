@@ -42,6 +42,7 @@ def grant_many(sql, kind, name, owner, count):
     return [one.granted(1, clock()) for one in claims]
 
 
+@pytest.mark.slow
 def test_ten_thousand_leases_take_at_most_forty_statements(backend, sql, kind, name):
     leases = grant_many(sql, kind, name, someone(), MANY)
     with statements() as seen:

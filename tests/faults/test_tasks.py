@@ -93,6 +93,7 @@ def test_a_silent_database_does_not_hold_up_the_tasks_of_another(
     waiting.result(PATIENCE)
 
 
+@pytest.mark.slow
 def test_locks_are_left_while_requests_for_others_hang(actor, using, database, name):
     """Somebody keeps the rows of many locks locked, which are free."""
     for each in range(MANY):

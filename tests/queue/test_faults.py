@@ -91,6 +91,7 @@ def test_a_network_that_is_cut_for_a_moment(proxied, kind, actor, engine, name):
     engine.reaches_waiting(1)
 
 
+@pytest.mark.slow
 def test_a_connection_that_the_network_forgets(proxied, kind, actor, engine, name):
     """The server has said that the lock is ours, to nobody."""
     outside = actor().take(name, lease=60)

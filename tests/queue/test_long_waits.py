@@ -83,6 +83,7 @@ def test_nobody_loses_its_turn(long_waiter, actor, engine, reaches_long_waits, n
     engine.reaches_line(0)
 
 
+@pytest.mark.slow
 @unhurried
 def test_it_comes_before_those_who_came_later(long_waiter, actor, engine, reaches_long_waits, name):
     held = actor().take(name)

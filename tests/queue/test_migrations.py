@@ -52,6 +52,7 @@ def test_create_index_concurrently(two_waiting, server, kind):
     assert not any(future.done() for future in two_waiting)
 
 
+@pytest.mark.slow
 def test_create_index_concurrently_on_the_table_of_the_locks(two_waiting, server, kind):
     database = server(kind)
     run(database, "CREATE INDEX CONCURRENTLY lock_thread ON database_lock (thread)")

@@ -23,6 +23,7 @@ def test_a_stranger_has_the_native_lock(engine, using, name):
     engine.reaches_line(0)
 
 
+@pytest.mark.slow
 def test_a_stranger_has_it_while_the_lock_changes_hands(actor, engine, using, name):
     held = actor().take(name)
     with engine.taken_by_hand(locks[using].database, name):
@@ -57,6 +58,7 @@ def test_the_head_of_the_line_is_stopped(actor, engine, name):
     assert stopped.result(PATIENCE)
 
 
+@pytest.mark.slow
 def test_a_holder_that_had_to_wait_is_stopped(actor, engine, using, name):
     """Its session keeps the native lock; the end of its lease is what counts."""
     first, stopped = actor("thread").take(name), actor()
@@ -78,6 +80,7 @@ def test_a_holder_that_had_to_wait_is_stopped(actor, engine, using, name):
     engine.reaches_line(0)
 
 
+@pytest.mark.slow
 def test_a_holder_that_had_to_wait_is_killed(actor, engine, name):
     first, killed = actor("thread").take(name), actor()
     lock = killed.lock(name, lease=4)

@@ -62,6 +62,7 @@ def test_what_the_guide_shows_type_checks(cache):
     assert run.returncode == 0
 
 
+@pytest.mark.slow
 def test_mistakes_are_found(cache):
     """Every line marked with an error code in the file yields exactly that error."""
     found = set()

@@ -104,6 +104,7 @@ def test_a_holder_moves_to_another_server_when_its_own_goes_away(using, servers,
         assert other.token > token
 
 
+@pytest.mark.slow
 def test_a_waiter_moves_to_another_server_when_its_own_goes_away(using, servers, tree, actor, name):
     lock = Lock(name, using="third")
     lock.acquire()

@@ -57,6 +57,7 @@ def use_greenlets(using, name):
     ticking.kill()
 
 
+@pytest.mark.slow
 def test_greenlets_take_turns_and_the_hub_runs_on(using, child, name):
     greenlets = child(use_greenlets, using, name, gevent=True)
     assert greenlets.line() == "True 50 1"

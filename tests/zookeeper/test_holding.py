@@ -257,6 +257,7 @@ def test_threads_and_tasks_of_a_process_share_one_session(using, zookeeper, acto
     assert len(owners) == 1
 
 
+@pytest.mark.slow
 def test_tasks_wait_without_threads(using, actor, name):
     """Each for another lock, all of which someone else has."""
     count = 100

@@ -92,6 +92,7 @@ def test_a_server_that_falls_silent_is_left_for_another_and_a_loss_is_told(
         locks.close_all()
 
 
+@pytest.mark.slow
 def test_a_server_that_accepts_a_connection_and_says_nothing_is_left_in_time(
     long_sessions, configure, name
 ):

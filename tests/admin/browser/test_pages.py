@@ -37,6 +37,7 @@ def test_the_list_shows_the_locks_of_both_backends(visit, scene, look):
     visitor.check(f"list-{look}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS)
 def test_the_page_of_a_lock_shows_its_holder_and_who_waits_in_order(visit, scene, look):
     visitor = visit(look=look)
@@ -52,6 +53,7 @@ def test_the_page_of_a_lock_shows_its_holder_and_who_waits_in_order(visit, scene
     visitor.check(f"lock-{look}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS_AND_SLOW_PHONE)
 def test_the_page_that_asks_before_releasing(visit, look):
     visitor = visit(look=look)
@@ -69,6 +71,7 @@ def test_the_page_that_asks_before_releasing(visit, look):
     visitor.check(f"release-without-reason-{look}")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("look", LOOKS_AND_SLOW_PHONE)
 def test_the_page_that_asks_before_sweeping(visit, look):
     visitor = visit(look=look)
@@ -80,6 +83,7 @@ def test_the_page_that_asks_before_sweeping(visit, look):
     visitor.check(f"swept-{look}")
 
 
+@pytest.mark.slow
 def test_filters(visit):
     visitor = visit()
     page = visitor.list()
@@ -129,6 +133,7 @@ def _tell(child):
         raise
 
 
+@pytest.mark.slow
 def test_a_release_reaches_a_holder_in_zookeeper(visit, child):
     holder = child(holders.hold_until_lost, "zookeeper", "stuck", {})
     token = int(holder.line())

@@ -38,6 +38,7 @@ def test_the_page_refreshes_itself_when_told_to_and_remembers(visit, child):
     expect(live).to_have_attribute("aria-pressed", "false")
 
 
+@pytest.mark.slow
 def test_refreshing_pauses_while_locks_are_selected_or_the_page_is_hidden(visit):
     visitor = visit()
     page = visitor.list("?q=stock")

@@ -47,6 +47,7 @@ def test_all_of_it_works_with_the_keyboard(visit, child):
     expect(page.locator(".messagelist")).to_contain_text("1 lock was released: keys")
 
 
+@pytest.mark.slow
 def test_all_on_the_page_can_be_selected_at_once(visit):
     visitor = visit()
     page = visitor.list("?q=stock")

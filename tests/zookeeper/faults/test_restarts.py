@@ -35,6 +35,7 @@ def test_holds_and_waits_outlast_servers_that_are_started_again(
     assert len(tree.queue(name)) == 1
 
 
+@pytest.mark.slow
 def test_who_has_waited_long_enough_is_told_that_someone_else_has_it(using, name):
     with (
         Lock(name, using="other"),

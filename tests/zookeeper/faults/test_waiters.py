@@ -54,6 +54,7 @@ def test_a_waiter_whose_session_ended_starts_over(using, network, tree, actor, n
     assert tree.token(name) > token
 
 
+@pytest.mark.slow
 @everywhere
 def test_a_waiter_whose_session_the_server_ends_starts_over(using, servers, tree, actor, name):
     with Lock(name, using="other"):
