@@ -60,7 +60,13 @@ class Node(MariaDB):
 
     def answers(self) -> bool:
         """See Server.answers(); a member that is not in touch with most others answers nobody."""
-        return super().answers() and self.status("wsrep_ready") == "ON"
+        import MySQLdb
+
+        try:
+            return self.status("wsrep_ready") == "ON"
+        except MySQLdb.OperationalError:
+            # A member that joins accepts connections before it serves them.
+            return False
 
     def status(self, name: str) -> str:
         """Return one of the server's status variables."""
