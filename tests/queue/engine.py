@@ -8,8 +8,8 @@ import pytest
 from django.db import connections
 
 from distlock.backends.database import pool
+from distlock.backends.database.engines import advisory_locks_for
 from distlock.backends.database.queue import lock_rows
-from distlock.backends.database.queue.wait_manager import advisory_locks_for
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 

@@ -6,7 +6,7 @@ from concurrent.futures import FIRST_COMPLETED, wait
 import pytest
 
 from distlock import Lock
-from distlock.backends.database.queue.postgresql_locks import PostgreSQLLocks
+from distlock.backends.database.postgresql import PostgreSQLLocks
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.queue.engine import set_pace, unhurried

@@ -28,7 +28,7 @@ LAYERS = [
     ["backends.zookeeper.contender", "backends.zookeeper.reader"],
     ["backends.zookeeper.lock"],
     ["backends.database.errors", "backends.database.statements"],
-    ["backends.database.drivers", "backends.database.sql"],
+    ["backends.database.drivers", "backends.database.sql", "backends.database.advisory_locks"],
     ["backends.database.mariadb", "backends.database.postgresql", "backends.database.sqlite"],
     ["backends.database.engines", "backends.database.connection"],
     ["backends.database.sqlite_session"],

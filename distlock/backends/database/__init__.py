@@ -3,8 +3,9 @@
 lock                the backend
 engines             which engines there are, and the dialect of each
 sql                 the statements about locks, and what a row tells
-mariadb             the words of MariaDB and MySQL
-postgresql          the words of PostgreSQL
+advisory_locks      what an engine's own, native locks must be able to do
+mariadb             the words of MariaDB and MySQL, and their native locks
+postgresql          the words of PostgreSQL, and its native locks
 sqlite              the words of SQLite, and its waiting
 queue               waiting in the lock queue of the other engines
 queries             reads: one lock, a list, a page

@@ -11,8 +11,9 @@ from typing import Any
 from django.db import connections
 from django.db.utils import load_backend
 
-from distlock.backends.database.mariadb import MariaDB, MySQL
-from distlock.backends.database.postgresql import PostgreSQL
+from distlock.backends.database.advisory_locks import AdvisoryLocks
+from distlock.backends.database.mariadb import MariaDB, MySQL, MySQLLocks
+from distlock.backends.database.postgresql import PostgreSQL, PostgreSQLLocks
 from distlock.backends.database.sql import Dialect
 from distlock.backends.database.sqlite import SQLite
 from distlock.concurrency.threads import start
@@ -26,6 +27,7 @@ _MARIADB: Dialect = MariaDB()
 _MYSQL: Dialect = MySQL()
 _POSTGRESQL: Dialect = PostgreSQL()
 _SQLITE: Dialect = SQLite()
+_LOCKS: dict[str, AdvisoryLocks] = {"mysql": MySQLLocks(), "postgresql": PostgreSQLLocks()}
 
 
 def refusal(vendor: str) -> str | None:
@@ -63,3 +65,8 @@ def dialect_for(wrapper: Any) -> Dialect:
         # Django has asked for the version while it connected.
         return _MARIADB if wrapper.mysql_is_mariadb else _MYSQL
     return _POSTGRESQL if wrapper.vendor == "postgresql" else _SQLITE
+
+
+def advisory_locks_for(vendor: str) -> AdvisoryLocks | None:
+    """Return the native locks of an engine by its vendor's name in Django, None if it has none."""
+    return _LOCKS.get(vendor)

@@ -15,11 +15,16 @@ from distlock.backends.database import errors
 from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import dialect_for, refusal, vendor_of
+from distlock.backends.database.engines import (
+    advisory_locks_for,
+    dialect_for,
+    refusal,
+    vendor_of,
+)
 from distlock.backends.database.maintenance import force_release, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
-from distlock.backends.database.queue.wait_manager import WaitManager, advisory_locks_for
+from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.schema import make_table
 from distlock.backends.database.sql import Ask, Dialect, holder

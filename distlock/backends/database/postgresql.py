@@ -1,12 +1,14 @@
-"""PostgreSQL."""
+"""PostgreSQL: its words for statements about locks, and its own, native locks."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.sql import TABLE, Dialect, ceil_units
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Result, Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
 _NOW = "clock_timestamp()"
@@ -63,3 +65,143 @@ class PostgreSQL(Dialect):
     def from_db(self, value: Any) -> datetime:
         time: datetime = value
         return time.replace(tzinfo=UTC)
+
+
+#: Limits of the server's own would end a wait; without the others it would grant the lock to a
+#: waiter that has died. What a server does not know, or cannot do where it runs, is left alone.
+_WAIT_SETTINGS = {
+    "statement_timeout": "0",
+    "transaction_timeout": "0",
+    "idle_session_timeout": "0",
+    "client_connection_check_interval": "1s",
+    "tcp_keepalives_idle": "10",
+    "tcp_keepalives_interval": "5",
+    "tcp_keepalives_count": "3",
+    "plan_cache_mode": "force_generic_plan",
+}
+_SET_UP_WAITS = (
+    "DO $$ BEGIN "
+    + " ".join(
+        f"BEGIN PERFORM set_config('{name}', '{value}', false);"
+        " EXCEPTION WHEN OTHERS THEN NULL; END;"
+        for name, value in _WAIT_SETTINGS.items()
+    )
+    + " END $$; SELECT pg_backend_pid()"
+)
+
+# How pg_locks shows a key of 64 bits.
+_KEY = "((classid::bigint << 32) | objid::bigint)"
+# The number of a long wait is when it began, in quarters of a second since 2023: 31 bits last for
+# 17 years.
+_SINCE, _PER_SECOND = 1_672_531_200, 4
+
+
+class PostgreSQLLocks(AdvisoryLocks):
+    """Session-level advisory locks, numbered by 64 bits.
+
+    https://www.postgresql.org/docs/current/explicit-locking.html#ADVISORY-LOCKS
+
+    A session that waits for long shares the lock ``~key``, and has one of those with two numbers of
+    32 bits: the first is half of the key, the second says since when it waits.
+    """
+
+    # A waiting statement keeps a snapshot, which VACUUM cannot look past.
+    longest_wait: ClassVar[float] = 600.0
+    # That lock is not kept until the end of the statement, whose commit may take long.
+    nobody_waits_long: ClassVar[str] = (
+        "(CASE WHEN pg_try_advisory_lock(%(long_wait_key)s)"
+        " THEN pg_advisory_unlock(%(long_wait_key)s) ELSE FALSE END)"
+    )
+
+    def key(self, database: str, name: str) -> str:
+        return str(int.from_bytes(digest(database, name)[:8], "big", signed=True))
+
+    def set_up(self) -> Statement:
+        return Statement(_SET_UP_WAITS)
+
+    def nobody_waits(self, key: str) -> tuple[str, Mapping[str, Any]]:
+        return (
+            f"(pg_try_advisory_xact_lock(%(key)s) AND {self.nobody_waits_long})",
+            {"key": int(key), "long_wait_key": ~int(key)},
+        )
+
+    def wait(self, key: str, seconds: float) -> str:
+        limit = max(seconds * 1000, 1.0)  # 0 would be none
+        return f"SET LOCAL lock_timeout = '{limit:.0f}ms'; SELECT pg_advisory_lock({key})"
+
+    def got(self, answer: Result) -> bool:
+        return True  # or it would have been an error
+
+    def has(self, key: str) -> Statement:
+        return Statement(
+            "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
+            f" AND objsubid = 1 AND pid = pg_backend_pid() AND {_KEY} = {key}"
+        )
+
+    def leave(self, key: str) -> str:
+        return f"SELECT pg_advisory_unlock({key})"
+
+    def cancel(self, ident: int) -> Statement:
+        return Statement("SELECT pg_cancel_backend(%s)", (ident,))
+
+    def long_wait_key(self, key: str) -> int:
+        return ~int(key)
+
+    def begin_long_wait(self, key: str, waited: float) -> Statement:
+        return Statement(
+            f"SELECT number, pg_advisory_lock_shared({self.long_wait_key(key)}),"
+            f" pg_advisory_lock_shared({_half(key)}, number) FROM (SELECT"
+            f" ({_PER_SECOND} * (EXTRACT(EPOCH FROM clock_timestamp()) - {_SINCE} - {waited:.3f}))"
+            "::integer AS number) began"
+        )
+
+    def is_longest_waiter(self, key: str, number: int) -> str:
+        return (
+            "NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND database"
+            " = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objsubid = 2"
+            f" AND classid = '{_half(key) % 2**32}'::oid AND objid < '{number}'::oid)"
+        )
+
+    def free_and_leave(self, key: str, free: Statement) -> Statement:
+        # The next one may come as soon as the row is written: it waits for the rest of the
+        # transaction.
+        return Statement(
+            f"{free.sql}, pg_advisory_unlock(%(key)s)", {**free.named, "key": int(key)}, True
+        )
+
+    def look(self, table: str, names: Collection[str]) -> Statement:
+        return Statement(
+            "SELECT lock, owner, token,"
+            " EXTRACT(EPOCH FROM expires_at - clock_timestamp())::double precision"
+            f" FROM {table} WHERE lock = ANY(%s)",
+            (list(names),),
+        )
+
+    def sessions(self, idents: Collection[int]) -> Statement:
+        # Whoever runs a statement has a virtual transaction, for whose end others may wait.
+        return Statement(
+            "WITH locks AS MATERIALIZED (SELECT * FROM pg_locks WHERE locktype = 'virtualxid')"
+            " SELECT pid, EXISTS (SELECT FROM locks other"
+            " WHERE other.virtualxid = own.virtualxid AND NOT other.granted)::int"
+            " FROM locks own WHERE granted AND pid = ANY(%s)",
+            (list(idents),),
+        )
+
+    def comments(self, mark: str, first: str) -> Statement:
+        # What is idle shows its last statement. One that had waited and got in is idle, too.
+        return Statement(
+            "SELECT CASE WHEN starts_with(query, %(mark)s) THEN query ELSE '' END,"
+            " EXTRACT(EPOCH FROM clock_timestamp() - query_start)::double precision"
+            " FROM pg_locks JOIN pg_stat_activity USING (pid)"
+            " WHERE locktype = 'advisory' AND datname = current_database() AND CASE"
+            " WHEN granted THEN starts_with(query, %(first)s)"
+            " ELSE starts_with(query, %(mark)s) OR query = '<insufficient privilege>' END"
+            " GROUP BY pid, query, query_start ORDER BY query_start",
+            {"mark": mark, "first": first},
+        )
+
+
+def _half(key: str) -> int:
+    """Return the lower half of a key, as 32 bits with a sign."""
+    half = int(key) % 2**32
+    return half - 2**32 if half >= 2**31 else half

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 from django.db import connections
 
 from distlock.backends.database import errors
+from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connection import Session
 from distlock.backends.database.engines import dialect_for
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
 from distlock.backends.database.queue.wait_session import WaitSession
 from distlock.backends.database.sql import TABLE, holder
 from distlock.backends.database.statements import Statement

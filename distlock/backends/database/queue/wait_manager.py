@@ -11,11 +11,9 @@ from functools import partial
 from distlock.backends.base import PendingLease
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.database import errors
+from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
 from distlock.backends.database.queue.lock_rows import LAST_ANSWER, HolderEvidence, LockRows
-from distlock.backends.database.queue.mysql_locks import MySQLLocks
-from distlock.backends.database.queue.postgresql_locks import PostgreSQLLocks
 from distlock.backends.database.queue.sql_comment import FIRST, MARK, parse
 from distlock.backends.database.queue.stall_monitor import StallMonitor
 from distlock.backends.database.queue.wait_session import WaitSession, WaitSessionPool
@@ -30,8 +28,6 @@ from distlock.concurrency.workers import WorkerThreads
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease, Waiting
 from distlock.types.owners import is_named
-
-_LOCKS: dict[str, AdvisoryLocks] = {"mysql": MySQLLocks(), "postgresql": PostgreSQLLocks()}
 
 #: Seconds between two looks where no session can wait.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
@@ -272,8 +268,3 @@ class WaitManager:
     def _put(self, session: WaitSession) -> None:
         full = len(self._waiters) + self.sessions.total >= self.size
         self.sessions.put(session, full=full)
-
-
-def advisory_locks_for(vendor: str) -> AdvisoryLocks | None:
-    """Return the native locks of an engine by its vendor's name in Django, None if it has none."""
-    return _LOCKS.get(vendor)

@@ -9,9 +9,9 @@ from contextlib import suppress
 from django.db import connections
 
 from distlock.backends.database import errors
+from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connection import Session
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.queue.advisory_locks import AdvisoryLocks
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import call_after
