@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.core.signals import request_finished, request_started
 
-from distlock.types.names import MAX_DESCRIPTION
+from distlock.types.arguments import MAX_DESCRIPTION
 from distlock.types.printable import escaped
 
 

@@ -31,8 +31,8 @@ from distlock.exceptions import (
     LockUnavailable,
 )
 from distlock.signals import lock_broken
+from distlock.types.arguments import checked_name
 from distlock.types.lease import LockInfo, Owner, State
-from distlock.types.names import checked_name
 from distlock.types.owners import current_actor
 
 logger = logging.getLogger("distlock")

@@ -6,7 +6,7 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from distlock.fields import ExactCharField, Literal
-from distlock.types.names import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
+from distlock.types.arguments import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
 from distlock.types.printable import escaped
 
 

@@ -10,8 +10,8 @@ from typing import Any
 from django.http import QueryDict
 from django.utils.http import urlencode
 
+from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LockInfo
-from distlock.types.names import MAX_NAME
 from distlock.types.query import Cursor, DisplayStatus, LockQuery, Order, cursor_of
 
 #: Locks on a page.

@@ -14,8 +14,8 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
 from distlock.backends.settings import RENEWALS_PER_LEASE
 from distlock.core.manager import manager
+from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LockInfo, State
-from distlock.types.names import MAX_NAME
 from distlock.types.owners import NAMED, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
 

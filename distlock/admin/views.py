@@ -33,7 +33,7 @@ from distlock.admin.query import HELD_FOR_CHOICES, Query
 from distlock.admin.rows import LABELS, HoldRef
 from distlock.conf import locks
 from distlock.models import HeldLock
-from distlock.types.names import MAX_NAME
+from distlock.types.arguments import MAX_NAME
 from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus, Order
 

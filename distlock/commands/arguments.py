@@ -17,7 +17,7 @@ from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.conf import locks
 from distlock.exceptions import LockError
-from distlock.types.names import checked_description, checked_name
+from distlock.types.arguments import checked_description, checked_name
 
 
 def add_using(parser: CommandParser) -> None:

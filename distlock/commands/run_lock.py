@@ -34,7 +34,7 @@ from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.supervisor.signal_handling import SignalQueue
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
-from distlock.types.names import MAX_DESCRIPTION
+from distlock.types.arguments import MAX_DESCRIPTION
 
 _LONGEST_SLEEP = 60.0
 

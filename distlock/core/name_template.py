@@ -7,7 +7,7 @@ import string
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from distlock.types.names import checked_name
+from distlock.types.arguments import checked_name
 
 #: A name with fields for the arguments of a call, or a function of these that returns the name.
 Template = str | Callable[..., str]

@@ -11,9 +11,15 @@ from distlock.concurrency.clock import clock
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.held import Entry, OnLost
 from distlock.exceptions import NotSupported
-from distlock.types.arguments import checked_callback, checked_flag, checked_seconds, waiting_limit
+from distlock.types.arguments import (
+    checked_callback,
+    checked_description,
+    checked_flag,
+    checked_owner,
+    checked_seconds,
+    waiting_limit,
+)
 from distlock.types.lease import Claim
-from distlock.types.names import checked_description, checked_owner
 from distlock.types.owners import current_actor
 
 

@@ -6,8 +6,8 @@ import hashlib
 import uuid
 
 from distlock.backends.base import BaseBackend
+from distlock.types.arguments import MAX_DESCRIPTION, checked_owner
 from distlock.types.lease import LockInfo, Owner, State
-from distlock.types.names import MAX_DESCRIPTION, checked_owner
 from distlock.types.owners import NAMED
 from distlock.types.printable import escaped
 

@@ -49,8 +49,7 @@ def isolated_locks() -> Iterator[None]:
         if leaked := _free_again(before):
             error.add_note(leaked)
         raise
-    if leaked := _free_again(before):
-        raise LeakedLock(leaked)
+    _check_for_leaks(before)
 
 
 class IsolatedLocksMixin(unittest.TestCase):
@@ -59,26 +58,19 @@ class IsolatedLocksMixin(unittest.TestCase):
     Each test runs as under :func:`isolated_locks`. Locks that ``setUpClass()`` takes may be kept.
     """
 
-    _locks_before: Entered
-
     def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
         """See TestCase.run()."""
-        self._locks_before = _entered()
+        self.addCleanup(_check_for_leaks, _entered())  # the first clean-up runs last
         return super().run(result)
-
-    def doCleanups(self) -> None:
-        """See TestCase.doCleanups(); the last clean-up looks for locks."""
-        super().doCleanups()
-        self.addCleanup(self._look_for_leaks)
-        super().doCleanups()
-
-    def _look_for_leaks(self) -> None:
-        if leaked := _free_again(self._locks_before):
-            raise LeakedLock(leaked)
 
 
 def _entered() -> Entered:
     return {hold: hold.count for hold in manager.all()}
+
+
+def _check_for_leaks(before: Entered) -> None:
+    if leaked := _free_again(before):
+        raise LeakedLock(leaked)
 
 
 def _free_again(before: Entered) -> str:

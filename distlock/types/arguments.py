@@ -1,14 +1,57 @@
-"""Checks the arguments of ``Lock``; those of waiting by the rules of :class:`threading.RLock`."""
+"""Checks of arguments: names, times, callbacks. Wrong ones raise an error that names the argument.
+
+The arguments of waiting follow the rules of :class:`threading.RLock`.
+"""
 
 from __future__ import annotations
 
 import inspect
 import math
 import threading
+import unicodedata
 
 from distlock.types.lease import LONGEST_LEASE
 
-_FOR_EVER = -1
+#: The column's width; four bytes a character still fit the index of every supported database.
+MAX_NAME = 564
+MAX_OWNER = 200
+MAX_DESCRIPTION = 1024
+
+#: Control characters, and halves of surrogate pairs, which no database can store.
+_REFUSED = frozenset({"Cc", "Cs"})
+
+
+def checked_name(name: object) -> str:
+    """Return ``name``; TypeError or ValueError if no lock can have this name."""
+    return _checked("name", name, MAX_NAME)
+
+
+def checked_owner(owner: object) -> str:
+    """Return ``owner``; TypeError or ValueError if no owner can have this name."""
+    return _checked("owner", owner, MAX_OWNER)
+
+
+def checked_description(description: object) -> str:
+    """Return ``description``, which may be empty; TypeError or ValueError if it is refused."""
+    if description == "":
+        return ""
+    return _checked("description", description, MAX_DESCRIPTION, spaces=True)
+
+
+def _checked(argument: str, value: object, longest: int, *, spaces: bool = False) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"{argument} must be a str, not {value!r}")
+    if not value:
+        raise ValueError(f"{argument} must not be empty, got {value!r}")
+    if len(value) > longest:
+        raise ValueError(
+            f"{argument} must have at most {longest} characters, got {len(value)}: {value[:40]!r}…"
+        )
+    if any(unicodedata.category(character) in _REFUSED for character in value):
+        raise ValueError(f"{argument} must not contain control characters, got {value!r}")
+    if not spaces and value != value.strip():
+        raise ValueError(f"{argument} must not begin or end with space, got {value!r}")
+    return str.__str__(value)  # str() of a member of an enumeration may be another text
 
 
 def checked_flag(argument: str, value: object) -> bool:
@@ -52,7 +95,7 @@ def waiting_limit(blocking: bool, timeout: float | None) -> tuple[bool, float | 
     seconds = _number("timeout", timeout)
     if math.isnan(seconds):
         raise ValueError(f"timeout must be a number of seconds, got {timeout!r}")
-    if seconds == _FOR_EVER:
+    if seconds == -1:
         return blocking, None
     if not blocking:
         raise ValueError(

@@ -26,7 +26,7 @@ class TestQuoted:
             ("a\u202eb", r"$'a\u202eb'"),
             ("a\u2066b", r"$'a\u2066b'"),
             ("a\u200bb", r"$'a\u200bb'"),
-            ("a\u00a0b", r"$'a\xa0b'"),
+            ("a\u00a0b", r"$'a\u00a0b'"),
             ("a\u2028b", r"$'a\u2028b'"),
             ("a\U000e0041b", r"$'a\U000e0041b'"),
             ("a\ud800b", r"$'a\ud800b'"),
@@ -39,7 +39,9 @@ class TestQuoted:
         assert output.quoted(name) == shown
         assert shown.isprintable()
 
-    @pytest.mark.parametrize("name", ["a\x1b[2Jb", "a\u202eb", "a\U000e0041b", "it's\t\\", "$'x'"])
+    @pytest.mark.parametrize(
+        "name", ["a\x1b[2Jb", "a\u00a0b", "a\u202eb", "a\U000e0041b", "it's\t\\", "$'x'"]
+    )
     def test_bash_reads_it_as_the_name(self, name):
         shell = f"printf %s {output.quoted(name)}"
         printed = subprocess.run(

@@ -15,7 +15,7 @@ PACKAGE = Path(distlock.__file__).parent
 #: from the bottom to the top; a module belongs to the longest name
 LAYERS = [
     ["exceptions", "concurrency"],
-    ["types.names", "types.printable", "fields", "signals"],
+    ["types.printable", "fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
     ["backends.settings", "backends.testcase", "backends.durable"],
     ["backends.blocking_calls"],

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock.types.names import (
+from distlock.types.arguments import (
     MAX_DESCRIPTION,
     MAX_NAME,
     MAX_OWNER,
