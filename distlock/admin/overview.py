@@ -12,7 +12,7 @@ from distlock.admin.rows import LockRow, local_holds
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.types.lease import LockInfo
-from distlock.types.query import Counts, DisplayStatus, Order, Page, cursor_of, page_of, sorting_key
+from distlock.types.query import Counts, DisplayStatus, Order, Page, cursor_of, page_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +101,11 @@ def _page(answer: Answer[Page], query: Query) -> Page:
     lock_query = query.lock_query(answer.alias)
     if query.status not in (None, DisplayStatus.SUSPENDED):
         return page_of((), lock_query)
-    return page_of(local_holds(answer.alias), replace(lock_query, statuses=frozenset()))
+    return page_of(local_holds(answer.alias), replace(lock_query, status=None))
 
 
 def _sorting_key(order: Order) -> Callable[[LockInfo], tuple[object, ...]]:
-    return lambda info: (*sorting_key(cursor_of(info, order)), info.using)
+    return lambda info: (*cursor_of(info, order), info.using)
 
 
 def _row(info: LockInfo, answer: Answer[Page]) -> LockRow | None:

@@ -46,7 +46,7 @@ class PageCursor:
             return None
         if len(name) > MAX_NAME or "\0" in name:
             return None
-        return cls(alias, Cursor(name, since))
+        return cls(alias, Cursor(since, name))
 
     def __str__(self) -> str:
         microseconds = (self.cursor.since - _EPOCH) // timedelta(microseconds=1)
@@ -111,7 +111,7 @@ class Query:
         )
         return LockQuery(
             search=self.search,
-            statuses=frozenset({self.status}) if self.status else frozenset(),
+            status=self.status,
             host=self.host,
             held_for=float(self.held_for),
             order=self.order,

@@ -16,39 +16,39 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class DisplayStatus(StrEnum):
-    """How it stands with a lock that is in use."""
+    """The status of a lock in use, as people see it."""
 
     HELD = "held"
     EXPIRING = "expiring"  # ends soon: more than one renewal was missed, or there will be none
     EXPIRED = "expired"
-    SUSPENDED = "suspended"  # its holder cannot reach the backend at the moment
+    SUSPENDED = "suspended"  # this process holds it, and its backend does not answer
 
 
 class Order(StrEnum):
-    """By what a list is sorted; locks of one age by name."""
+    """What a list is sorted by; locks of the same age are sorted by name."""
 
     NAME = "name"
     AGE = "age"  # those held for longest first
 
 
 class Cursor(NamedTuple):
-    """A place in a list. ``since`` counts only where the list is sorted by age."""
+    """A place in a list: what the list is sorted by. ``since`` is the default in a list by name."""
 
-    name: str
     since: datetime = _EPOCH
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class LockQuery:
     """Which of the locks in use are asked for.
 
-    Empty and zero mean no restriction. ``search`` is a part of the name, in capital or small
+    Empty, zero and None mean no restriction. ``search`` is a part of the name, in capital or small
     letters; ``held_for`` is the least time in seconds. ``start`` is the place after which the list
     goes on, or before which, if ``backwards``; that place itself is left out unless ``inclusive``.
     """
 
     search: str = ""
-    statuses: frozenset[DisplayStatus] = frozenset()
+    status: DisplayStatus | None = None
     host: str = ""
     held_for: float = 0.0
     order: Order = Order.NAME
@@ -57,15 +57,18 @@ class LockQuery:
     backwards: bool = False
     size: int = 50
 
-    @property
-    def filters(self) -> bool:
-        """Whether anything but a place in the list is asked for."""
-        return bool(self.search or self.statuses or self.host or self.held_for)
+    def is_beyond_start(self, place: Cursor) -> bool:
+        """Return whether a place comes after ``start``, in the direction of the list."""
+        if self.start is None:
+            return True
+        if place == self.start:
+            return self.inclusive
+        return (place < self.start) is self.backwards
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """How many locks are in use; ``waiting`` is None where nobody knows who waits."""
+    """How many locks are in use; ``waiting`` is None where the backend does not know who waits."""
 
     held: int = 0  # those that will end soon included
     expiring: int = 0
@@ -75,11 +78,12 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Some of the locks that were asked for, sorted, and what there is besides.
+    """Some of the locks that were asked for, sorted, and how many there are.
 
     ``more``: whether the list goes on in the direction in which it was asked for. ``found``: how
-    many locks there are of the kind asked for. ``counts`` and ``hosts`` (locks by host) are of all.
-    ``note`` is what a backend says, for people, of what it has not read; empty if it read all.
+    many locks match the query, on all pages. ``counts`` and ``hosts`` (how many locks each host
+    has) are of all locks in use. ``note`` tells people what the backend has not read; it is empty
+    if the backend has read all.
     """
 
     locks: tuple[LockInfo, ...]
@@ -90,15 +94,15 @@ class Page:
     note: str = ""
 
 
-#: What is left of a lease when it ends soon. A lease that is renewed, after a third of its length
-#: at the latest, has then missed more than one renewal; one that is not ends soon only in its last
-#: minute, however long it is.
+#: A lease ends soon when this part of it is left: it is renewed after a third of its length at the
+#: latest, so it has then missed more than one renewal. One that is not renewed ends soon only in
+#: its last minute, however long it is.
 SOON_PART = 1 / 3
 SOON_SECONDS = 60.0
 
 
 def status_of(info: LockInfo) -> DisplayStatus:
-    """Return how it stands with a lock in use."""
+    """Return the status of a lock in use."""
     if info.state is State.EXPIRED:
         return DisplayStatus.EXPIRED
     if info.remaining is None or info.lease is None or (info.owner and is_reserved(info.owner)):
@@ -110,60 +114,42 @@ def status_of(info: LockInfo) -> DisplayStatus:
 
 
 def cursor_of(info: LockInfo, order: Order) -> Cursor:
-    """Return where a lock stands in a list."""
+    """Return the place of a lock in a list."""
     since = info.since if order is Order.AGE else None
-    return Cursor(info.name, since or _EPOCH)
-
-
-def sorting_key(place: Cursor) -> tuple[datetime, str]:
-    """Return what lists are sorted by; without ages all are of one."""
-    return place.since, place.name
+    return Cursor(since or _EPOCH, info.name)
 
 
 def page_of(infos: Iterable[LockInfo], query: LockQuery) -> Page:
     """Return a page of the locks in use, all of which are given."""
     infos = list(infos)
-    hosts = Counter(info.owner.host for info in infos if info.owner is not None)
-    wanted = [info for info in infos if _matches(info, query)]
-    locks, more = _cut(wanted, query)
-    return Page(locks, more, len(wanted), _counts(infos), hosts)
-
-
-def _counts(infos: Iterable[LockInfo]) -> Counts:
+    found = sorted(
+        (info for info in infos if _matches(info, query)),
+        key=lambda info: cursor_of(info, query.order),
+        reverse=query.backwards,
+    )
+    beyond = [info for info in found if query.is_beyond_start(cursor_of(info, query.order))]
+    locks = beyond[: query.size]
     statuses = Counter(map(status_of, infos))
     waiting = [len(info.waiters) for info in infos if info.waiters is not None]
-    return Counts(
+    counts = Counts(
         held=statuses[DisplayStatus.HELD] + statuses[DisplayStatus.EXPIRING],
         expiring=statuses[DisplayStatus.EXPIRING],
         expired=statuses[DisplayStatus.EXPIRED],
         waiting=sum(waiting) if waiting else None,
     )
-
-
-def _matches(info: LockInfo, query: LockQuery) -> bool:
-    host = info.owner.host if info.owner is not None else ""
-    return (
-        query.search.lower() in info.name.lower()
-        and (not query.statuses or status_of(info) in query.statuses)
-        and (not query.host or query.host == host)
-        and (not query.held_for or (info.held_for or 0.0) >= query.held_for)
+    return Page(
+        locks=tuple(locks[::-1] if query.backwards else locks),
+        more=len(beyond) > len(locks),
+        found=len(found),
+        counts=counts,
+        hosts=Counter(info.owner.host for info in infos if info.owner is not None),
     )
 
 
-def _cut(infos: Iterable[LockInfo], query: LockQuery) -> tuple[tuple[LockInfo, ...], bool]:
-    """Sort, and return those from the place on, and whether there are more."""
-
-    def key(info: LockInfo) -> tuple[datetime, str]:
-        return sorting_key(cursor_of(info, query.order))
-
-    infos = sorted(infos, key=key, reverse=query.backwards)
-    if query.start is not None:
-        start = sorting_key(query.start)
-        infos = [
-            info
-            for info in infos
-            if (key(info) < start if query.backwards else key(info) > start)
-            or (query.inclusive and key(info) == start)
-        ]
-    locks = infos[: query.size]
-    return tuple(locks[::-1] if query.backwards else locks), len(infos) > len(locks)
+def _matches(info: LockInfo, query: LockQuery) -> bool:
+    return (
+        query.search.lower() in info.name.lower()
+        and (query.status is None or query.status is status_of(info))
+        and (not query.host or (info.owner is not None and query.host == info.owner.host))
+        and (not query.held_for or (info.held_for or 0.0) >= query.held_for)
+    )

@@ -94,9 +94,9 @@ def test_what_takes_a_look_at_every_lock_is_refused_with_the_way_out(backend, wa
 
 
 def test_nobody_reads_what_no_lock_here_can_be(backend):
-    wanted = LockQuery(statuses=frozenset({DisplayStatus.EXPIRED}))
+    wanted = LockQuery(status=DisplayStatus.EXPIRED)
     assert names(backend.page(wanted)) == []
-    wanted = LockQuery(statuses=frozenset({DisplayStatus.HELD}))
+    wanted = LockQuery(status=DisplayStatus.HELD)
     assert names(backend.page(wanted)) == NAMES[:50]
 
 
@@ -106,7 +106,7 @@ def test_locks_that_were_freed_are_passed_over(crowd, backend):
     nodes = Nodes(crowd.hosts)
     with nodes.taken(free, ROOT, held=False):
         first = backend.page(LockQuery())
-        back = backend.page(LockQuery(start=Cursor(NAMES[2]), backwards=True))
+        back = backend.page(LockQuery(start=Cursor(name=NAMES[2]), backwards=True))
     nodes.close()
     assert names(first) == NAMES[:50]
     assert (names(back), back.more) == (NAMES[:2], False)

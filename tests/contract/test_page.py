@@ -131,10 +131,10 @@ def test_filters_go_together(taken, backend, name):
     assert backend.page(LockQuery(search=name, host="elsewhere")).found == 0
     assert backend.page(LockQuery(search=name, held_for=3600)).found == 0
     eventually(lambda: backend.page(LockQuery(search=name, held_for=0.05)).found == len(NAMES))
-    held = frozenset({DisplayStatus.HELD})
-    assert backend.page(LockQuery(search=f"{name}:a", host=here, statuses=held)).found == 1
-    expired = frozenset({DisplayStatus.EXPIRED})
-    assert backend.page(LockQuery(search=name, statuses=expired)).found == 0
+    held = DisplayStatus.HELD
+    assert backend.page(LockQuery(search=f"{name}:a", host=here, status=held)).found == 1
+    expired = DisplayStatus.EXPIRED
+    assert backend.page(LockQuery(search=name, status=expired)).found == 0
 
 
 def test_leases_that_end_soon_and_have_ended_are_told_apart(first, backend, name):
@@ -146,7 +146,7 @@ def test_leases_that_end_soon_and_have_ended_are_told_apart(first, backend, name
     assert counts.held >= 2
     assert counts.expired >= 1
     for status, rest in [("held", ["long", "soon"]), ("expired", ["gone"])]:
-        page = backend.page(LockQuery(search=name, statuses=frozenset({DisplayStatus(status)})))
+        page = backend.page(LockQuery(search=name, status=DisplayStatus(status)))
         assert names(page, f"{name}:") == rest
         assert {status_of(info) for info in page.locks} == {status}
     assert backend.page(LockQuery(search=name)).found == 3
@@ -167,7 +167,7 @@ def test_a_lease_that_has_just_begun_does_not_end_soon(backend, name, claimed, s
     claim = Claim(name, current_owner(), **claimed)
     lease = backend.try_acquire(claim)
     try:
-        page = backend.page(LockQuery(search=name, statuses=frozenset({DisplayStatus.EXPIRING})))
+        page = backend.page(LockQuery(search=name, status=DisplayStatus.EXPIRING))
         assert page.found == 0
         assert page.counts.expiring == 0
         assert [status_of(info) for info in backend.list(name)] == [status]
@@ -192,7 +192,7 @@ def test_all_locks_are_counted_whatever_is_asked_for(taken, backend):
 
 
 def test_a_suspended_lock_is_nothing_that_a_backend_knows(taken, backend, name):
-    wanted = LockQuery(search=name, statuses=frozenset({DisplayStatus.SUSPENDED}))
+    wanted = LockQuery(search=name, status=DisplayStatus.SUSPENDED)
     assert backend.page(wanted).found == 0
 
 
@@ -201,7 +201,7 @@ def test_every_backend_answers_as_if_it_had_read_all(taken, backend, name):
     for order, backwards in WAYS:
         start = cursor_of(backend.inspect(f"{name}:b"), order)
         common = LockQuery(search=name, order=order, backwards=backwards, size=3)
-        for wanted in (common, replace(common, start=start), replace(common, start=Cursor(""))):
+        for wanted in (common, replace(common, start=start), replace(common, start=Cursor())):
             page = backend.page(wanted)
             measure = page_of(backend.list(), wanted)
             assert [info.name for info in page.locks] == [info.name for info in measure.locks]

@@ -17,7 +17,7 @@ SELECTIONS = [
     LockQuery(size=3, backwards=True),
     LockQuery(order=Order.AGE, size=4),
     LockQuery(search="LOCK:1"),
-    LockQuery(statuses=frozenset({DisplayStatus.HELD, DisplayStatus.EXPIRED})),
+    LockQuery(status=DisplayStatus.HELD),
     LockQuery(host="host", held_for=0.001),
     LockQuery(host="elsewhere"),
 ]
@@ -61,6 +61,6 @@ def test_a_lease_ends_soon_by_its_own_length(backend, database, renews, lease, r
     (info,) = backend.list()
     assert status_of(info) is status
     for asked in (DisplayStatus.HELD, DisplayStatus.EXPIRING):
-        page = backend.page(LockQuery(statuses=frozenset({asked})))
+        page = backend.page(LockQuery(status=asked))
         assert page.found == (asked is status)
         assert page.counts.expiring == (status is DisplayStatus.EXPIRING)

@@ -218,14 +218,14 @@ class _PageSQL:
         if query.search:
             lock = self._dialect.LOCK
             conditions.append(f"{self._dialect.POSITION}(LOWER({lock}), LOWER(%(search)s)) > 0")
-        if query.statuses:
+        if query.status is not None:
             words = {
                 DisplayStatus.HELD: self._held,
                 DisplayStatus.EXPIRING: self._expiring,
-                DisplayStatus.EXPIRED: self._expired,
+                DisplayStatus.EXPIRED: f"({self._expired})",
+                DisplayStatus.SUSPENDED: "1 = 0",  # no row says so
             }
-            some = [words[status] for status in words if status in query.statuses]
-            conditions.append(f"({' OR '.join(some) or '1 = 0'})")
+            conditions.append(words[query.status])
         if query.host:
             conditions.append("host = %(host)s")
         if query.held_for:

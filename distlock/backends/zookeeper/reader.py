@@ -24,7 +24,7 @@ from distlock.backends.zookeeper.tree import (
 )
 from distlock.concurrency.clock import clock, left
 from distlock.types.lease import Lease, LockInfo, State
-from distlock.types.query import Counts, DisplayStatus, LockQuery, Order, Page, page_of
+from distlock.types.query import Counts, Cursor, DisplayStatus, LockQuery, Order, Page, page_of
 
 #: Requests that are on their way at once; more only fill the queues of client and servers.
 _BATCH = 200
@@ -104,7 +104,7 @@ class TreeReader:
             " those that were freed lately, and nobody as waiting."
         )
         nothing = Page((), False, 0, Counts(held=len(names)), {}, note)
-        if query.statuses and DisplayStatus.HELD not in query.statuses:
+        if query.status not in (None, DisplayStatus.HELD):
             return nothing  # locks of a session are only ever held or free
         search = query.search.lower()
         wanted = [name for name in names if search in name.lower()]
@@ -129,7 +129,7 @@ class TreeReader:
 
         The names of locks that were freed lately are passed over, for as long as there is time.
         """
-        names = [name for name in names if _is_after(name, query)]
+        names = [name for name in names if query.is_beyond_start(Cursor(name=name))]
         if query.backwards:
             names.reverse()
         ends = clock() + left(self._deadline, math.inf) * _READING
@@ -226,12 +226,3 @@ class TreeReader:
 def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
     for start in range(0, len(items), _BATCH):
         yield items[start : start + _BATCH]
-
-
-def _is_after(name: str, query: LockQuery) -> bool:
-    start = query.start
-    if start is None:
-        return True
-    if name == start.name:
-        return query.inclusive
-    return name < start.name if query.backwards else name > start.name
