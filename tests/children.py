@@ -50,23 +50,30 @@ class Child:
         gevent: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
+        from tests.forkserver import ForkedProcess, fork_server
         from tests.servers.guard import guard
 
         if not isinstance(function, str):
             function = f"{function.__module__}:{function.__qualname__}"
-        program = _PATCHED + _PROGRAM if gevent else _PROGRAM
+        arguments = [function, json.dumps(args)]
+        environment = {**os.environ, **_environment(), **(env or {})}
         self._function = function
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (kept as long as the child)
-        self._process = subprocess.Popen(
-            [sys.executable, "-c", program, function, json.dumps(args)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-            cwd=_ROOT,
-            start_new_session=True,
-            env={**os.environ, **_environment(), **(env or {})},
-        )
+        self._process: subprocess.Popen[str] | ForkedProcess
+        if gevent or env:  # an interpreter of its own, which has imported nothing yet
+            program = _PATCHED + _PROGRAM if gevent else _PROGRAM
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", program, *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+                cwd=_ROOT,
+                start_new_session=True,
+                env=environment,
+            )
+        else:
+            self._process = fork_server().start(arguments, self._errors.fileno(), environment)
         self._guard = guard()
         self._guard.watch(self.pid, signal.SIGKILL)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()

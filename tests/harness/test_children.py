@@ -40,6 +40,17 @@ def say_whether_patched():
     write_line(monkey.is_module_patched("threading"))
 
 
+def say_what_it_is():
+    descriptors = sorted(map(int, os.listdir("/proc/self/fd")))[:-1]  # the last reads the folder
+    threads = os.listdir("/proc/self/task")
+    session = os.getsid(0) == os.getpid()
+    write_line(descriptors, len(threads), session, os.environ.get("OF_THE_TEST"))
+
+
+def say_how_it_takes_ctrl_c():
+    write_line(signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
+
+
 def run_the_sample():
     options = ["-s", "-q", "-p", "no:cacheprovider"]
     sys.exit(pytest.main([*options, SAMPLE]))
@@ -68,6 +79,22 @@ def test_a_child_has_the_locks_of_its_parent(child, settings, backend_settings):
 def test_a_child_can_be_patched_by_gevent(child):
     assert child(say_whether_patched, gevent=True).finish() == ["True"]
     assert child(say_whether_patched).finish() == ["False"]
+
+
+def test_a_child_has_nothing_but_its_streams_and_its_environment(child, monkeypatch):
+    child(echo, "another")
+    monkeypatch.setenv("OF_THE_TEST", "set")
+    assert child(say_what_it_is).finish() == ["[0, 1, 2] 1 True set"]
+
+
+def test_a_child_ignores_the_signals_that_its_parent_ignores(child):
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        ignoring = child(say_how_it_takes_ctrl_c)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert ignoring.finish() == ["True"]
+    assert child(say_how_it_takes_ctrl_c).finish() == ["False"]
 
 
 def test_a_failure_shows_what_the_child_wrote(child):
