@@ -59,6 +59,10 @@ class Lock:
     arguments of each call, defaults included.
     """
 
+    #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
+    #: acquisition only. Empty: each acquisition has a new one.
+    claim_nonce: str = ""
+
     def __init__(
         self,
         name: str,
@@ -104,7 +108,6 @@ class Lock:
             raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
         self.using = using
         self._blocks = ActiveBlocks()
-        self._claim_nonce: str | None = None  # None: each acquisition has a new one
         self._options = LockOptions(
             blocking, timeout, lease, at_least, renew, description, owner, on_lost
         )
@@ -130,14 +133,14 @@ class Lock:
         """
         options = self._options
         wait, deadline = options.limit(blocking, timeout)
-        request = options.request(locks[self.using], self.name, self, self._claim_nonce)
+        request = options.request(locks[self.using], self.name, self, self.claim_nonce)
         return run(manager.acquire(request, wait, deadline))
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
         options = self._options
         wait, deadline = options.limit(blocking, timeout)
-        request = options.request(locks[self.using], self.name, self, self._claim_nonce)
+        request = options.request(locks[self.using], self.name, self, self.claim_nonce)
         return await arun(manager.acquire(request, wait, deadline))
 
     @_blocks

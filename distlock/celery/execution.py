@@ -15,7 +15,7 @@ from celery.exceptions import Ignore, Reject, Retry
 from distlock.activity import activity
 from distlock.celery import queueing
 from distlock.celery.publishing import RunningTask, lifetime, running_task
-from distlock.celery.queueing import HEADER, LockHeader
+from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
 from distlock.celery.task_options import TERMINATE, configured
 from distlock.core.interrupters import body_interrupter
 from distlock.core.section import busy_message, run_under
@@ -23,17 +23,6 @@ from distlock.exceptions import LockError, LockTimeout, LockUnavailable
 from distlock.lock import Lock
 
 logger = logging.getLogger("distlock.celery")
-
-
-class DeliveryLock(Lock):
-    """A lock whose claim has a nonce that the worker chose when it received the task's message.
-
-    So the worker can cancel what was granted to a process of its pool that was killed.
-    """
-
-    def __init__(self, name: str, *, claim_nonce: str | None, **options: Any) -> None:
-        super().__init__(name, **options)
-        self._claim_nonce = claim_nonce
 
 
 class NotRequeued(Reject, Ignore):  # type: ignore[misc]
@@ -52,12 +41,12 @@ class TaskExecution(RunningTask):
 
     def __init__(self, task: Any, request: Any) -> None:
         """``request`` is Celery's; None for a task that was called as a plain function."""
-        super().__init__(request.id if request is not None else None)
+        task_id = request.id if request is not None else None
+        headers = request.headers if request is not None else None
+        super().__init__(task_id, LockHeader.read(headers, task_id) or LockHeader(task_id or ""))
         self.task = task
         self.request = request
         self.begun = False  # whether the lock has been asked for
-        self._header = LockHeader.read(request.headers, request.id) if request is not None else None
-        self._renewed: queueing.RenewedQueueLock | None = None
         self._queue_lock_freed = False
 
     def __str__(self) -> str:
@@ -93,14 +82,14 @@ class TaskExecution(RunningTask):
             on_lost = options.on_lost
             if on_lost == TERMINATE:
                 on_lost = around.enter_context(body_interrupter()).on_lost
-            lock = DeliveryLock(
+            lock = Lock(
                 self.task.lock_name(args, kwargs),
-                claim_nonce=self._header.claim_nonce if self._header else None,
                 using=configured(self.task.name, "using", options.using),
                 lease=options.lease,
                 at_least=options.at_least,
                 on_lost=on_lost,
             )
+            lock.claim_nonce = self.header.claim_nonce
 
             def locked_body() -> Any:
                 self.lock = lock
@@ -117,19 +106,6 @@ class TaskExecution(RunningTask):
                 )
             except Skipped:
                 return options.busy_result
-
-    def header_for_replacement(self, task: Any, args: Any, kwargs: Any) -> LockHeader | None:
-        """See RunningTask."""
-        handle = self._header.queue_lock if self._header else None
-        if handle is None or task.queueing_name is None:
-            return None
-        return self._header if task.queueing_name(args, kwargs) == handle.name else None
-
-    def hand_over_queue_lock(self) -> None:
-        """See RunningTask."""
-        if self._renewed is not None:
-            self._renewed.stop()
-            self._renewed = None
 
     # The lock
 
@@ -164,25 +140,23 @@ class TaskExecution(RunningTask):
     def _requeue_busy(self, reason: str) -> NoReturn:
         """Requeue a busy task and tell Celery; LockTimeout after the last time."""
         limit = self.task.locking.busy_limit
-        header = self._header or LockHeader(self.request.id)
-        times = header.busy + 1
+        times = self.header.busy + 1
         if limit is not None and times > limit:
             raise LockTimeout(f"{reason}; so it was each of {times} times that the task started")
         self._event("task-busy", reason=reason, times=times)
-        self._requeue(LockTimeout(reason), times, replace(header, busy=times, unavailable=0))
+        self._requeue(LockTimeout(reason), times, replace(self.header, busy=times, unavailable=0))
 
     def _requeue_unavailable(self, lock: Lock, error: LockUnavailable) -> None:
         """Requeue a task whose lock's backend could not be asked, unless it is to fail now."""
         options = self.task.locking
         if options.on_unavailable == "raise" or not self._requeueable:
             return
-        header = self._header or LockHeader(self.request.id)
-        times = header.unavailable + 1
+        times = self.header.unavailable + 1
         if options.delays(times) > options.unavailable_timeout:
             return
         reason = f"lock {lock.name!r} on {lock.using!r} cannot be asked for: {error}"
         self._event("task-unavailable", reason=reason, times=times)
-        self._requeue(LockUnavailable(reason), times, replace(header, unavailable=times))
+        self._requeue(LockUnavailable(reason), times, replace(self.header, unavailable=times))
 
     def _requeue(self, reason: LockError, times: int, header: LockHeader) -> NoReturn:
         """Requeue the task, for the n-th time for this reason, and tell Celery by Retry."""
@@ -218,7 +192,7 @@ class TaskExecution(RunningTask):
         self._event("task-locked", lock=lock.name, using=lock.using, token=lock.token)
 
     def _event(self, kind: str, **fields: Any) -> None:
-        if self._header is None or not self._header.events or not self.task.send_events:
+        if not self.header.events or not self.task.send_events:
             return
         try:
             self.task.send_event(kind, retry=False, **fields)
@@ -229,24 +203,21 @@ class TaskExecution(RunningTask):
 
     def _start(self) -> None:
         """Free the queueing lock, or renew it until the end."""
-        if self._header is None or self._header.queue_lock is None:
+        handle = self.header.queue_lock
+        if handle is None:
             return
-        handle = self._header.queue_lock
         if self.task.locking.until == "finished":
-            self._renewed = queueing.renew(handle, self._header.queue_claim_nonce, self)
+            self.renewed = queueing.renew(handle, self.header.queue_claim_nonce, self)
         else:
             self._queue_lock_freed = True
             queueing.release(handle)
 
     def _free_queue_lock(self, error: BaseException | None) -> None:
         """Free the queueing lock at the end, unless the same task comes again."""
-        if self._header is None or self._header.queue_lock is None:
-            return
-        handle = self._header.queue_lock  # as it is on the message
-        renewed, self._renewed = self._renewed, None
-        if renewed is not None:
-            renewed.stop()
-        if self._queue_lock_freed or self.republished:
+        handle = self.header.queue_lock  # as it is on the message
+        renewed = self.renewed
+        self.stop_renewal()
+        if handle is None or self._queue_lock_freed or self.republished:
             return
         if self._comes_again(error):
             try:
@@ -258,8 +229,10 @@ class TaskExecution(RunningTask):
                     handle.name,
                     failure,
                 )
+        elif renewed is None:
+            queueing.release(handle)
         else:
-            queueing.release(handle if renewed is None else renewed.handle)
+            queueing.release(QueueLockHandle.of(renewed.lease, handle.using))
 
     def _comes_again(self, error: BaseException | None) -> bool:
         """Return whether the broker will deliver the same message again, or Celery call again."""

@@ -15,12 +15,14 @@ from celery import states
 from celery.app.task import Context
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from django.utils.asyncio import async_unsafe
+from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
 from distlock.celery import queueing
 from distlock.celery.queueing import HEADER, AlreadyQueued, LockHeader, QueueLockHandle
-from distlock.celery.results import LockedResult
 from distlock.celery.task_options import queueing_backend
+from distlock.core.held import HeldLease
+from distlock.core.manager import manager
 from distlock.exceptions import LockError
 from distlock.lock import Lock
 from distlock.types.lease import LONGEST_LEASE
@@ -33,6 +35,9 @@ _SHORTEST = 1.0
 #: Options of a call by which others wait for its result under the id that it was given.
 _CANVAS = ("chain", "chord", "group_id", "link")
 
+#: Options of a call that are attributes of its request under the same name.
+_OF_REQUEST = ("chain", "chord", "group_index", "root_id", "parent_id")
+
 
 class RunningTask:
     """A task of this thread or greenlet, by its id, while code may publish the same task again.
@@ -40,23 +45,30 @@ class RunningTask:
     That code is the task's own body, or Celery when it requeues a task whose process has died.
     """
 
-    def __init__(self, task_id: str | None) -> None:
+    def __init__(self, task_id: str | None, header: LockHeader) -> None:
         self.task_id = task_id
+        self.header = header
         #: the lock that the task holds
         self.lock: Lock | None = None
+        #: the hold of its queueing lock that is renewed while it runs
+        self.renewed: HeldLease | None = None
         #: whether the task has been published again meanwhile
         self.republished = False
 
-    def header_for_replacement(self, task: Any, args: Any, kwargs: Any) -> LockHeader | None:
-        """Return the header for a task that takes this one's place, and its id.
+    def stop_renewal(self) -> None:
+        """Renew the queueing lock no more; it is freed at the end, or by the next message."""
+        renewed, self.renewed = self.renewed, None
+        if renewed is not None:
+            manager.unwatch(renewed)
 
-        That is what ``Task.replace()`` does. None if it is not queued under the same lock, so that
-        this one's may be freed.
-        """
-        return None
-
-    def hand_over_queue_lock(self) -> None:
-        """Leave the freeing of the queueing lock to the next message of the same task."""
+    def is_queued_under(self, task: Any, args: Any, kwargs: Any) -> bool:
+        """Return whether a call has the same queueing lock as this task."""
+        handle = self.header.queue_lock
+        return (
+            handle is not None
+            and task.queueing_name is not None
+            and task.queueing_name(args, kwargs) == handle.name
+        )
 
 
 #: The innermost one.
@@ -83,13 +95,13 @@ def publish(
     running = running_task.get()
     if running is not None and running.task_id != task_id:
         running = None
-    if header is None and running is not None:
-        header = running.header_for_replacement(task, args, kwargs)
+    if header is None and running is not None and running.is_queued_under(task, args, kwargs):
+        header = running.header  # Task.replace(): this call takes the task's place, and its id
     again = header is not None
     if header is not None:
         # The task itself is published again, so it keeps its queueing lock.
         if running is not None:
-            running.hand_over_queue_lock()
+            running.stop_renewal()
             if running.lock is not None:  # it has run, and is retried for a reason of its own
                 header = replace(header, busy=0, unavailable=0)
         header = header.for_next_message(_reacquire(task, task_id, header.queue_lock, options))
@@ -112,8 +124,6 @@ def publish(
         raise
     if again and running is not None:
         running.republished = True
-    if handle is not None and isinstance(result, LockedResult):
-        result.queueing_lock = handle.name
     return result
 
 
@@ -195,14 +205,10 @@ def _result_of_first(
             task=task.name,
             args=args or (),
             kwargs=kwargs or {},
-            chain=options.get("chain"),
-            chord=options.get("chord"),
             group=options.get("group_id"),
-            group_index=options.get("group_index"),
-            errbacks=_listed(options.get("link_error")),
-            root_id=options.get("root_id"),
-            parent_id=options.get("parent_id"),
+            errbacks=maybe_list(options.get("link_error")),  # type: ignore[no-untyped-call]
             delivery_info={},
+            **{option: options.get(option) for option in _OF_REQUEST},
         )
         ignored = options.get("ignore_result", task.ignore_result)
         task.backend.mark_as_failure(known_id, error, request=request, store_result=not ignored)
@@ -235,9 +241,3 @@ def lifetime(task: Any, options: Mapping[str, Any]) -> float:
 def _seconds_until(app: Any, moment: datetime | str) -> float:
     aware: datetime = maybe_make_aware(maybe_iso8601(moment), app.timezone)
     return (aware - datetime.now(UTC)).total_seconds()
-
-
-def _listed(value: Any) -> list[Any]:
-    if value is None:
-        return []
-    return list(value) if isinstance(value, (list, tuple)) else [value]

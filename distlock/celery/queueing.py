@@ -16,16 +16,15 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
 from distlock.backends.base import BaseBackend
-from distlock.backends.cleanup import Cancel
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.core.held import Entry, HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import (
-    belongs_to,
     describe,
     is_queued,
+    locks_of,
     new_owner_name,
     task_id_of,
 )
@@ -105,8 +104,8 @@ class LockHeader:
     busy: int = 0
     unavailable: int = 0
     queue_lock: QueueLockHandle | None = None
-    claim_nonce: str | None = None
-    queue_claim_nonce: str | None = None
+    claim_nonce: str = ""
+    queue_claim_nonce: str = ""
     events: bool = False
 
     @classmethod
@@ -130,7 +129,7 @@ class LockHeader:
     def for_next_message(self, queue_lock: QueueLockHandle | None) -> Self:
         """Return the header of the next message of the same task."""
         return replace(
-            self, queue_lock=queue_lock, claim_nonce=None, queue_claim_nonce=None, events=False
+            self, queue_lock=queue_lock, claim_nonce="", queue_claim_nonce="", events=False
         )
 
 
@@ -193,52 +192,39 @@ def release(handle: QueueLockHandle) -> None:
 
 def release_soon(handle: QueueLockHandle) -> None:
     """Free exactly this hold without making the caller wait."""
-    cancel_soon(handle.backend, handle.claim)
+    handle.backend.cleanup.add(handle.claim)
 
 
-def cancel_soon(backend: BaseBackend, claim: Claim, cancel: Cancel | None = None) -> None:
-    """Free what was granted to this claim, if anything, without making the caller wait."""
-    backend.cleanup.add(claim, cancel)
-
-
-def unqueue(backend: BaseBackend, name: str, task_id: str | None = None) -> LockInfo | None:
+def unqueue(backend: BaseBackend, name: str) -> LockInfo | None:
     """Free the lock of a task that has not started yet; return what it was, None if there is none.
 
-    With ``task_id`` it is freed only if that task has it.
     Raises LockUnavailable if the backend cannot be asked.
     """
     for _ in range(_TRIES):
         info = backend.inspect(name)
-        if not is_queued(info) or not (task_id is None or belongs_to(info, task_id)):
+        if not is_queued(info):
             return None
         if _break(backend, info):
             return info
     raise LockUnavailable(f"lock {name!r} on {backend.alias!r} changes hands too fast to be freed")
 
 
-class RenewedQueueLock:
-    """A queueing lock that is renewed for as long as its task runs.
+def unqueue_task(backend: BaseBackend, task_id: str) -> None:
+    """Free the locks of this task unless it has started; this reads all queueing locks.
 
-    ``execution`` stands for the task: when it is garbage, the lock is not renewed any more, should
-    a time limit have kept it from being freed.
+    Raises LockUnavailable if the backend cannot be asked.
     """
-
-    def __init__(self, handle: QueueLockHandle, lease: Lease, execution: object) -> None:
-        self.handle = QueueLockHandle.of(lease, handle.using)
-        self._hold = HeldLease(
-            handle.backend,
-            lease,
-            Entry(Liveness(weakref.ref(execution), lambda _: True)),
-        )
-        manager.watch(self._hold)
-
-    def stop(self) -> None:
-        """Renew it no more."""
-        manager.unwatch(self._hold)
+    for info in locks_of(backend, task_id):
+        if is_queued(info):
+            _break(backend, info)
 
 
-def renew(handle: QueueLockHandle, nonce: str | None, execution: object) -> RenewedQueueLock | None:
-    """Renew the lock of a task that starts; None if that cannot be, and it runs without."""
+def renew(handle: QueueLockHandle, nonce: str, execution: object) -> HeldLease | None:
+    """Renew the lock of a task that starts; None if that cannot be, and it runs without.
+
+    ``execution`` stands for the task: if a time limit has kept the lock from being freed, it is
+    renewed only until this is garbage.
+    """
     backend = handle.backend
     nonce = nonce or uuid.uuid4().hex
     described = describe(str(execution), running=True)
@@ -253,7 +239,9 @@ def renew(handle: QueueLockHandle, nonce: str | None, execution: object) -> Rene
     if lease is None:
         logger.info("queueing lock %r is another task's by now", handle.name)
         return None
-    return RenewedQueueLock(handle, lease, execution)
+    hold = HeldLease(backend, lease, Entry(Liveness(weakref.ref(execution), lambda _: True)))
+    manager.watch(hold)
+    return hold
 
 
 def _claim(

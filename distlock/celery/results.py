@@ -14,7 +14,6 @@ from celery.result import AsyncResult
 
 from distlock.celery import queueing
 from distlock.celery.task_options import queueing_backend
-from distlock.core.queueing_owners import locks_of
 from distlock.exceptions import LockError
 
 logger = logging.getLogger("distlock.celery")
@@ -28,9 +27,8 @@ _MARK = f"{SKIPPED}: "
 class LockedResult(AsyncResult):  # type: ignore[misc]
     """An ``AsyncResult`` whose ``state`` is ``"SKIPPED"`` for a task that was skipped."""
 
-    #: the task, and the name of the queueing lock of its call, where they are known
+    #: the task, where it is known
     task: Any = None
-    queueing_lock: str | None = None
 
     def revoke(self, *args: Any, **kwargs: Any) -> None:
         """See AsyncResult.revoke(). The next call does not find this one queued any more."""
@@ -38,13 +36,7 @@ class LockedResult(AsyncResult):  # type: ignore[misc]
         if self.task is None or self.task.queueing_name is None:
             return
         try:
-            backend = queueing_backend(self.task.name, self.task.locking)
-            if self.queueing_lock is None:
-                names = [info.name for info in locks_of(backend, self.id)]
-            else:
-                names = [self.queueing_lock]
-            for name in names:
-                queueing.unqueue(backend, name, self.id)
+            queueing.unqueue_task(queueing_backend(self.task.name, self.task.locking), self.id)
         except LockError as error:
             logger.warning("the queueing lock of task %s is freed later: %s", self.id, error)
 
@@ -87,18 +79,11 @@ class SkippedBackend:
         return getattr(self._backend, name)
 
     def mark_as_done(
-        self,
-        task_id: str,
-        result: Any,
-        request: Any = None,
-        store_result: bool = True,
-        state: str = states.SUCCESS,
+        self, task_id: str, result: Any, request: Any = None, store_result: bool = True
     ) -> None:
         """See celery.backends.base.Backend.mark_as_done()."""
         if store_result:
             self._backend.store_result(
-                task_id, result, state, traceback=_MARK + self._reason, request=request
+                task_id, result, states.SUCCESS, traceback=_MARK + self._reason, request=request
             )
-        self._backend.mark_as_done(
-            task_id, result, request=request, store_result=False, state=state
-        )
+        self._backend.mark_as_done(task_id, result, request=request, store_result=False)

@@ -10,7 +10,6 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,6 @@ from celery import states
 from celery.signals import task_postrun, task_revoked
 from celery.worker.request import Request
 
-from distlock.backends.base import BaseBackend
 from distlock.celery import queueing
 from distlock.celery.publishing import RunningTask, running_task
 from distlock.celery.queueing import HEADER, LockHeader
@@ -42,16 +40,14 @@ class LockedRequest(Request):  # type: ignore[misc]
 
     def __init__(self, message: Any, **options: Any) -> None:
         super().__init__(message, **options)
-        headers = self._request_dict
-        self._claim_nonce, self._queue_claim_nonce = uuid.uuid4().hex, uuid.uuid4().hex
         self._header = replace(
-            LockHeader.read(_custom(headers), self.id) or LockHeader(self.id),
-            claim_nonce=self._claim_nonce,
-            queue_claim_nonce=self._queue_claim_nonce,
+            LockHeader.read(self.request_dict, self.id) or LockHeader(self.id),
+            claim_nonce=uuid.uuid4().hex,
+            queue_claim_nonce=uuid.uuid4().hex,
             events=bool(self.eventer and self.eventer.enabled),
         )
         self._comes_again = False
-        headers[HEADER] = self._header.as_dict()
+        self.request_dict[HEADER] = self._header.as_dict()
 
     def reject(self, requeue: bool = False) -> None:
         """See Request.reject()."""
@@ -65,7 +61,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if not isinstance(error, _PROCESS_ENDED):
             return super().on_failure(exc_info, send_failed_event, return_ok)
-        requeued = RunningTask(self.id)  # notices whether Celery publishes the task again
+        requeued = RunningTask(self.id, self._header)  # notices if Celery publishes it again
         outer = running_task.set(requeued)
         try:
             answer = super().on_failure(exc_info, send_failed_event, return_ok)
@@ -73,18 +69,8 @@ class LockedRequest(Request):  # type: ignore[misc]
             running_task.reset(outer)
         # What is not acknowledged by now will be delivered again.
         self._comes_again = self._comes_again or requeued.republished or not self.acknowledged
-        self._free_after_death()
-        return answer
-
-    def on_timeout(self, soft: bool, timeout: float) -> None:
-        """See Request.on_timeout()."""
-        super().on_timeout(soft, timeout)
-        if not soft:
-            self._free_after_death()
-
-    def _free_after_death(self) -> None:
-        """Free what the task's process held, once it is gone."""
         start(self._await_death_and_free, "distlock-dead-worker")
+        return answer
 
     def _await_death_and_free(self) -> None:
         if self.worker_pid is not None and not _await_end(self.worker_pid):
@@ -98,38 +84,27 @@ class LockedRequest(Request):  # type: ignore[misc]
     def _free_queue_lock(self) -> None:
         handle = self._header.queue_lock
         if handle is not None and not self._comes_again:
-            _cancel_soon(handle.backend, handle.name, self._queue_claim_nonce)
-            queueing.release_soon(handle)
+            queueing.release_soon(handle)  # as the publisher took it
+            queueing.release_soon(replace(handle, nonce=self._header.queue_claim_nonce))
 
     def _free_lock(self) -> None:
-        options = self.task.locking
         if self.task.lock_name is None:
             return
-        name = self.task.lock_name(self._args, self._kwargs)
+        options = self.task.locking
         backend = locks[options.using]
-        if options.at_least is not None:
-            time.sleep(_rest(backend, name, options.at_least))
-        _cancel_soon(backend, name, self._claim_nonce, options.lease)
-
-
-def _rest(backend: BaseBackend, name: str, at_least: float) -> float:
-    """Return for how many seconds a lock has to stay taken; the longest, if that is not known."""
-    try:
-        held_for = backend.inspect(name).held_for
-    except LockError:
-        held_for = None
-    return max(at_least - (held_for or 0.0), 0.0)
-
-
-def _cancel_soon(backend: BaseBackend, name: str, nonce: str, lease: float | None = None) -> None:
-    """Free what a process that has ended may have been granted, until its lease ends."""
-    claim = Claim(name, Owner("", "", 0, ""), lease or backend.settings.lease, nonce=nonce)
-
-    def cancel(deadline: float) -> None:
-        backend.inspect(name, deadline)  # a backend that is not connected would cancel nothing
-        backend.cancel(claim, deadline)
-
-    queueing.cancel_soon(backend, claim, cancel)
+        claim = Claim(
+            self.task.lock_name(self.args, self.kwargs),
+            Owner("", "", 0, ""),
+            options.lease or backend.settings.lease,
+            nonce=self._header.claim_nonce,
+        )
+        try:
+            # This also connects to ZooKeeper: a backend that is not connected cancels nothing.
+            held_for = backend.inspect(claim.name).held_for or 0.0
+        except LockError:
+            held_for = 0.0
+        time.sleep(max((options.at_least or 0.0) - held_for, 0.0))
+        backend.cleanup.add(claim)
 
 
 def _await_end(pid: int) -> bool:
@@ -144,11 +119,6 @@ def _await_end(pid: int) -> bool:
             return True
         time.sleep(_POLL_INTERVAL)
     return False
-
-
-def _custom(headers: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the headers that have ours among them: where depends on the message protocol."""
-    return headers if HEADER in headers else headers.get("headers") or {}
 
 
 def _on_revoked(*, sender: Any, request: Any, terminated: bool = False, **kwargs: Any) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import uuid
 
 from distlock.backends.base import BaseBackend
 from distlock.types.arguments import MAX_DESCRIPTION, checked_owner
-from distlock.types.lease import LockInfo, Owner, State
+from distlock.types.lease import LockInfo, State
 from distlock.types.owners import NAMED
 from distlock.types.printable import escaped
 
@@ -15,17 +14,18 @@ from distlock.types.printable import escaped
 PREFIX = "queueing:"
 
 _QUEUED = "celery:"
-#: A hash that begins with this replaces an id that is too long, or that no database can store.
-_HASHED = "sha256="
 
 
 def new_owner_name(task_id: str) -> str:
-    """Return a name for the owner of a queued call; each call of this function makes another."""
+    """Return a name for the owner of a queued call; each call of this function makes another.
+
+    An id that is too long for it, or that no database can store, is left out, and then not known.
+    """
     begins = f"{_QUEUED}{uuid.uuid4().hex}:"
     try:
         return checked_owner(begins + task_id)
     except ValueError:
-        return begins + _hashed(task_id)
+        return begins
 
 
 def describe(task: str, *, running: bool = False) -> str:
@@ -39,36 +39,18 @@ def is_queued(info: LockInfo) -> bool:
     return (
         info.state is not State.FREE
         and info.owner is not None
-        and _id_in(info.owner) is not None
+        and info.owner.key.startswith(NAMED + _QUEUED)
         and not info.renews  # it is renewed from the start of its task on
     )
 
 
-def belongs_to(info: LockInfo, task_id: str) -> bool:
-    """Return whether the lock's owner, or last owner, is the task with this id."""
-    return info.owner is not None and _id_in(info.owner) in (task_id, _hashed(task_id))
+def task_id_of(info: LockInfo) -> str | None:
+    """Return the id of the task that has a lock; None if there is none or it is unknown."""
+    if info.owner is None or not info.owner.key.startswith(NAMED + _QUEUED):
+        return None
+    return info.owner.key.removeprefix(NAMED + _QUEUED).partition(":")[2] or None
 
 
 def locks_of(backend: BaseBackend, task_id: str) -> list[LockInfo]:
     """Return the queueing locks that the task with this id has in a backend; reads all of them."""
-    return [info for info in backend.list(PREFIX) if belongs_to(info, task_id)]
-
-
-def task_id_of(info: LockInfo) -> str | None:
-    """Return the id of the queued task that has a lock; None if there is none or it is unknown."""
-    found = _id_in(info.owner) if info.owner is not None else None
-    if found is None or not found.startswith(_HASHED):
-        return found
-    described = info.description.rpartition("], ")[0].partition("[")[2]
-    return described if _hashed(described) == found else None
-
-
-def _id_in(owner: Owner) -> str | None:
-    key = owner.key.removeprefix(NAMED)
-    if not key.startswith(_QUEUED):
-        return None
-    return key.removeprefix(_QUEUED).partition(":")[2] or None
-
-
-def _hashed(task_id: str) -> str:
-    return _HASHED + hashlib.sha256(task_id.encode(errors="surrogatepass")).hexdigest()
+    return [info for info in backend.list(PREFIX) if task_id_of(info) == task_id]

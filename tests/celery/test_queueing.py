@@ -56,13 +56,13 @@ def test_a_second_call_queues_nothing_and_returns_the_first(tasks, key, lock):
     assert caught.value.task_id == first.id
 
 
-@pytest.mark.parametrize("times", [20, 100])
-def test_the_id_of_a_task_may_be_long(tasks, key, times):
-    long = key * times
+@pytest.mark.parametrize(("length", "known"), [(160, True), (161, False)])
+def test_the_id_of_a_task_may_be_long(tasks, key, length, known):
+    long = (key * 20)[:length]
     tasks.queued.apply_async((key,), queue=NOWHERE, task_id=long)
-    if times == 20:
+    if known:
         assert tasks.queued.delay(key).id == long
-    else:  # too long for what is told of a lock
+    else:
         with pytest.raises(AlreadyQueued) as caught:
             tasks.queued.delay(key)
         assert caught.value.task_id is None
@@ -231,7 +231,7 @@ def test_a_call_that_has_started_is_not_taken_out_of_the_queue(tasks, key, lock)
     until(lambda: lock().state is State.FREE)
 
 
-@pytest.mark.parametrize("times", [1, 20])
+@pytest.mark.parametrize("times", [1, 12])
 def test_an_operator_finds_it_by_the_id_of_the_task(tasks, key, lock, capsys, times):
     task_id = "-".join([key] * times)
     tasks.queued.apply_async((key,), queue=NOWHERE, task_id=task_id)
