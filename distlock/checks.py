@@ -18,8 +18,14 @@ from distlock.conf import locks
 
 TAG = "distlock"
 
-#: The drivers that the backends import, and the extra of distlock that installs each.
-EXTRAS = {"MySQLdb": "mysql", "psycopg": "postgresql", "kazoo": "zookeeper"}
+#: The drivers that backends and Django's engines import, and the extra that installs each. Django
+#: tries psycopg, then psycopg2.
+EXTRAS = {
+    "MySQLdb": "mysql",
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "kazoo": "zookeeper",
+}
 
 Apps = Sequence[AppConfig] | None
 
@@ -76,5 +82,5 @@ def _missing_extra(error: BaseException | None) -> str | None:
     while error is not None:
         if isinstance(error, ModuleNotFoundError) and error.name:
             return EXTRAS.get(error.name.partition(".")[0])
-        error = error.__cause__
+        error = error.__cause__ or error.__context__
     return None

@@ -243,7 +243,7 @@ class BaseBackend(ABC):
         """Make what locks need, if it is missing; return whether it is certainly there now.
 
         For those who must take a lock before the project has been set up, and nobody else. Several
-        may do so at once: they do it one after the other. LockUnavailable if it cannot be done.
+        may do so at once. LockUnavailable if it cannot be done.
         """
         return False
 

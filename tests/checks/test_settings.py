@@ -11,6 +11,7 @@ from django.core.management import CommandError, call_command
 from django.db import connections
 
 from distlock.backends.database.checks import settings_checks
+from distlock.checks import check_settings
 from distlock.conf import locks
 
 LOCAL = "distlock.backends.local.LocalBackend"
@@ -117,11 +118,12 @@ class TestAMissingDriver:
         settings.DISTLOCK = {"default": {"BACKEND": "kazzoo.Backend"}}
         assert ids() == ["distlock.E001"]
 
-    def test_of_a_database_comes_with_the_line_too(self, database_entry):
+    def test_of_a_database_comes_with_the_line_too(self, settings, database_entry):
         database_entry("x", {"ENGINE": "tests.checks.no_driver"})
-        (message,) = settings_checks("default", "x", "native")
+        settings.DISTLOCK = {"default": {"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}}
+        (message,) = check_settings(None)
         assert message.id == "distlock.E002"
-        assert "django-distlock[mysql]" in message.hint
+        assert "django-distlock[postgresql]" in message.hint
 
 
 class TestInProduction:
@@ -175,46 +177,11 @@ class TestTheDatabase:
     def test_in_memory_is_refused_outside_of_tests(self, database_entry, monkeypatch, name):
         monkeypatch.delattr("django.core.mail.outbox")
         database_entry("x", {"ENGINE": "django.db.backends.sqlite3", "NAME": name})
-        assert [message.id for message in settings_checks("a", "x", "auto")] == ["distlock.E003"]
+        assert [message.id for message in settings_checks("a", "x")] == ["distlock.E003"]
 
     def test_in_memory_is_right_in_tests(self, settings, backend_settings):
         settings.DISTLOCK = backend_settings("memory")
         assert messages() == []
-
-
-class TestAPooler:
-    @pytest.mark.parametrize(
-        ("entry", "sign"),
-        [
-            ({"DISABLE_SERVER_SIDE_CURSORS": True}, "DISABLE_SERVER_SIDE_CURSORS is set"),
-            ({"PORT": "6432"}, "port is 6432"),
-            ({"PORT": 6432}, "port is 6432"),
-            ({"HOST": "pgbouncer.internal"}, "host is pgbouncer.internal"),
-            ({"HOST": "eu-1.pooler.example.com"}, "host is eu-1.pooler"),
-            ({"OPTIONS": {"prepare_threshold": None}}, "prepare_threshold is None"),
-        ],
-    )
-    def test_is_recognised(self, database_entry, entry, sign):
-        database_entry("x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", **entry})
-        (message,) = settings_checks("default", "x", "native")
-        assert message.id == "distlock.W003"
-        assert sign in message.msg
-        assert '"poll"' in message.hint
-
-    @pytest.mark.parametrize("wait", ["poll", "auto"])
-    def test_does_no_harm_to_polling(self, database_entry, wait):
-        """Which is what is done by itself behind a pooler."""
-        database_entry(
-            "x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", "PORT": "6432"}
-        )
-        assert list(settings_checks("default", "x", wait)) == []
-
-    @pytest.mark.parametrize(
-        "entry", [{}, {"PORT": "5432", "OPTIONS": {"pool": True, "prepare_threshold": 5}}]
-    )
-    def test_is_not_suspected_everywhere(self, database_entry, entry):
-        database_entry("x", {"ENGINE": "django.db.backends.postgresql", "NAME": "x", **entry})
-        assert list(settings_checks("default", "x", "native")) == []
 
 
 def test_they_have_a_tag_of_their_own():

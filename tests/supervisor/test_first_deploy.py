@@ -167,8 +167,8 @@ def test_who_was_ended_while_making_the_table_is_followed_by_another(new, name):
 @pytest.mark.parametrize(
     ("kind", "before", "app"),
     [
-        ("sqlite", "django_migrations", "distlock"),  # nobody else can write after that
-        ("sqlite", "django_migrations", "contenttypes"),
+        ("sqlite", "BEGIN IMMEDIATE", "distlock"),  # nobody else can write after that
+        ("sqlite", "BEGIN IMMEDIATE", "contenttypes"),
         ("mariadb", "django_migrations", "distlock"),
         ("mariadb", "django_migrations", "contenttypes"),
         ("mariadb", "database_lock", "distlock"),
@@ -185,7 +185,7 @@ def test_somebody_else_migrates_without_a_lock_meanwhile(new, before, app, name)
             call_command("migrate", app, database=new.alias, verbosity=0)
 
     def let_others_go_first(execute, sql, params, many, context):
-        if "CREATE TABLE" in sql and before in sql and not others:
+        if sql.startswith(("CREATE TABLE", "BEGIN")) and before in sql and not others:
             others.append(threading.Thread(target=migrate))
             others[0].start()
             others[0].join(30)

@@ -354,7 +354,7 @@ class DatabaseBackend(BaseBackend):
 
     def checks(self) -> Iterable[CheckMessage]:
         """See BaseBackend.checks()."""
-        return settings_checks(self.alias, self.database, self.wait)
+        return settings_checks(self.alias, self.database)
 
     def database_checks(self, databases: Collection[str]) -> Iterable[CheckMessage]:
         """See BaseBackend.database_checks()."""

@@ -1,5 +1,8 @@
-"""Fails as Django's own engines do."""
+"""Fails as Django's engine for PostgreSQL does."""
 
 from django.core.exceptions import ImproperlyConfigured
 
-raise ImproperlyConfigured("Error loading the driver.\nDid you install it?")
+try:
+    import psycopg2  # noqa: F401
+except ImportError:
+    raise ImproperlyConfigured("Error loading psycopg2 or psycopg module")  # noqa: B904
