@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 
 from django.core.management.base import BaseCommand
 
@@ -14,6 +15,10 @@ from distlock.conf import locks
 from distlock.core.section import busy_message
 from distlock.exceptions import LockError, LockUnavailable, NotSupported
 from distlock.lock import Lock
+
+#: Seconds. The clock of sleep() stands still while the machine sleeps, clock() does not; and the
+#: lock may be lost meanwhile.
+_LONGEST_SLEEP = 60.0
 
 
 class Busy(Exception):
@@ -61,3 +66,11 @@ def _acquire(lock: Lock, timeout: float | None, ensure_schema: bool) -> bool:
         if not (ensure_schema and locks[lock.using].ensure_schema(until)):
             raise
     return lock.acquire(timeout=-1 if timeout is None else left(until, timeout))
+
+
+def stay(lock: Lock, until: float) -> None:
+    """Hold a lock that ends with this process until then, by clock(), or until it is lost."""
+    if locks[lock.using].capabilities.outlives_process:
+        return
+    while (rest := left(until, _LONGEST_SLEEP)) and lock.held:
+        time.sleep(rest)

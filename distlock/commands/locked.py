@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
@@ -15,11 +14,11 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.activity import activity
-from distlock.commands.acquire import Busy, acquire
+from distlock.commands.acquire import Busy, acquire, stay
 from distlock.commands.arguments import add_busy_code, waiting_time
 from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, fail
 from distlock.commands.output import escaped
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.interrupters import body_interrupter
 from distlock.core.name_template import NameTemplate
@@ -28,7 +27,6 @@ from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.supervisor.signal_handling import ended_by_signals
 
-_LONGEST_SLEEP = 60.0
 _COMMANDS = ".management.commands."
 
 EPILOG = epilog(DONE, FAILED, USAGE, UNAVAILABLE, BUSY, LOST, failed="another error")
@@ -157,16 +155,8 @@ class LockedCommand(BaseCommand):
         self.stderr.write(f"the lock is freed when its lease ends: {error}")
 
     def _stay(self, lock: Lock, granted_at: float) -> None:
-        """Hold the lock for ``lock_at_least`` where it would end with this process."""
-        if (
-            self.lock_at_least is None
-            or locks[lock.using].capabilities.outlives_process
-            or not getattr(self, "_called_from_command_line", False)
-        ):
-            return
-        until = granted_at + self.lock_at_least
-        while (rest := left(until, min(_LONGEST_SLEEP, self.lock_at_least))) and lock.held:
-            time.sleep(rest)
+        if self.lock_at_least and getattr(self, "_called_from_command_line", False):
+            stay(lock, granted_at + self.lock_at_least)
 
     def _lock_name(self, options: dict[str, Any]) -> str:
         if self.lock_name is None:

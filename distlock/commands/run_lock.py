@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import select
 import sys
 import threading
-import time
 from contextlib import suppress
 from typing import Any
 
@@ -14,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import arguments, output
-from distlock.commands.acquire import Busy, acquire
+from distlock.commands.acquire import Busy, acquire, stay
 from distlock.commands.exit_codes import (
     BUSY,
     DONE,
@@ -27,16 +25,14 @@ from distlock.commands.exit_codes import (
     epilog,
     fail,
 )
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import run_under
-from distlock.exceptions import LockError, LockLost, LockNotHeld
+from distlock.exceptions import LockError, LockLost
 from distlock.lock import Lock
-from distlock.supervisor.signal_handling import SignalQueue
+from distlock.supervisor.signal_handling import Interrupted, program_signals
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
 from distlock.types.arguments import MAX_DESCRIPTION
-
-_LONGEST_SLEEP = 60.0
 
 HELP = (
     "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it. When the"
@@ -115,62 +111,55 @@ def run(
     if threading.current_thread() is not threading.main_thread():
         fail(USAGE, "only the main thread can run a program, because it gets the signals")
     alone = bool(getattr(command, "_called_from_command_line", False))
-    with SignalQueue() as signals:
-        try:
-            lock = Lock(
-                name,
-                using=using,
-                at_least=at_least,
-                lease=lease,
-                # The arguments are not shown, because they may be secret.
-                description=description or output.escaped(program[0])[:MAX_DESCRIPTION],
-                on_lost=lambda lost: signals.wake(),
-            )
-            backend = locks[using]
-            _timing(lease or backend.settings.lease, grace)
-        except (ValueError, TypeError, ImproperlyConfigured) as error:
-            fail(USAGE, output.escaped(str(error)))
-        outcome = Outcome()
-        ends_now = False  # whether the lease itself frees the lock now
+    try:
+        lock = Lock(
+            name,
+            using=using,
+            at_least=at_least,
+            lease=lease,
+            # The arguments are not shown, because they may be secret.
+            description=description or output.escaped(program[0])[:MAX_DESCRIPTION],
+        )
+        backend = locks[using]
+        _timing(lease or backend.settings.lease, grace)
+    except (ValueError, TypeError, ImproperlyConfigured) as error:
+        fail(USAGE, output.escaped(str(error)))
+    outcome = Outcome()
 
-        def take() -> None:
-            acquire(lock, timeout, ensure_schema=True)
+    def take() -> None:
+        acquire(lock, timeout, ensure_schema=True)
 
-        def body() -> None:
-            nonlocal outcome, ends_now
-            granted_at = clock()
-            # ZooKeeper's servers decide how long a session is, so this is known only now.
-            timing = _timing(lease or backend.settings.lease, grace)
-            environment = {
-                **os.environ,
-                "DISTLOCK_NAME": name,
-                "DISTLOCK_TOKEN": str(lock.token),
-            }
-            outcome = ProgramSupervisor(lock, timing, signals, alone=alone).run(
-                program, environment
-            )
-            if not backend.capabilities.outlives_process and at_least and not outcome.lost:
-                _stay(signals, granted_at + at_least)
-            with suppress(LockLost, LockNotHeld):
-                rest = lock.remaining
-                if ends_now := rest <= timing.margin:
-                    # The lease ends sooner than a silent server answers.
-                    time.sleep(rest)
+    def body() -> None:
+        nonlocal outcome
+        granted_at = clock()
+        # ZooKeeper's servers decide how long a session is, so this is known only now.
+        timing = _timing(lease or backend.settings.lease, grace)
+        environment = {
+            **os.environ,
+            "DISTLOCK_NAME": name,
+            "DISTLOCK_TOKEN": str(lock.token),
+        }
+        outcome = ProgramSupervisor(lock, timing, signals, alone=alone).run(program, environment)
+        if alone and at_least and not outcome.lost:
+            signals.forward = None
+            with suppress(Interrupted):
+                stay(lock, granted_at + at_least)
 
-        def on_leave_error(error: LockError) -> None:
-            if not isinstance(error, LockLost):
-                command.stderr.write(f"the lock is freed when its lease ends: {error}")
-            elif not (ends_now or outcome.lost):
-                why = output.escaped(str(error))
-                fail(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {why}")
+    def on_leave_error(error: LockError) -> None:
+        if not isinstance(error, LockLost):
+            command.stderr.write(f"the lock is freed when its lease ends: {error}")
+        elif not outcome.lost:
+            why = output.escaped(str(error))
+            fail(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {why}")
 
-        try:
+    try:
+        with program_signals() as signals:
             run_under(lock, take, body, on_leave_error)
-        except Busy as busy:
-            busy.end(command, busy_code, verbosity)
-            return
-        except LockLost as error:
-            fail(LOST, f"{program[0]!r} was not started: {output.escaped(str(error))}")
+    except Busy as busy:
+        busy.end(command, busy_code, verbosity)
+        return
+    except LockLost as error:
+        fail(LOST, f"{program[0]!r} was not started: {output.escaped(str(error))}")
     _end(outcome, program, alone=alone)
 
 
@@ -179,12 +168,6 @@ def _timing(lease: float, grace: float | None) -> ShutdownTiming:
         return ShutdownTiming.of(lease, grace)
     except ValueError as error:
         fail(USAGE, f"--{error}")
-
-
-def _stay(signals: SignalQueue, until: float) -> None:
-    """Hold the lock until then, by the local clock, or until a signal would end the program."""
-    while (rest := left(until, _LONGEST_SLEEP)) and not signals.pop_all():
-        select.select([signals], [], [], rest)
 
 
 def _end(outcome: Outcome, program: list[str], *, alone: bool) -> None:

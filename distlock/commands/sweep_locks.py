@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
+from contextlib import suppress
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands.arguments import Backends, add_using, seconds
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
-from distlock.supervisor.signal_handling import stopped_by_signals
+from distlock.supervisor.signal_handling import Interrupted, ended_by_signals
 
 HELP = (
     "Free the locks whose lease ended without being released, and remove the rows of locks that"
@@ -37,12 +39,11 @@ def run(
     if every is None:
         _sweep(command, using).finish()
         return
-    with stopped_by_signals() as stop:
+    with suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
         while True:
             for problem in _sweep(command, using).report():
                 command.stderr.write(problem)
-            if stop.wait(every):
-                return
+            time.sleep(every)
 
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:

@@ -9,9 +9,9 @@ known.
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Collection, Sequence
 from contextlib import suppress
@@ -24,17 +24,6 @@ LINUX = sys.platform == "linux"
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
-#: Python ignores these signals; programs expect that they are not ignored.
-_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
-
-
-class CannotStart(Exception):
-    """The program could not be started; ``code`` is what a shell would end with."""
-
-    def __init__(self, problem: str, code: int) -> None:
-        super().__init__(problem)
-        self.code = code
-
 
 def start(
     command: Sequence[str],
@@ -42,40 +31,27 @@ def start(
     ignored: Collection[int],
     terminal: int | None,
     signals: Collection[int],
-) -> int:
-    """Start a program and return its pid, which is its process group's, too; or raise CannotStart.
+) -> subprocess.Popen[bytes]:
+    """Start a program in a process group of its own; OSError if that cannot be.
 
     The program is killed when this process ends. It ignores the signals ``ignored``; for the other
     ``signals`` it has the system's default. ``terminal`` is a descriptor of the terminal in whose
-    foreground the program runs.
+    foreground the program runs. Keep what is returned: when it is deleted, it may take the
+    program's exit code from waitpid().
     """
-    reader, writer = os.pipe()  # closed by exec()
-    parent, pid = os.getpid(), os.fork()
-    if pid == 0:
-        try:
-            os.close(reader)
-            os.setpgid(0, 0)
-            if terminal is not None:
-                bring_to_front(terminal, os.getpid())
-            for signum in (*signals, *_IGNORED_BY_PYTHON):
-                signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
-            _die_with(parent)
-            os.execvp(command[0], list(command))
-        except OSError as error:
-            os.write(writer, str(error.errno or 0).encode())
-        finally:
-            os._exit(NOT_EXECUTABLE)
-    os.close(writer)
-    with suppress(PermissionError, ProcessLookupError):  # the child has done so itself
-        os.setpgid(pid, pid)
-    with os.fdopen(reader, "rb") as pipe:
-        problem = pipe.read()
-    if problem:
-        os.waitpid(pid, 0)
-        number = int(problem)
-        code = NOT_FOUND if number == errno.ENOENT else NOT_EXECUTABLE
-        raise CannotStart(os.strerror(number), code)
-    return pid
+    parent = os.getpid()
+
+    def prepare() -> None:
+        """Called in the new process before it becomes the program."""
+        if terminal is not None:
+            bring_to_front(terminal, os.getpid())
+        for signum in signals:
+            signal.signal(signum, signal.SIG_IGN if signum in ignored else signal.SIG_DFL)
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # it had ended before
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return subprocess.Popen(command, process_group=0, preexec_fn=prepare)
 
 
 def bring_to_front(terminal: int, group: int) -> None:
@@ -107,8 +83,9 @@ def send_to_descendants(signum: int, group: int) -> bool:
     if not LINUX:
         return send_to_group(signum, group)
     found = _descendants()
-    for pid, started in found.items():
-        _send(pid, started, signum)
+    for pid in found:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signum)
     return bool(found)
 
 
@@ -121,50 +98,21 @@ def send_to_group(signum: int, group: int) -> bool:
     return True
 
 
-def _descendants() -> dict[int, str]:
-    """Return the running descendants: pid, and when each was started.
-
-    Both together name a process for ever; a pid alone may be used again.
-    """
-    started: dict[int, str] = {}
+def _descendants() -> list[int]:
+    """Return the pids of the running descendants. The signals follow at once: no pid is reused."""
+    running: set[int] = set()
     children: dict[int, list[int]] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit() and (fields := _status(int(entry))):
-            pid = int(entry)
-            children.setdefault(int(fields[1]), []).append(pid)
-            if fields[0] not in "ZX":
-                started[pid] = fields[19]
+    for pid in [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]:
+        with suppress(OSError), open(f"/proc/{pid}/stat", "rb") as file:
+            # The name before it is in parentheses, and may have some in it.
+            state, parent = file.read().rpartition(b")")[2].split()[:2]
+            children.setdefault(int(parent), []).append(pid)
+            if state not in (b"Z", b"X"):  # zombie or dead
+                running.add(pid)
     found = children.get(os.getpid(), [])
     for pid in found:
         found.extend(children.get(pid, []))
-    return {pid: started[pid] for pid in found if pid in started}
-
-
-def _send(pid: int, started: str, signum: int) -> None:
-    with suppress(ProcessLookupError, PermissionError):
-        descriptor = os.pidfd_open(pid)
-        try:
-            fields = _status(pid)
-            if fields and fields[19] == started:
-                signal.pidfd_send_signal(descriptor, signum)
-        finally:
-            os.close(descriptor)
-
-
-def _status(pid: int) -> list[str] | None:
-    """Return the fields of /proc/PID/stat from the state on; None without such a process."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            return file.read().rpartition(b")")[2].decode().split()
-    except OSError:
-        return None
-
-
-def _die_with(parent: int) -> None:
-    """Let the system kill this process when ``parent``, which has just forked it, ends."""
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it had ended before
-        os._exit(shell_exit_code(-signal.SIGKILL))
+    return [pid for pid in found if pid in running]
 
 
 def _prctl(option: int, value: int) -> None:

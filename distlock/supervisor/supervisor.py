@@ -13,15 +13,15 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import distlock
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.supervisor import processes
-from distlock.supervisor.signal_handling import SignalQueue
+from distlock.supervisor.signal_handling import ProgramSignals
 from distlock.supervisor.terminal import Terminal
-from distlock.supervisor.watchdog_process import DEADLINE, KILL_LIMIT, POLL_INTERVAL, Channel
+from distlock.supervisor.watchdog_process import KILL_LIMIT, POLL_INTERVAL, Channel
 
 #: Makes the package known to the watchdog without its ``__init__``, which would import Django.
 _WATCHDOG = """
@@ -32,8 +32,8 @@ sys.modules["distlock"] = package
 from distlock.supervisor.watchdog_process import main
 main()
 """
-#: How often the watchdog is sent the lease's end: this many times in its length, and in a second.
-_TICKS, _LONGEST_TICK = 20, 1.0
+#: Seconds between two looks at the lock, at most; and as a part of the lease.
+_LONGEST_PAUSE, _PAUSE = 0.2, 0.05
 
 
 class Held(Protocol):
@@ -91,7 +91,7 @@ class ProgramSupervisor:
     """One program, from its start until all that it started has ended."""
 
     def __init__(
-        self, lock: Held, timing: ShutdownTiming, signals: SignalQueue, *, alone: bool
+        self, lock: Held, timing: ShutdownTiming, signals: ProgramSignals, *, alone: bool
     ) -> None:
         """``alone``: nothing else is run by this process, so all below it is the program's."""
         self._lock = lock
@@ -110,20 +110,18 @@ class ProgramSupervisor:
         own = os.getpgrp()
         if self._alone:
             processes.adopt_orphans()
-        self._signals.queue_them()
+        self._signals.forward = self._pass_on
         try:
             with theirs:
                 watchdog = self._start_watchdog(theirs, command, environment)
-            done = False
-            while not (done or self._channel.closed):
-                self._wait()
-                done = self._receive()
-                self._pass_signals_on()
+            pause = min(self._timing.lease * _PAUSE, _LONGEST_PAUSE)
+            while not self._channel.closed:
+                select.select([self._channel], [], [], pause)
+                for kind, *values in self._channel.receive():
+                    self._handle(kind, *values)
                 self._send_deadline()
-            if not done:
+            if watchdog.wait() != 0:
                 self._end_without_watchdog()
-            self._channel.close()
-            watchdog.wait()
         finally:
             self._channel.close()
             self._terminal.move(self._program, own)
@@ -158,35 +156,24 @@ class ProgramSupervisor:
             process_group=0,  # signals to our own group are not for the watchdog
         )
 
-    def _wait(self) -> None:
-        limit = min(self._timing.lease / _TICKS, _LONGEST_TICK)
-        listening: list[Channel | SignalQueue] = [self._channel, self._signals]
-        select.select(listening, [], [], limit)
+    def _handle(self, kind: str, *values: Any) -> None:
+        """Handle a message of the watchdog."""
+        if kind == "started":
+            self._program = values[0]
+        elif kind == "failed":
+            self._outcome.problem, self._outcome.code = values
+        elif kind == "stopped":
+            self._stop(values[0])
+        elif kind == "overdue":
+            self._lose("its lease could not be renewed and was about to end")
+        elif kind == "ended":
+            self._outcome.code = values[0]
 
-    def _receive(self) -> bool:
-        """Handle the watchdog's messages; True when all is over."""
-        for kind, *values in self._channel.receive():
-            if kind == "started":
-                self._program = values[0]
-            elif kind == "failed":
-                self._outcome.problem, self._outcome.code = values
-            elif kind == "stopped":
-                self._stop(values[0])
-            elif kind == "ending":
-                if values[0] == DEADLINE:
-                    self._lose("its lease could not be renewed and was about to end")
-            elif kind == "ended":
-                self._outcome.code = values[0]
-            elif kind == "done":
-                return True
-        return False
-
-    def _pass_signals_on(self) -> None:
-        for signum in self._signals.pop_all():
-            if signum == signal.SIGCONT:
-                self._continue()
-            else:
-                self._channel.send("signal", signum)
+    def _pass_on(self, signum: int) -> None:
+        if signum == signal.SIGCONT:
+            self._continue()
+        else:
+            self._channel.send("signal", signum)
 
     def _send_deadline(self) -> None:
         try:

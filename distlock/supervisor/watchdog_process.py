@@ -7,6 +7,7 @@ reason, it begins to end the program.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -38,22 +39,16 @@ SIGNALS = {
 #: (that belongs to another user, or is stuck in the kernel).
 POLL_INTERVAL, KILL_LIMIT = 0.02, 3.0
 
-#: Why the watchdog ends a program: the lease is about to end, the holder has gone, the program has
-#: ended and left processes behind, or the holder asked for it.
-DEADLINE, HOLDER_GONE, LEFT_BEHIND, ASKED = "deadline", "holder-gone", "left-behind", "asked"
-
 
 class Channel:
-    """One end of a connection that carries JSON messages. Sending never blocks.
+    """One end of a connection that carries JSON messages.
 
-    The other side may be stopped, so what cannot be sent at once is sent with the next message.
+    Few and short ones are sent, so sending does not block while the other side is stopped.
     """
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end
-        self._end.setblocking(False)
         self._unread = b""
-        self._unsent = b""
         #: whether the other side has gone
         self.closed = False
 
@@ -61,19 +56,20 @@ class Channel:
         return self._end.fileno()
 
     def send(self, kind: str, *values: Any) -> None:
-        """Send a message: its kind and its values."""
-        self._unsent += json.dumps([kind, *values]).encode() + b"\n"
-        with suppress(BlockingIOError, ConnectionError):
-            while self._unsent:
-                self._unsent = self._unsent[self._end.send(self._unsent) :]
+        """Send a message, its kind and its values, as long as somebody is there to receive it."""
+        with suppress(OSError):
+            self._end.sendall(json.dumps([kind, *values]).encode() + b"\n")
 
     def receive(self) -> list[list[Any]]:
         """Return the messages that have come by now."""
-        with suppress(BlockingIOError, ConnectionError):
-            while received := self._end.recv(65536):
-                self._unread += received
-            self.closed = True
-        *lines, self._unread = self._unread.split(b"\n")
+        try:
+            received = self._end.recv(65536, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return []
+        except ConnectionError:
+            received = b""
+        self.closed = not received
+        *lines, self._unread = (self._unread + received).split(b"\n")
         return [json.loads(line) for line in lines]
 
     def close(self) -> None:
@@ -84,110 +80,105 @@ class Watchdog:
     """A program and the time it has. Times are of ``clock()``, which all processes share."""
 
     def __init__(
-        self, channel: Channel, wakeup: int, *, deadline: float, grace: float, margin: float
+        self, channel: Channel, wakeup: socket.socket, deadline: float, grace: float, margin: float
     ) -> None:
-        """``wakeup``: a descriptor that becomes readable when a child process has changed."""
-        self.channel = channel
+        """``wakeup`` becomes readable when a child process has changed."""
+        self._channel = channel
         self._wakeup = wakeup
         self._deadline = deadline
         self._grace = grace
         self._margin = margin
-        self._program = 0
         self._ended = False  # the program itself; its descendants may still run
         self._kill_at: float | None = None
-        self._done = False
 
     def run(self, command: list[str], ignored: list[int], terminal: int | None) -> None:
         """Start the program, and stay until it and all that it started have ended."""
         processes.adopt_orphans()
         try:
-            self._program = processes.start(
+            self._process = processes.start(
                 command, ignored=ignored, terminal=terminal, signals=SIGNALS
             )
-        except processes.CannotStart as failed:
-            self.channel.send("failed", str(failed), failed.code)
+        except OSError as error:
+            not_found = error.errno == errno.ENOENT
+            code = processes.NOT_FOUND if not_found else processes.NOT_EXECUTABLE
+            self._channel.send("failed", error.strerror, code)
             return
-        self.channel.send("started", self._program)
-        while not self._done:
+        self._program = self._process.pid
+        self._channel.send("started", self._program)
+        while not self._all_gone():
+            self._end_what_is_due()
             self._wait()
-            for kind, *values in self.channel.receive():
+            for kind, *values in self._channel.receive():
                 self._handle(kind, *values)
-            if self.channel.closed:
-                self._end(HOLDER_GONE)
             self._reap()
-            self._do_what_is_due()
+
+    def _all_gone(self) -> bool:
+        """Return whether no process is left, or only such as cannot be killed."""
+        if not self._ended:
+            return False
+        if self._kill_at is not None and clock() >= self._kill_at + KILL_LIMIT:
+            return True
+        return not processes.send_to_descendants(0, self._program)
+
+    def _end_what_is_due(self) -> None:
+        if self._kill_at is not None:
+            if clock() >= self._kill_at:
+                processes.send_to_descendants(signal.SIGKILL, self._program)
+        elif self._ended or self._channel.closed:
+            self._end()
+        elif clock() >= self._end_at:
+            self._channel.send("overdue")
+            self._end()
 
     def _wait(self) -> None:
-        ending = self._kill_at is not None or self._ended
+        ending = self._kill_at is not None
         limit = POLL_INTERVAL if ending else max(self._end_at - clock(), 0.0)
-        listening: list[Channel | int] = [self._wakeup]
-        if not self.channel.closed:
-            listening.append(self.channel)
-        ready, _, _ = select.select(listening, [], [], limit)
-        if self._wakeup in ready:
-            with suppress(BlockingIOError):
-                os.read(self._wakeup, 4096)
+        listening: list[Channel | socket.socket] = [self._wakeup]
+        if not self._channel.closed:
+            listening.append(self._channel)
+        select.select(listening, [], [], limit)
+        with suppress(BlockingIOError):
+            self._wakeup.recv(4096)
 
     def _handle(self, kind: str, *values: float) -> None:
         if kind == "deadline":
             self._deadline = values[0]
-        elif kind == "signal":
-            if not self._ended:  # after that the pid may be another's
-                with suppress(ProcessLookupError, PermissionError):
-                    os.kill(self._program, int(values[0]))
-        elif kind == "continue":
-            if not self._ended:
-                processes.send_to_group(signal.SIGCONT, self._program)
         elif kind == "end":
-            self._end(ASKED)
+            self._end()
+        elif self._ended:  # the pid may be another's
+            pass
+        elif kind == "signal":
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(self._program, int(values[0]))
+        elif kind == "continue":
+            processes.send_to_group(signal.SIGCONT, self._program)
 
     @property
     def _end_at(self) -> float:
         return self._deadline - self._margin - self._grace
 
-    def _do_what_is_due(self) -> None:
-        now = clock()
-        if self._kill_at is None:
-            if self._ended and not processes.send_to_descendants(0, self._program):
-                self._done = True
-            elif self._ended:
-                self._end(LEFT_BEHIND)
-            elif now >= self._end_at:
-                self._end(DEADLINE)
-            return
-        if now < self._kill_at:
-            self._done = self._ended and not processes.send_to_descendants(0, self._program)
-            return
-        killed = processes.send_to_descendants(signal.SIGKILL, self._program)
-        self._done = self._ended and (not killed or now >= self._kill_at + KILL_LIMIT)
-
-    def _end(self, why: str) -> None:
+    def _end(self) -> None:
         """Begin to end the program and its descendants: SIGTERM now, SIGKILL after the grace."""
         if self._kill_at is not None:
             return
         self._kill_at = min(clock() + self._grace, self._deadline - self._margin)
-        self.channel.send("ending", why)
         if clock() < self._kill_at:
             processes.send_to_descendants(signal.SIGTERM, self._program)
             # A process that is stopped cannot end.
             processes.send_to_descendants(signal.SIGCONT, self._program)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG | os.WUNTRACED)
-            except ChildProcessError:
-                return
-            if pid == 0:
-                return
-            if pid != self._program:
-                continue
-            if os.WIFSTOPPED(status):
-                self.channel.send("stopped", os.WSTOPSIG(status))
-            else:
-                self._ended = True
-                code = processes.shell_exit_code(os.waitstatus_to_exitcode(status))
-                self.channel.send("ended", code)
+        with suppress(ChildProcessError):  # no child is left
+            while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED)) != (0, 0):
+                pid, status = changed
+                if pid != self._program:
+                    continue
+                if os.WIFSTOPPED(status):
+                    self._channel.send("stopped", os.WSTOPSIG(status))
+                else:
+                    self._ended = True
+                    code = processes.shell_exit_code(os.waitstatus_to_exitcode(status))
+                    self._channel.send("ended", code)
 
 
 def main() -> None:
@@ -202,6 +193,5 @@ def main() -> None:
     signal.set_wakeup_fd(writer.fileno())
     os.set_inheritable(setup["channel"], False)
     channel = Channel(socket.socket(fileno=setup["channel"]))
-    watchdog = Watchdog(channel, reader.fileno(), **setup["times"])
+    watchdog = Watchdog(channel, reader, **setup["times"])
     watchdog.run(command, setup["ignored"], setup["terminal"])
-    channel.send("done")
