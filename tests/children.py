@@ -56,7 +56,7 @@ class Child:
         if not isinstance(function, str):
             function = f"{function.__module__}:{function.__qualname__}"
         arguments = [function, json.dumps(args)]
-        environment = {**os.environ, **_environment(), **(env or {})}
+        environment = {**os.environ, **environment_of_child(), **(env or {})}
         self._function = function
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (kept as long as the child)
         self._process: subprocess.Popen[str] | ForkedProcess
@@ -161,7 +161,8 @@ class Child:
         return f"{self._function} (process {self.pid}) {problem}. Its stderr:\n{self.errors}"
 
 
-def _environment() -> dict[str, str]:
+def environment_of_child() -> dict[str, str]:
+    """Return what tells a child which databases and locks there are at this moment."""
     from django.conf import settings
 
     from tests.settings import INHERITED

@@ -1,5 +1,6 @@
-"""What tests of many kinds ask for: names of locks, locks that are held, an event loop."""
+"""What tests of many kinds ask for: names of locks, locks that are held, an event loop …"""
 
+import threading
 import uuid
 from contextlib import suppress
 
@@ -47,3 +48,20 @@ def taken():
     for lock in held:
         with suppress(LockLost, LockNotHeld):
             lock.release()
+
+
+@pytest.fixture
+def refuse(monkeypatch):
+    """``refuse("renewal", 2)``: fail the next two starts of a thread of such a name."""
+    start = threading.Thread.start
+    left = {}
+
+    def refusing(thread):
+        for word in left:
+            if word in thread.name and left[word] > 0:
+                left[word] -= 1
+                raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", refusing)
+    return lambda word, times=1: left.update({word: times})

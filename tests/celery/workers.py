@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.celery.app import HANDED
-from tests.children import _environment
+from tests.children import environment_of_child
 from tests.servers.guard import descendants, guard
 
 ROOT = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ class Worker:
             start_new_session=True,
             env={
                 **os.environ,
-                **_environment(),
+                **environment_of_child(),
                 HANDED: json.dumps(conf),
                 "DISTLOCK_TEST_QUEUE": queue,
                 **(env or {}),

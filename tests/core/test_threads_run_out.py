@@ -1,7 +1,5 @@
 """A process that cannot start another thread for a while keeps its locks, and lets go of them."""
 
-import threading
-
 import pytest
 
 from distlock import Lock, LockLost
@@ -15,23 +13,6 @@ from tests.contract.watch import Once, events, eventually
 def take_and_leave(name):
     with Lock(name, timeout=10):
         return True
-
-
-@pytest.fixture
-def refuse(monkeypatch):
-    """Make the next so many starts of a thread of a certain name fail."""
-    start = threading.Thread.start
-    left = {}
-
-    def refusing(thread):
-        for word in left:
-            if word in thread.name and left[word] > 0:
-                left[word] -= 1
-                raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refusing)
-    return lambda word, times=1: left.update({word: times})
 
 
 def test_a_renewal_that_could_not_start_is_tried_again(refuse, settings):

@@ -7,14 +7,18 @@ from distlock.backends.database.connection import Connection
 
 
 @contextmanager
-def statements():
-    """The list of statements that this thread runs meanwhile."""
+def statements(before=lambda seen: None):
+    """The list of statements that this thread runs meanwhile.
+
+    ``before(seen)`` is called before each one is run, which is the last in the list.
+    """
     seen, thread = [], threading.get_ident()
     run_all = Connection.run_all
 
     def counting(self, statement, limit):
         if threading.get_ident() == thread:
             seen.append(statement.sql)
+            before(seen)
         return run_all(self, statement, limit)
 
     Connection.run_all = counting

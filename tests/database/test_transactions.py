@@ -1,6 +1,7 @@
 """Transactions that commit only while the lock is held, by engine and isolation level."""
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.contrib.auth.models import Group
@@ -102,29 +103,32 @@ def test_a_hold_that_was_broken_and_taken_rolls_back(backend, isolated, database
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", SERVERS)
 def test_between_the_check_and_the_commit_nobody_can_take_the_lock(
-    make, isolated, database, name, monkeypatch
+    make, isolated, proxied, kind, database, name
 ):
     """The row is locked: a lease that ends just then does not let another one in."""
+    proxy = proxied(kind)
     backend = make()
-    connection = connections[database]
-    connection.ensure_connection()  # not while the lease runs
+    connections[database].ensure_connection()  # not while the lease runs
     lease = backend.try_acquire(claim(name, duration=2))
-    commit, seen = connection._commit, []
+    commit = proxy.delay(b"COMMIT")
 
     def is_over():
         info = backend.inspect(name)  # which does not wait for the row
         return (info.state, info.token) != (State.HELD, lease.token)
 
-    def commit_late():
-        eventually(is_over)
-        seen.append(backend.try_acquire(claim(name)))
-        seen.append(backend.sweep().expired)
-        commit()
+    def try_to_take():
+        try:
+            assert commit.kept_back.wait(30)
+            eventually(is_over)
+            return backend.try_acquire(claim(name)), backend.sweep().expired
+        finally:
+            commit.end()
 
-    monkeypatch.setattr(connection, "_commit", commit_late)
-    with backend.atomic(lease, None):
-        write(database)
-    assert seen == [None, 0]
+    with ThreadPoolExecutor(1) as pool:
+        with backend.atomic(lease, None):
+            write(database)
+            seen = pool.submit(try_to_take)
+        assert seen.result() == (None, 0)
     assert written(database) == 1
     assert backend.try_acquire(claim(name)).token > lease.token
 
@@ -147,29 +151,23 @@ def test_where_mariadb_keeps_to_its_snapshot(make, isolated, kind, database, nam
 
 @pytest.mark.parametrize("kind", SERVERS)
 @pytest.mark.parametrize("level", ["repeatable read"])
-def test_a_renewal_just_when_it_begins_lets_it_begin_anew(
-    make, isolated, kind, database, name, monkeypatch
-):
+def test_a_renewal_just_when_it_begins_lets_it_begin_anew(make, isolated, kind, database, name):
     if kind == "mariadb":
         connections.settings[database]["OPTIONS"]["init_command"] = (
             "SET innodb_snapshot_isolation = ON"
         )
     backend = make()
+    renewer = make("renewer")  # this backend no longer renews a lease whose transaction begins
     lease = backend.try_acquire(claim(name))
     renewals = iter([True, True, False])
-    guard = type(backend._transactions)._guard
 
-    def renewed_just_before(self, connection, dialect, lease):
-        if next(renewals, False):
-            with connection.cursor() as cursor:
-                cursor.execute("SELECT count(*) FROM auth_group")  # now it has a snapshot
-            transactions, backend._transactions._locked = backend._transactions._locked, set()
-            assert backend.renew([lease]) == {lease.nonce: True}
-            backend._transactions._locked = transactions
-        return guard(self, connection, dialect, lease)
+    def renewed_just_before(execute, sql, *arguments):
+        if "database_lock" in sql and next(renewals, False):
+            written(database)  # now it has a snapshot
+            assert renewer.renew([lease]) == {lease.nonce: True}
+        return execute(sql, *arguments)
 
-    monkeypatch.setattr(type(backend._transactions), "_guard", renewed_just_before)
-    with backend.atomic(lease, None):
+    with isolated.execute_wrapper(renewed_just_before), backend.atomic(lease, None):
         write(database)
     assert list(renewals) == []
     assert written(database) == 1

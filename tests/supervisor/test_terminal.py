@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from distlock.types.lease import State
-from tests.children import _environment
+from tests.children import environment_of_child
 from tests.contract.watch import eventually
 
 LIMIT = 30.0
@@ -42,7 +42,7 @@ class Shell:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # make it the session's
             env={
                 **os.environ,
-                **_environment(),
+                **environment_of_child(),
                 "PS1": "$ ",
                 "PATH": f"{folder}:{os.environ['PATH']}",
             },

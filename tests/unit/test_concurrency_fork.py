@@ -4,105 +4,101 @@ import gc
 import os
 import weakref
 
-import pytest
-
 from distlock.concurrency import fork
+from tests.children import write_line
 
-
-@pytest.fixture(autouse=True)
-def registry(monkeypatch):
-    """Let a test have a registry of its own."""
-    monkeypatch.setattr(fork, "_before", [])
-    monkeypatch.setattr(fork, "_in_parent", [])
-    monkeypatch.setattr(fork, "_in_child", {})
+# Each test has a process of its own: hooks stay for as long as the process.
 
 
 class Thing:
-    def __init__(self, name, said):
+    def __init__(self, name):
         self.name = name
-        self.said = said
         fork.reset_in_child(self)
 
     def after_fork_in_child(self):
-        self.said(self.name)
+        write_line(self.name)
 
 
-def fork_once(tell):
-    """Fork and return what the child, and the parent, told."""
-    reading, writing = os.pipe()
-    told = []
-    tell.append(lambda text: (os.write(writing, f"{text} ".encode()), told.append(text)))
-    child = os.fork()
-    if child == 0:
+def fork_once():
+    pid = os.fork()
+    if pid == 0:
         os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writing)
-    with os.fdopen(reading) as pipe:
-        return pipe.read().split(), told
+    os.waitpid(pid, 0)
 
 
-def test_hooks_run_in_the_order_of_their_registration_and_before_a_fork_in_reverse():
-    tell = []
-    things = []
-
-    def write_line(text):
-        tell[0](text)
-
-    things.append(Thing("first", write_line))
+def register_hooks():
+    things = [Thing("first")]
     fork.in_child(lambda: write_line("second"))
-    things.append(Thing("third", write_line))
+    things.append(Thing("third"))
     for name in ("a", "b"):
         fork.before(lambda name=name: write_line(f"before-{name}"))
         fork.in_parent(lambda name=name: write_line(f"parent-{name}"))
-    everything, parents = fork_once(tell)
-    assert parents == ["before-b", "before-a", "parent-a", "parent-b"]
-    child = [text for text in everything if text not in parents]
-    assert child == ["first", "second", "third"]
+    fork_once()
 
 
-def test_an_object_is_not_kept_alive():
-    thing = Thing("thing", print)
+def drop_an_object():
+    thing = Thing("thing")
     known = weakref.ref(thing)
-    assert len(fork._in_child) == 1
     del thing
     gc.collect()
-    assert known() is None
-    assert not fork._in_child
+    write_line(known() is None)
+    fork_once()
 
 
-def test_none_is_deleted_before_its_own_hook_has_run():
-    said = []
-
+def have_an_owner_that_deletes():
     class Owner:
         def __init__(self):
             fork.reset_in_child(self)  # before what it owns
-            self.owned = Thing("owned", said.append)
-            weakref.finalize(self.owned, said.append, "deleted")
+            self.owned = Thing("owned")
+            weakref.finalize(self.owned, write_line, "deleted").atexit = False
 
         def after_fork_in_child(self):
             del self.owned
-            said.append("owner")
+            write_line("owner")
 
     owner = Owner()
-    fork._run_in_child()
-    assert said == ["owner", "owned", "deleted"]
-    del owner
+    fork_once()
+    del owner.owned
 
 
-def test_a_hook_that_fails_keeps_no_other_from_running():
-    said = []
-    things = [Thing("first", said.append)]
+def register_one_that_fails():
+    things = [Thing("first")]
     fork.in_child(lambda: 1 / 0)
-    things.append(Thing("second", said.append))
-    with pytest.raises(ZeroDivisionError):
-        fork._run_in_child()
-    assert said == ["first", "second"]
+    things.append(Thing("second"))
+    fork_once()
 
 
-def test_hooks_are_decorators():
+def decorate():
     @fork.in_child
     def hook():
         return "hook"
 
-    assert hook() == "hook"
-    assert fork.before(hook) is fork.in_parent(hook) is hook
+    write_line(hook(), fork.before(hook) is fork.in_parent(hook) is hook)
+
+
+def test_hooks_run_in_the_order_of_their_registration_and_before_a_fork_in_reverse(child):
+    told = child(register_hooks).finish()
+    assert told[:2] == ["before-b", "before-a"]
+    parents = [text for text in told[2:] if text.startswith("parent")]
+    assert parents == ["parent-a", "parent-b"]
+    assert [text for text in told[2:] if text not in parents] == ["first", "second", "third"]
+
+
+def test_an_object_is_not_kept_alive(child):
+    assert child(drop_an_object).finish() == ["True"]
+
+
+def test_none_is_deleted_before_its_own_hook_has_run(child):
+    in_parent = "deleted"
+    told = child(have_an_owner_that_deletes).finish()
+    assert told == ["owner", "owned", "deleted", in_parent]
+
+
+def test_a_hook_that_fails_keeps_no_other_from_running(child):
+    process = child(register_one_that_fails)
+    assert process.finish() == ["first", "second"]
+    assert "ZeroDivisionError" in process.errors
+
+
+def test_hooks_are_decorators(child):
+    assert child(decorate).finish() == ["hook True"]

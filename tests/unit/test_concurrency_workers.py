@@ -146,25 +146,20 @@ def test_settling_waits_for_the_calls_that_have_begun_or_will():
     assert done
 
 
-def no_threads(call, name, *args):
-    raise RuntimeError("can't start new thread")
-
-
-def test_a_call_is_refused_if_there_is_no_thread(monkeypatch):
+def test_a_call_is_refused_if_there_is_no_thread(refuse):
     workers, made = WorkerThreads(2, "test"), []
-    monkeypatch.setattr(workers, "_start", no_threads)
+    refuse("test")
     with pytest.raises(RuntimeError):
         workers.submit(lambda: made.append(True))
     workers.settle(PATIENCE)
-    monkeypatch.undo()
     assert not made
 
 
 @LIMITS
-def test_a_call_waits_for_a_busy_thread_only_if_their_number_is_limited(limit, monkeypatch):
+def test_a_call_waits_for_a_busy_thread_only_if_their_number_is_limited(limit, refuse):
     workers = WorkerThreads(limit, "test")
     over = busy(workers)
-    monkeypatch.setattr(workers, "_start", no_threads)
+    refuse("test")
     if limit is None:
         with pytest.raises(RuntimeError):
             workers.submit(lambda: "second")
