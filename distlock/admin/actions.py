@@ -1,4 +1,4 @@
-"""What the admin does to locks: break holds, and sweep.
+"""What the admin does to locks: break holds, and sweep; and what its log and messages say of it.
 
 A hold is broken only if it is still the one that the page has shown: its token is compared.
 """
@@ -7,39 +7,52 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, auto
 from typing import Any
 
 from django import forms
+from django.conf import settings
+from django.contrib import messages
+from django.contrib.admin.models import CHANGE, LogEntry
+from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
+from django.db import DatabaseError
+from django.http import HttpRequest
+from django.utils import translation
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+from django.utils.text import Truncator
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from distlock.admin import fan_out
-from distlock.admin.fan_out import Answer, call_backends, one_line
-from distlock.admin.log import in_site_language, write_log
+from distlock.admin.fan_out import call_backends, one_line
 from distlock.admin.rows import HoldRef, LockRow
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.exceptions import LockError, LockUnavailable
+from distlock.models import HeldLock
 from distlock.signals import lock_broken
-from distlock.templatetags.distlock_admin import duration
-from distlock.types.lease import LockInfo, State, SweepResult
+from distlock.templatetags.distlock_admin import visible
+from distlock.types.lease import LockInfo, State
 from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus
 
 logger = logging.getLogger("distlock")
 
-#: The most characters of a reason.
-MAX_REASON = 500
 #: Seconds that a page waits for a sweep; the sweep goes on after that.
 SWEEP_TIMEOUT = 10.0
 #: Seconds that the answer to a renewal may take.
 _RENEWAL_ANSWER = 1.0
+#: Entries of the log that the page of a lock shows.
+_MAX_ENTRIES = 20
+#: Locks that a message names, and characters of each name.
+_MAX_NAMES = 10
+_MAX_NAME_LENGTH = 80
 
 
 class ReasonForm(forms.Form):
@@ -47,30 +60,54 @@ class ReasonForm(forms.Form):
 
     reason = forms.CharField(
         label=gettext_lazy("Reason"),
-        max_length=MAX_REASON,
+        max_length=500,
         help_text=gettext_lazy("It is written to the log with your name, the owner and the token."),
         widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
         error_messages={"required": gettext_lazy("Please say why.")},
     )
 
 
-class Outcome(StrEnum):
+class Outcome(Enum):
     """The result of a forced release."""
 
-    RELEASED = "released"
-    CHANGED = "changed"  # the lock is no longer held under this token
-    UNKNOWN = "unknown"  # the request was sent, but no answer came
-    NOT_SENT = "not sent"  # the backend could not be reached
+    RELEASED = auto()
+    CHANGED = auto()  # the lock is no longer held under this token
+    UNKNOWN = auto()  # the request was sent, but no answer came
+    NOT_SENT = auto()  # the backend could not be reached
 
 
-@dataclass(frozen=True, slots=True)
-class ReleaseResult:
-    """A hold that was to be broken, and the outcome; ``logged``: the admin's log has it."""
-
-    ref: HoldRef
-    outcome: Outcome
-    problem: str = ""
-    logged: bool = True
+#: The level and the sentence of the message about each outcome.
+_MESSAGES = {
+    Outcome.RELEASED: (
+        messages.SUCCESS,
+        ngettext_lazy("%(count)d lock was released:", "%(count)d locks were released:", "count"),
+    ),
+    Outcome.CHANGED: (
+        messages.WARNING,
+        ngettext_lazy(
+            "%(count)d lock was not released, because it was no longer held under the token shown:",
+            "%(count)d locks were not released, because they were no longer held under the tokens"
+            " shown:",
+            "count",
+        ),
+    ),
+    Outcome.UNKNOWN: (
+        messages.ERROR,
+        ngettext_lazy(
+            "%(count)d lock may have been released or not, because no answer came:",
+            "%(count)d locks may have been released or not, because no answer came:",
+            "count",
+        ),
+    ),
+    Outcome.NOT_SENT: (
+        messages.ERROR,
+        ngettext_lazy(
+            "%(count)d lock was not released, because its backend could not be asked:",
+            "%(count)d locks were not released, because their backend could not be asked:",
+            "count",
+        ),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,46 +126,64 @@ class CurrentHold:
         return self.row.info.state is not State.FREE and self.row.info.token == self.ref.token
 
 
-def current_holds(refs: Iterable[HoldRef]) -> list[CurrentHold]:
+def current_holds(refs: Sequence[HoldRef]) -> list[CurrentHold]:
     """Look the holds up, in all backends at once; return them in their order."""
-    refs = list(refs)
-    by_alias: dict[str, list[HoldRef]] = {}
-    for ref in refs:
-        by_alias.setdefault(ref.alias, []).append(ref)
 
     def inspect(backend: BaseBackend, deadline: float) -> dict[HoldRef, LockInfo]:
-        return {ref: backend.inspect(ref.name, deadline) for ref in by_alias[backend.alias]}
+        mine = [ref for ref in refs if ref.alias == backend.alias]
+        return {ref: backend.inspect(ref.name, deadline) for ref in mine}
 
-    answers = call_backends(by_alias, inspect)
-
-    def current(ref: HoldRef) -> CurrentHold:
-        answer = answers[ref.alias]
-        if answer.backend is None or answer.value is None:
-            return CurrentHold(ref, None, answer.problem)
-        return CurrentHold(ref, LockRow.of(answer.value[ref], answer.backend))
-
-    return [current(ref) for ref in refs]
+    answers = call_backends({ref.alias for ref in refs}, inspect)
+    found = {ref: info for answer in answers.values() for ref, info in (answer.value or {}).items()}
+    return [
+        CurrentHold(ref, LockRow(found[ref]) if ref in found else None, answers[ref.alias].problem)
+        for ref in refs
+    ]
 
 
-def release_holds(refs: Iterable[HoldRef], user: Any, reason: str) -> list[ReleaseResult]:
-    """Break the holds, log who did it and why, and return the results.
+def consequences(rows: Iterable[LockRow]) -> dict[str, Any]:
+    """Return how many holders learn that their holds are broken, how many do not, and when.
+
+    ``working``: whether any holder may still work under its lock; it may not, if it has released
+    the lock with ``at_least``. Times are in seconds.
+    """
+    working = [row for row in rows if not row.is_reserved]
+    held = [row for row in working if row.status is not DisplayStatus.EXPIRED]
+    told = [row.notified_within for row in held if row.notified_within is not None]
+    untold = [row.info for row in held if row.notified_within is None]
+    rests = [info.lease if info.remaining is None else info.remaining for info in untold]
+    return {
+        "working": bool(working),
+        "told": len(told),
+        "told_within": math.ceil(max(told, default=0.0) + _RENEWAL_ANSWER),
+        "untold": len(untold),
+        "untold_for": math.ceil(max((rest or 0.0 for rest in rests), default=0.0)),
+    }
+
+
+def force_release(request: HttpRequest, refs: Iterable[HoldRef], reason: str) -> None:
+    """Break the holds, log who did it and why, and add a message for each kind of outcome.
 
     After a backend has failed once, the other holds in it are not tried.
     """
-    results: list[ReleaseResult] = []
+    results: dict[Outcome, list[tuple[HoldRef, str]]] = {outcome: [] for outcome in _MESSAGES}
     failed: dict[str, str] = {}
     for ref in refs:
-        if problem := failed.get(ref.alias):
-            results.append(ReleaseResult(ref, Outcome.NOT_SENT, problem))
-            continue
-        result = _release(ref, user, reason)
-        if result.problem:
-            failed[ref.alias] = result.problem
-        results.append(result)
-    return results
+        outcome, problem = Outcome.NOT_SENT, failed.get(ref.alias, "")
+        if not problem:
+            outcome, problem = _break_hold(request, ref, reason)
+            failed[ref.alias] = problem
+        results[outcome].append((ref, problem))
+    for outcome, some in results.items():
+        if some:
+            level, sentence = _MESSAGES[outcome]
+            text, problem = sentence % {"count": len(some)}, some[0][1]
+            named = _named([ref.name for ref, _ in some])
+            messages.add_message(request, level, format_html("{} {} {}", text, named, problem))
 
 
-def _release(ref: HoldRef, user: Any, reason: str) -> ReleaseResult:
+def _break_hold(request: HttpRequest, ref: HoldRef, reason: str) -> tuple[Outcome, str]:
+    """Break a hold; return the outcome, and the problem if its backend failed."""
     try:
         backend = locks[ref.alias]
         lease = backend.force_release(ref.name, ref.token, clock() + fan_out.TIMEOUT)
@@ -137,89 +192,82 @@ def _release(ref: HoldRef, user: Any, reason: str) -> ReleaseResult:
         if not isinstance(error, (LockError, ImproperlyConfigured)):
             logger.exception("backend %r failed when the admin released a lock", ref.alias)
         elif not (isinstance(error, LockUnavailable) and error.maybe_applied):
-            return ReleaseResult(ref, Outcome.NOT_SENT, problem)
-        message = in_site_language(
-            gettext_lazy(
-                "Release of token %(token)d requested, without an answer (%(problem)s)."
-                " Reason: %(reason)s"
-            ),
-            {"token": ref.token, "problem": problem, "reason": escaped(reason)},
+            return Outcome.NOT_SENT, problem
+        message = gettext_lazy(
+            "Release of token %(token)d requested, without an answer (%(problem)s)."
+            " Reason: %(reason)s"
         )
-        logged = write_log(user, ref.alias, ref.name, message)
-        return ReleaseResult(ref, Outcome.UNKNOWN, problem, logged)
+        values = {"token": ref.token, "problem": problem, "reason": reason}
+        _write_log(request, ref.alias, ref.name, message, values)
+        return Outcome.UNKNOWN, problem
     if lease is None:
-        return ReleaseResult(ref, Outcome.CHANGED)
+        return Outcome.CHANGED, ""
     send_event(lock_broken, backend, lease)
-    message = in_site_language(
-        gettext_lazy("Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s"),
-        {
-            "token": lease.token,
-            "owner": escaped(str(lease.owner)),
-            "reason": escaped(reason),
-        },
-    )
-    logged = write_log(user, ref.alias, ref.name, message)
-    return ReleaseResult(ref, Outcome.RELEASED, logged=logged)
+    message = gettext_lazy("Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s")
+    values = {"token": lease.token, "owner": lease.owner, "reason": reason}
+    _write_log(request, ref.alias, ref.name, message, values)
+    return Outcome.RELEASED, ""
 
 
-def consequences(rows: Iterable[LockRow]) -> list[str]:
-    """Return sentences about what happens if these holds are broken."""
-    working = [row for row in rows if not row.is_reserved]
-    sentences = [_("Whoever is next gets the lock at once.")]
-    if working:
-        sentences.append(_("The old holder may still be working: nothing stops its code."))
-        held = [row for row in working if row.status is not DisplayStatus.EXPIRED]
-        sentences += _notified([row for row in held if row.notified_within is not None])
-        sentences += _not_notified([row for row in held if row.notified_within is None])
-    sentences.append(
-        _(
-            "What it writes with its old fencing token is refused where a newer one has been seen;"
-            " everything else it writes is not."
-        )
-    )
-    return sentences
-
-
-def _notified(held: Sequence[LockRow]) -> Iterator[str]:
-    if not held:
-        return
-    seconds = max(row.notified_within or 0.0 for row in held) + _RENEWAL_ANSWER
-    yield ngettext(
-        "%(count)d holder is told within %(time)s, or at the end of its lease if it cannot reach"
-        " the backend: then lock.held is false, lock.check() and leaving the lock raise LockLost,"
-        " and on_lost is called.",
-        "%(count)d holders are told within %(time)s, or at the end of their leases if they cannot"
-        " reach the backend: then lock.held is false, lock.check() and leaving the lock raise"
-        " LockLost, and on_lost is called.",
-        len(held),
-    ) % {"count": len(held), "time": duration(math.ceil(seconds))}
-
-
-def _not_notified(held: Sequence[LockRow]) -> Iterator[str]:
-    if not held:
-        return
-    seconds = max(
-        row.info.lease or 0.0 if row.info.remaining is None else row.info.remaining for row in held
-    )
-    yield ngettext(
-        "%(count)d holder does not renew its lease and is not told: until the lease ends, in"
-        " %(time)s at the latest, lock.held stays true there and lock.check() raises nothing. Only"
-        " lock.verify() and leaving the lock ask the backend.",
-        "%(count)d holders do not renew their leases and are not told: until the leases end, the"
-        " last of them in %(time)s, lock.held stays true there and lock.check() raises nothing."
-        " Only lock.verify() and leaving the lock ask the backend.",
-        len(held),
-    ) % {"count": len(held), "time": duration(math.ceil(seconds))}
-
-
-def sweep_backends(aliases: Iterable[str], user: Any) -> dict[str, Answer[SweepResult]]:
-    """Sweep all backends at once and log it; return what each did, by alias."""
+def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
+    """Sweep all backends at once, log it, and add a message about each of them."""
     answers = call_backends(aliases, lambda backend, deadline: backend.sweep(), SWEEP_TIMEOUT)
     for alias, answer in answers.items():
-        if (swept := answer.value) is not None:
-            message = in_site_language(
-                gettext_lazy("Swept: %(expired)d expired, %(removed)d removed."),
-                {"expired": swept.expired, "removed": swept.removed},
-            )
-            write_log(user, alias, "", message)
-    return answers
+        if (swept := answer.value) is None:
+            text = _("Could not sweep %(backend)s, or it is not done yet:") % {"backend": alias}
+            messages.error(request, f"{text} {answer.problem}")
+            continue
+        values = {"backend": alias, "expired": swept.expired, "removed": swept.removed}
+        text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")
+        messages.success(request, text % values)
+        message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
+        _write_log(request, alias, "", message, values)
+
+
+def _write_log(
+    request: HttpRequest, alias: str, name: str, message: Any, values: dict[str, Any]
+) -> None:
+    """Log what the user did to a lock, or to a whole backend if ``name`` is empty.
+
+    It is written to the admin's log and to the site's own. If the first fails, the user is told.
+    """
+    user: Any = request.user
+    with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
+        text = escaped(str(message % values))
+    logger.warning("%r in the admin, lock %r on %r: %s", user.get_username(), name, alias, text)
+    shown = f"{escaped(name)} ({escaped(alias)})" if name else alias
+    try:
+        LogEntry.objects.create(
+            user_id=user.pk,
+            content_type_id=_content_type().pk,
+            object_id=f"{alias}:{name}",
+            object_repr=Truncator(shown).chars(200)[:200],  # it does not count combining characters
+            action_flag=CHANGE,
+            change_message=text,
+        )
+    except DatabaseError:
+        logger.exception("the admin's log could not be written")
+        problem = _("This could not be written to the admin’s log, only to that of the site:")
+        messages.error(request, format_html("{} {}", problem, _named([name or alias])))
+
+
+def log_entries(alias: str, name: str) -> list[LogEntry]:
+    """Return the latest entries about a lock, newest first."""
+    key = f"{alias}:{name}"
+    found = LogEntry.objects.filter(content_type=_content_type(), object_id=key)
+    # Some databases compare without regard to case, so compare again.
+    return [
+        entry for entry in found.select_related("user")[:_MAX_ENTRIES] if entry.object_id == key
+    ]
+
+
+def _content_type() -> ContentType:
+    # Of the proxy model: the links of log entries lead to its pages.
+    return ContentType.objects.get_for_model(HeldLock, for_concrete_model=False)
+
+
+def _named(names: Sequence[str]) -> SafeString:
+    """Return some names of locks, for a message."""
+    short = [[visible(Truncator(name).chars(_MAX_NAME_LENGTH))] for name in names[:_MAX_NAMES]]
+    named = format_html_join(", ", "{}", short)
+    return format_html("{}, …", named) if len(names) > _MAX_NAMES else named

@@ -7,6 +7,7 @@ every page, and one that is back is seen at once.
 
 from __future__ import annotations
 
+import functools
 import logging
 import weakref
 from collections.abc import Callable, Iterable
@@ -36,10 +37,9 @@ SILENT_FOR = 15.0
 MAX_THREADS = 4
 
 T = TypeVar("T")
-Call = Callable[[BaseBackend, float], T]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Answer(Generic[T]):
     """What a backend returned after ``seconds``; None, and the ``problem``, if it failed.
 
@@ -47,33 +47,19 @@ class Answer(Generic[T]):
     """
 
     alias: str
-    backend: BaseBackend | None
-    value: T | None
-    problem: str
-    seconds: float
-
-
-#: The threads for the calls of each backend, by alias.
-_threads: dict[str, WorkerThreads] = {}
-
-#: When a page has last waited for a backend in vain, or the backend has failed slowly.
-_silent_since: weakref.WeakKeyDictionary[BaseBackend, float] = weakref.WeakKeyDictionary()
-
-
-@dataclass(slots=True)
-class _Request(Generic[T]):
-    """One call of one backend; ``error``: it could not be made."""
-
-    alias: str
-    timeout: float  # seconds that the page waits for it
     backend: BaseBackend | None = None
-    job: Job[tuple[T, float]] | None = None
-    error: Exception | None = None
+    value: T | None = None
+    problem: str = ""
+    seconds: float = 0.0
+
+
+#: Until when a backend counts as silent, by clock().
+_silent_until: weakref.WeakKeyDictionary[BaseBackend, float] = weakref.WeakKeyDictionary()
 
 
 def call_backends(
     aliases: Iterable[str],
-    call: Call[T],
+    call: Callable[[BaseBackend, float], T],
     timeout: float | None = None,
     *,
     wait_for_silent: bool = True,
@@ -87,78 +73,67 @@ def call_backends(
     if timeout is None:
         timeout = TIMEOUT
     began = clock()
-    requests = [_start(alias, call, began, timeout, wait_for_silent) for alias in aliases]
-    for request in requests:
-        if request.job is not None:
-            request.job.wait(began + request.timeout)
-    return {request.alias: _answer(request, timeout) for request in requests}
-
-
-def _start(
-    alias: str, call: Call[T], began: float, timeout: float, wait_for_silent: bool
-) -> _Request[T]:
-    request: _Request[T] = _Request(alias, timeout)
-    try:
-        request.backend = backend = locks[alias]
-    except ImproperlyConfigured as error:
-        request.error = error
-        return request
-    silent_since = _silent_since.get(backend)
-    if not wait_for_silent and silent_since is not None and clock() < silent_since + SILENT_FOR:
-        request.timeout = SHORT_TIMEOUT
-
-    def run() -> tuple[T, float]:
-        limit = SHORT_TIMEOUT  # that of an error; an answer may take longer
+    answers: dict[str, Answer[T]] = {}
+    jobs: list[tuple[Answer[T], BaseBackend, Job[tuple[T, float]]]] = []
+    for alias in aliases:
+        answer: Answer[T] = Answer(alias)
+        answers[alias] = answer
         try:
-            value = call(backend, began + timeout)
-            limit = timeout
-        finally:
-            seconds = clock() - began
-            if seconds > limit:
-                _silent_since[backend] = clock()
-            else:
-                _silent_since.pop(backend, None)
-        return value, seconds
-
-    if alias not in _threads:
-        _threads.setdefault(alias, WorkerThreads(MAX_THREADS, f"distlock-admin-{alias}"))
-    try:
-        request.job = _threads[alias].submit(run)
-    except RuntimeError as error:  # no more threads can be had
-        request.error = error
-    return request
-
-
-def _answer(request: _Request[T], timeout: float) -> Answer[T]:
-    alias, backend, job, error = request.alias, request.backend, request.job, request.error
-    if job is not None:
-        if not job.answered:
-            job.discard()  # if it has not begun yet, it never will
-            return Answer(alias, backend, None, _no_answer(request, timeout), request.timeout)
-        try:
-            value, seconds = job.take()
-        except Exception as raised:
-            error = raised
+            answer.backend = backend = locks[alias]
+        except ImproperlyConfigured as error:
+            answer.problem = one_line(error)
         else:
-            return Answer(alias, backend, value, "", seconds)
-    assert error is not None
-    if not isinstance(error, (LockError, ImproperlyConfigured)):
-        logger.error("backend %r failed when the admin asked it", alias, exc_info=error)
-    return Answer(alias, backend, None, one_line(error), 0.0)
+            timed = functools.partial(_timed, call, backend, began, timeout)
+            jobs.append((answer, backend, _threads(alias).submit(timed)))
+    for answer, backend, job in jobs:
+        short = not wait_for_silent and clock() < _silent_until.get(backend, 0.0)
+        if job.wait(began + (SHORT_TIMEOUT if short else timeout)):
+            _take(answer, job)
+            continue
+        job.discard()  # if it has not begun yet, it never will
+        text = _("It did not answer a moment ago, so this page has not waited for it.")
+        if not short:
+            _silent_until[backend] = clock() + SILENT_FOR
+            text = ngettext(
+                "No answer within %(seconds)d second.",
+                "No answer within %(seconds)d seconds.",
+                int(timeout),
+            )
+        answer.problem = text % {"seconds": int(timeout)}
+    return answers
+
+
+@functools.cache
+def _threads(alias: str) -> WorkerThreads:
+    return WorkerThreads(MAX_THREADS, f"distlock-admin-{alias}")
+
+
+def _timed(
+    call: Callable[[BaseBackend, float], T], backend: BaseBackend, began: float, timeout: float
+) -> tuple[T, float]:
+    """Return what a call returns, and how long it took; note whether the backend is silent."""
+    limit = SHORT_TIMEOUT  # that of an error; an answer may take longer
+    try:
+        value = call(backend, began + timeout)
+        limit = timeout
+    finally:
+        seconds = clock() - began
+        if seconds > limit:
+            _silent_until[backend] = clock() + SILENT_FOR
+        else:
+            _silent_until.pop(backend, None)
+    return value, seconds
+
+
+def _take(answer: Answer[T], job: Job[tuple[T, float]]) -> None:
+    try:
+        answer.value, answer.seconds = job.take()
+    except Exception as error:
+        answer.problem = one_line(error)
+        if not isinstance(error, (LockError, ImproperlyConfigured)):
+            logger.exception("backend %r failed when the admin asked it", answer.alias)
 
 
 def one_line(error: BaseException) -> str:
     """Return an error as one printable line. Drivers' messages have several lines."""
     return escaped(" ".join(str(error).split())) or type(error).__name__
-
-
-def _no_answer(request: _Request[T], timeout: float) -> str:
-    if request.timeout < timeout:
-        return _("It did not answer a moment ago, so this page has not waited for it.")
-    if request.backend is not None:
-        _silent_since[request.backend] = clock()
-    seconds = int(timeout)
-    text = ngettext(
-        "No answer within %(seconds)d second.", "No answer within %(seconds)d seconds.", seconds
-    )
-    return text % {"seconds": seconds}

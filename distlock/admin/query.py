@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.http import QueryDict
@@ -14,76 +14,43 @@ from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LockInfo
 from distlock.types.query import Cursor, DisplayStatus, LockQuery, Order, cursor_of
 
-#: Locks on a page.
-PAGE_SIZE = 50
 #: Values of the filter "held longer than", in seconds.
 HELD_FOR_CHOICES = (10, 60, 300, 900, 3600, 6 * 3600, 86400)
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH = Cursor().since
 _MAX_HOST = 255
 
 
 @dataclass(frozen=True, slots=True)
-class PageCursor:
-    """The lock after which, or before which, a page begins."""
+class Query(LockQuery):
+    """Filters, order and page of the list of the locks of all backends.
 
-    alias: str
-    cursor: Cursor
+    Locks of one name (or age) in several backends are listed in the order of their aliases.
+    """
 
-    @classmethod
-    def at(cls, info: LockInfo, order: Order) -> PageCursor:
-        """Return the cursor at a lock of a list in this order."""
-        return cls(info.using, cursor_of(info, order))
-
-    @classmethod
-    def parse(cls, text: str) -> PageCursor | None:
-        """Return the cursor that str() wrote; None for any other text."""
-        alias, _, rest = text.partition(":")
-        microseconds, _, name = rest.partition(":")
-        try:
-            since = _EPOCH + timedelta(microseconds=int(microseconds))
-        except (ValueError, OverflowError):
-            return None
-        if len(name) > MAX_NAME or "\0" in name:
-            return None
-        return cls(alias, Cursor(since, name))
-
-    def __str__(self) -> str:
-        microseconds = (self.cursor.since - _EPOCH) // timedelta(microseconds=1)
-        return f"{self.alias}:{microseconds}:{self.cursor.name}"
-
-
-@dataclass(frozen=True, slots=True)
-class Query:
-    """Filters, order and page of the list."""
-
-    aliases: tuple[str, ...]  # of all backends, whatever the filters are
-    search: str = ""
-    backend: str = ""
-    status: DisplayStatus | None = None
-    host: str = ""
-    held_for: int = 0
-    order: Order = Order.NAME
-    after: PageCursor | None = None
-    before: PageCursor | None = None
+    aliases: tuple[str, ...] = ()  # of all backends, whatever the filters are
+    backend: str = ""  # the only one whose locks are listed; empty for all
+    start_alias: str = ""  # the backend of the lock at ``start``
 
     @classmethod
     def parse(cls, parameters: QueryDict, aliases: Iterable[str]) -> Query:
         """Read the parameters of an address; values that make no sense are ignored."""
         aliases = tuple(aliases)
-        backend = parameters.get("backend", "")
-        held_for = parameters.get("held", "")
-        after = PageCursor.parse(parameters.get("after", ""))
+        backend, status, held_for = (parameters.get(key) for key in ("backend", "state", "held"))
+        after = _parse_place(parameters.get("after", ""))
+        before = None if after else _parse_place(parameters.get("before", ""))
+        start_alias, start = after or before or ("", None)
         return cls(
-            aliases,
             search=_text(parameters.get("q", ""), MAX_NAME),
-            backend=backend if backend in aliases else "",
-            status=_member(DisplayStatus, parameters.get("state", "")),
+            status=next((each for each in DisplayStatus if each == status), None),
             host=_text(parameters.get("host", ""), _MAX_HOST),
-            held_for=int(held_for) if held_for in map(str, HELD_FOR_CHOICES) else 0,
-            order=_member(Order, parameters.get("order", "")) or Order.NAME,
-            after=after,
-            before=None if after else PageCursor.parse(parameters.get("before", "")),
+            held_for=next((each for each in HELD_FOR_CHOICES if str(each) == held_for), 0),
+            order=Order.AGE if parameters.get("order") == Order.AGE else Order.NAME,
+            start=start,
+            backwards=before is not None,
+            aliases=aliases,
+            backend=backend if backend in aliases else "",
+            start_alias=start_alias,
         )
 
     @property
@@ -96,30 +63,10 @@ class Query:
         """Whether filters leave some locks out."""
         return bool(self.search or self.backend or self.status or self.host or self.held_for)
 
-    @property
-    def backwards(self) -> bool:
-        return self.before is not None
-
-    def lock_query(self, alias: str) -> LockQuery:
-        """Return the query for one backend.
-
-        Locks of one name (or age) in several backends are listed in the order of their aliases.
-        """
-        start = self.before or self.after
-        inclusive = start is not None and (
-            alias < start.alias if self.backwards else alias > start.alias
-        )
-        return LockQuery(
-            search=self.search,
-            status=self.status,
-            host=self.host,
-            held_for=float(self.held_for),
-            order=self.order,
-            start=start.cursor if start else None,
-            inclusive=inclusive,
-            backwards=self.backwards,
-            size=PAGE_SIZE,
-        )
+    def for_backend(self, alias: str) -> LockQuery:
+        """Return the query for one backend."""
+        later = alias < self.start_alias if self.backwards else alias > self.start_alias
+        return replace(self, inclusive=later)
 
     def url(self, **changes: Any) -> str:
         """Return the address of this list with some changes: ``?…``."""
@@ -127,28 +74,40 @@ class Query:
         values = {
             "q": other.search,
             "backend": other.backend,
-            "state": other.status.value if other.status else "",
+            "state": other.status,
             "host": other.host,
-            "held": other.held_for or "",
-            "order": "" if other.order is Order.NAME else other.order.value,
-            "after": str(other.after) if other.after else "",
-            "before": str(other.before) if other.before else "",
+            "held": int(other.held_for),
+            "order": other.order if other.order is not Order.NAME else "",
         }
+        if other.start is not None:
+            microseconds = (other.start.since - _EPOCH) // timedelta(microseconds=1)
+            place = f"{other.start_alias}:{microseconds}:{other.start.name}"
+            values["before" if other.backwards else "after"] = place
         return "?" + urlencode({key: value for key, value in values.items() if value})
 
     @property
     def first_url(self) -> str:
         """The address of the first page."""
-        return self.url(after=None, before=None)
+        return self.url(start=None)
 
-    def url_sorted_by(self, order: Order) -> str:
-        """Return the address of the first page in another order."""
-        return self.url(order=order, after=None, before=None)
+    def url_from(self, info: LockInfo, *, backwards: bool) -> str:
+        """Return the address of the page that begins after a lock, or ends before it."""
+        start = cursor_of(info, self.order)
+        return self.url(start=start, start_alias=info.using, backwards=backwards)
+
+
+def _parse_place(text: str) -> tuple[str, Cursor] | None:
+    """Return the alias and the place that url() wrote; None for any other text."""
+    alias, _, rest = text.partition(":")
+    microseconds, _, name = rest.partition(":")
+    try:
+        since = _EPOCH + timedelta(microseconds=int(microseconds))
+    except (ValueError, OverflowError):
+        return None
+    if len(name) > MAX_NAME or "\0" in name:
+        return None
+    return alias, Cursor(since, name)
 
 
 def _text(value: str, max_length: int) -> str:
     return value.replace("\0", "").strip()[:max_length]
-
-
-def _member(kind: Any, value: str) -> Any:
-    return kind(value) if value in {member.value for member in kind} else None

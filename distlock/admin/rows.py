@@ -5,28 +5,29 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import timedelta
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from distlock.backends.base import BaseBackend
 from distlock.backends.local import LocalBackend
 from distlock.backends.settings import RENEWALS_PER_LEASE
+from distlock.conf import locks
 from distlock.core.manager import manager
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LockInfo, State
-from distlock.types.owners import NAMED, is_named, is_reserved
+from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
 
-#: Holds that can be released at once.
-MAX_HOLDS = 100
-
-LABELS: dict[DisplayStatus, str | Promise] = {
+#: What LockRow.style is called.
+LABELS: dict[str, str | Promise] = {
     DisplayStatus.HELD: gettext_lazy("Held"),
     DisplayStatus.EXPIRING: gettext_lazy("Ends soon"),
     DisplayStatus.EXPIRED: gettext_lazy("Expired"),
     DisplayStatus.SUSPENDED: gettext_lazy("Suspended"),
+    "reserved": gettext_lazy("Released, still reserved"),
+    "free": gettext_lazy("Free"),
 }
 
 
@@ -45,70 +46,48 @@ class HoldRef:
 
     @classmethod
     def parse(cls, text: str) -> HoldRef:
-        """Return the reference that str() wrote; ValueError for any other text."""
-        try:
-            parts = json.loads(text)
-        except RecursionError:
-            parts = None
-        match parts:
-            case [str(alias), int(token), str(name)] if _is_possible_name(name):
-                return cls(alias, int(token), name)
+        """Return the reference that str() wrote; ValueError or RecursionError for other texts."""
+        match json.loads(text):
+            case [str(alias), int(token), str(name)] if 0 < len(name) <= MAX_NAME:
+                name.encode()  # no database can store half of a surrogate pair: a ValueError
+                if "\0" not in name:
+                    return cls(alias, int(token), name)
         raise ValueError(f"{text!r} names no hold")
 
     @classmethod
     def parse_all(cls, texts: Iterable[str]) -> list[HoldRef]:
         """Return the references of a form.
 
-        Raises ValueError, with a message for users, if there are none, too many or wrong ones.
+        Raises ValueError, with a message for users, if there are none or wrong ones.
         """
         try:
             refs = list(dict.fromkeys(map(cls.parse, texts)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(_("The form was not understood. Please select again.")) from error
         if not refs:
             raise ValueError(_("No lock was selected."))
-        if len(refs) > MAX_HOLDS:
-            text = _("At most %(most)d locks can be released at once.")
-            raise ValueError(text % {"most": MAX_HOLDS})
         return refs
 
     def __str__(self) -> str:
         return json.dumps([self.alias, self.token, self.name])
 
 
-def _is_possible_name(text: str) -> bool:
-    """Return whether a backend can have a lock of this name. JSON also has lone surrogates."""
-    return (
-        0 < len(text) <= MAX_NAME
-        and "\0" not in text
-        and not any("\ud800" <= letter <= "\udfff" for letter in text)
-    )
-
-
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """A lock with its status. ``status`` is None if nobody holds the lock."""
+    """A lock with its status.
+
+    ``suspended``: its backend does not answer, and ``info`` is of local_holds().
+    """
 
     info: LockInfo
-    status: DisplayStatus | None
-    #: Seconds until the holder learns that its hold was broken; None if it does not renew.
-    notified_within: float | None
+    suspended: bool = False
 
-    @classmethod
-    def of(cls, info: LockInfo, backend: BaseBackend, *, suspended: bool = False) -> LockRow:
-        """Return the row of a lock.
-
-        ``suspended``: the backend does not answer, and ``info`` is of local_holds().
-        """
-        status = None if info.state is State.FREE else status_of(info)
-        if suspended:
-            status = DisplayStatus.SUSPENDED
-        notified_within = None
-        if isinstance(backend, LocalBackend):
-            notified_within = 0.0  # its holder is in this process
-        elif info.renews and info.lease is not None:
-            notified_within = info.lease / RENEWALS_PER_LEASE
-        return cls(info, status, notified_within)
+    @property
+    def status(self) -> DisplayStatus | None:
+        """The status; None if nobody holds the lock."""
+        if self.suspended:
+            return DisplayStatus.SUSPENDED
+        return None if self.info.state is State.FREE else status_of(self.info)
 
     @property
     def is_reserved(self) -> bool:
@@ -118,16 +97,14 @@ class LockRow:
     @property
     def style(self) -> str:
         """The last part of its CSS classes."""
-        if self.is_reserved and self.status in (DisplayStatus.HELD, DisplayStatus.EXPIRING):
+        if self.is_reserved and self.status is DisplayStatus.HELD:
             return "reserved"
-        return self.status.value if self.status else "free"
+        return self.status or "free"
 
     @property
     def label(self) -> str | Promise:
         """The status in words."""
-        if self.style == "reserved":
-            return _("Released, still reserved")
-        return LABELS[self.status] if self.status else _("Free")
+        return LABELS[self.style]
 
     @property
     def ref(self) -> HoldRef:
@@ -140,6 +117,39 @@ class LockRow:
         if self.info.remaining is None or not self.info.lease:
             return None
         return round(100 * min(self.info.remaining / self.info.lease, 1.0))
+
+    @property
+    def renewed_ago(self) -> float:
+        """Seconds since the lease was taken or renewed."""
+        return max((self.info.lease or 0.0) - (self.info.remaining or 0.0), 0.0)
+
+    @property
+    def ended_ago(self) -> float | None:
+        """Seconds since the lease ended, where that is known."""
+        since, until, held_for = self.info.since, self.info.until, self.info.held_for
+        if since is None or until is None or held_for is None:
+            return None
+        return held_for - (until - since) / timedelta(seconds=1)
+
+    @property
+    def notified_within(self) -> float | None:
+        """Seconds until a holder learns that its hold was broken; None if it does not renew."""
+        if self.is_local:
+            return 0.0
+        if self.info.renews and self.info.lease is not None:
+            return self.info.lease / RENEWALS_PER_LEASE
+        return None
+
+    @property
+    def is_local(self) -> bool:
+        """Whether other processes do not see the lock."""
+        return isinstance(locks[self.info.using], LocalBackend)
+
+    @property
+    def is_held_here(self) -> bool:
+        """Whether this very process holds the lock."""
+        owner, here = self.info.owner, current_owner()
+        return owner is not None and (owner.host, owner.pid) == (here.host, here.pid)
 
     @property
     def owner_name(self) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import update_wrapper
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import Any
 
 import django
 from django.contrib import admin, messages
@@ -23,52 +23,34 @@ from distlock.admin.actions import (
     ReasonForm,
     consequences,
     current_holds,
-    release_holds,
-    sweep_backends,
+    force_release,
+    log_entries,
+    sweep,
 )
 from distlock.admin.detail import lock_detail
-from distlock.admin.messages import add_release_messages, add_sweep_messages, shortened
 from distlock.admin.overview import overview
 from distlock.admin.query import HELD_FOR_CHOICES, Query
 from distlock.admin.rows import LABELS, HoldRef
 from distlock.conf import locks
-from distlock.models import HeldLock
 from distlock.types.arguments import MAX_NAME
 from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus, Order
-
-if TYPE_CHECKING:
-    _Base = admin.ModelAdmin[HeldLock]
-else:
-    _Base = admin.ModelAdmin
 
 VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
 SWEEP = "distlock.sweep_locks"
 
-#: The parameter of an address that makes the page wait for a backend that was silent lately.
-RETRY = "retry"
-
 View = Callable[..., HttpResponse]
 
 
-class HeldLockAdmin(_Base):
+class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at run time
     """The pages about held locks. Only a POST changes anything, each with its own permission."""
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return bool(request.user.has_perm(VIEW))
 
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
-
-    def has_module_permission(self, request: HttpRequest) -> bool:
-        return self.has_view_permission(request)
 
     def get_urls(self) -> list[URLPattern]:
         """Return the addresses of these pages, in place of those of a model."""
@@ -86,12 +68,13 @@ class HeldLockAdmin(_Base):
         ]
 
     def _with_permission(self, view: View, permission: str) -> View:
+        @wraps(view)
         def checked(request: HttpRequest, **more: str) -> HttpResponse:
             if not (self.has_view_permission(request) and request.user.has_perm(permission)):
                 raise PermissionDenied
             return view(request, **more)
 
-        inner = update_wrapper(self.admin_site.admin_view(checked), view)
+        inner = self.admin_site.admin_view(checked)
         # A lock is released at once, on another connection, so its log entry must not be rolled
         # back with the request. On SQLite the two connections would also wait for each other.
         for database in connections:
@@ -107,11 +90,10 @@ class HeldLockAdmin(_Base):
             title=_("Held locks"),
             query=query,
             overview=overview(query, wait_for_silent=_wait_for_silent(request)),
-            retry_url=query.url() + ("&" if query.url() != "?" else "") + f"{RETRY}=1",
             statuses=[(status, LABELS[status]) for status in DisplayStatus],
             held_for_choices=HELD_FOR_CHOICES,
-            by_name=query.url_sorted_by(Order.NAME),
-            by_age=query.url_sorted_by(Order.AGE),
+            by_name=query.url(order=Order.NAME, start=None),
+            by_age=query.url(order=Order.AGE, start=None),
             now=timezone.now(),
         )
 
@@ -119,15 +101,15 @@ class HeldLockAdmin(_Base):
         """Show one lock: ``?backend=…&name=…``."""
         alias, name = request.GET.get("backend", ""), request.GET.get("name", "")
         # Only the length: someone who writes the table by hand can use names that Lock refuses.
-        if not 0 < len(name) <= MAX_NAME or alias not in _aliases():
+        if not 0 < len(name) <= MAX_NAME or alias not in _aliases(request):
             raise Http404
         return self._render(
             request,
             "lock",
             title=_("Lock"),
-            subtitle=shortened(name),
+            subtitle=escaped(name),
             detail=lock_detail(alias, name, wait_for_silent=_wait_for_silent(request)),
-            retry_url="?" + urlencode({"backend": alias, "name": name, RETRY: "1"}),
+            log=log_entries(alias, name),
             now=timezone.now(),
         )
 
@@ -141,7 +123,8 @@ class HeldLockAdmin(_Base):
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a reason and a confirmation; then break the selected holds."""
-        query = Query.parse(QueryDict(request.POST.get("back", "").removeprefix("?")), _aliases())
+        came_from = QueryDict(request.POST.get("back", "").removeprefix("?"))
+        query = Query.parse(came_from, _aliases(request))
         back = reverse("admin:distlock_heldlock_changelist", current_app=self.admin_site.name)
         back += query.url()
         try:
@@ -151,8 +134,7 @@ class HeldLockAdmin(_Base):
             return HttpResponseRedirect(back)
         form = ReasonForm(request.POST if "confirmed" in request.POST else None)
         if form.is_valid():
-            results = release_holds(refs, request.user, form.cleaned_data["reason"])
-            add_release_messages(request, results)
+            force_release(request, refs, form.cleaned_data["reason"])
             return HttpResponseRedirect(back)
         holds = current_holds(refs)
         unchanged = [hold for hold in holds if hold.is_unchanged]
@@ -172,9 +154,9 @@ class HeldLockAdmin(_Base):
         """Ask for a confirmation; then sweep all backends."""
         back = reverse("admin:distlock_heldlock_changelist", current_app=self.admin_site.name)
         if "confirmed" in request.POST:
-            add_sweep_messages(request, sweep_backends(_aliases(), request.user))
+            sweep(request, _aliases(request))
             return HttpResponseRedirect(back)
-        query = Query.parse(QueryDict(), _aliases())
+        query = Query(aliases=tuple(_aliases(request)))
         return self._render(request, "sweep", title=_("Sweep"), overview=overview(query), back=back)
 
     def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
@@ -188,6 +170,7 @@ class HeldLockAdmin(_Base):
                 "opts": self.opts,
                 "may_release": request.user.has_perm(RELEASE),
                 "may_sweep": request.user.has_perm(SWEEP),
+                "parameters": request.GET,
                 "breadcrumbs_are_a_list": django.VERSION >= (6, 1),
                 **context,
             },
@@ -195,14 +178,13 @@ class HeldLockAdmin(_Base):
 
 
 def _wait_for_silent(request: HttpRequest) -> bool:
-    return RETRY in request.GET
+    return "retry" in request.GET
 
 
-def _aliases(request: HttpRequest | None = None) -> list[str]:
+def _aliases(request: HttpRequest) -> list[str]:
     """Return all aliases. If the setting is wrong, return none and add a message."""
     try:
         return list(locks)
     except ImproperlyConfigured as error:
-        if request is not None:
-            messages.error(request, escaped(str(error)))
+        messages.error(request, escaped(str(error)))
         return []

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import datetime
-
 from django import template
-from django.utils import timezone
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
 from django.utils.translation import gettext, ngettext, pgettext
 
+from distlock.commands.output import moment
 from distlock.types.printable import escaped
 
 register = template.Library()
@@ -35,10 +33,10 @@ def command_line(line: str) -> SafeString:
     )
 
 
-@register.filter
-def printable(text: object) -> str:
-    """Return plain text in which unprintable characters are escaped, for an attribute."""
-    return escaped(str(text))
+#: For an attribute: plain text in which unprintable characters are escaped.
+register.filter("printable", escaped)
+#: A time to the second in the current time zone, with its offset from UTC.
+register.filter("timestamp", moment)
 
 
 @register.filter
@@ -46,15 +44,18 @@ def duration(seconds: float | None) -> str:
     """Return a duration in its two largest units, as "9 min 5 s"; seconds are rounded down."""
     if seconds is None:
         return ""
-    rest = max(int(seconds), 0)
-    minutes, hours, days = rest // 60, rest // 3600, rest // 86400
+    minutes, rest = divmod(max(int(seconds), 0), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
     if days:
-        return gettext("%(days)d d %(hours)d h") % {"days": days, "hours": hours % 24}
-    if hours:
-        return gettext("%(hours)d h %(minutes)d min") % {"hours": hours, "minutes": minutes % 60}
-    if minutes:
-        return gettext("%(minutes)d min %(seconds)d s") % {"minutes": minutes, "seconds": rest % 60}
-    return gettext("%(seconds)d s") % {"seconds": rest}
+        text = gettext("%(days)d d %(hours)d h")
+    elif hours:
+        text = gettext("%(hours)d h %(minutes)d min")
+    elif minutes:
+        text = gettext("%(minutes)d min %(seconds)d s")
+    else:
+        text = gettext("%(seconds)d s")
+    return text % {"days": days, "hours": hours, "minutes": minutes, "seconds": rest}
 
 
 @register.filter
@@ -70,17 +71,8 @@ def duration_in_words(seconds: int) -> str:
 
 
 @register.filter
-def timestamp(moment: datetime | None) -> str:
-    """Return a time to the second in the current time zone, with its offset from UTC."""
-    if moment is None:
-        return ""
-    local = timezone.localtime(moment) if timezone.is_aware(moment) else moment
-    return local.isoformat(sep=" ", timespec="seconds")
-
-
-@register.filter
-def milliseconds(value: float) -> str:
-    """Return a number of milliseconds with its unit."""
-    if value < 1:
+def milliseconds(seconds: float) -> str:
+    """Return a short time in milliseconds."""
+    if seconds < 0.001:
         return pgettext("less than a millisecond", "< 1 ms")
-    return gettext("%(milliseconds)d ms") % {"milliseconds": round(value)}
+    return gettext("%(milliseconds)d ms") % {"milliseconds": round(seconds * 1000)}

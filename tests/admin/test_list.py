@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from distlock.admin.fan_out import MAX_THREADS, TIMEOUT, call_backends
-from distlock.admin.query import PAGE_SIZE, Query
+from distlock.admin.query import Query
 from distlock.conf import locks
 from tests.contract.watch import eventually
 
@@ -79,8 +79,7 @@ def test_pages_go_forth_and_back_over_all_backends(three, show, taken, number, o
         assert [name for _, name in found] == sorted(lock.name for lock in held)
     else:
         assert found == [(lock.using, lock.name) for lock in held]
-    assert PAGE_SIZE == 50
-    assert [len(page.locks) for page in pages[:-1]] == [PAGE_SIZE] * (len(pages) - 1)
+    assert [len(page.locks) for page in pages[:-1]] == [50] * (len(pages) - 1)
     page = pages[-1]
     for before in reversed(pages[:-1]):
         page = show(page.overview.previous)

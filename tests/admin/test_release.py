@@ -9,7 +9,7 @@ from django.contrib.contenttypes.models import ContentType
 from django.contrib.messages import get_messages
 
 from distlock import LockLost, LockUnavailable
-from distlock.admin.rows import MAX_HOLDS, HoldRef
+from distlock.admin.rows import HoldRef
 from distlock.conf import locks
 from distlock.models import HeldLock
 from distlock.types.lease import State
@@ -200,7 +200,6 @@ def test_one_is_never_sent_elsewhere(ask, confirm, local, taken, url, back):
         ['["default", "1", "name"]'],
         ['["default", 1, ""]'],
         ['["default", 1, ' + '"' + "x" * 565 + '"]'],
-        [f'["default", {number}, "x"]' for number in range(MAX_HOLDS + 1)],
         ["[" * 5000],
         ['["default", 1, "\\ud800"]'],
         ['["default", 1, "a\\u0000b"]'],
@@ -214,7 +213,7 @@ def test_what_names_no_holds_is_refused(operator, url, local, taken, holds):
 
 
 def test_a_hundred_at_once_can_be_released(ask, confirm, local, taken):
-    names = [f"many:{number:03}" for number in range(MAX_HOLDS)]
+    names = [f"many:{number:03}" for number in range(100)]
     held = taken(*names)
     assert confirm(ask(*names)).said[0].startswith("100 locks were released")
     assert not any(lock.held for lock in held)
@@ -284,7 +283,9 @@ def test_a_trace_that_cannot_be_written_is_told(ask, confirm, local, taken, capl
         patched.setattr(LogEntry, "save", fail)
         response = confirm(page)
     assert not lock.held
-    assert response.said[1].startswith("This could not be written to the admin’s log")
+    assert any(
+        said.startswith("This could not be written to the admin’s log") for said in response.said
+    )
     assert any("'operator' in the admin, lock 'one'" in line for line in caplog.messages)
 
 
