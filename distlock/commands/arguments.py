@@ -6,8 +6,9 @@ import argparse
 import logging
 import math
 import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from copy import copy
+from typing import TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandParser
@@ -18,6 +19,8 @@ from distlock.commands.output import escaped
 from distlock.conf import locks
 from distlock.exceptions import LockError
 from distlock.types.arguments import checked_description, checked_name
+
+T = TypeVar("T")
 
 
 def add_using(parser: CommandParser) -> None:
@@ -39,12 +42,6 @@ def add_name(parser: CommandParser, *, required: bool = True) -> None:
     )
 
 
-def add_prefix(parser: CommandParser) -> None:
-    parser.add_argument(
-        "--prefix", type=prefix, default="", help="Only locks whose names begin with this."
-    )
-
-
 def add_busy_code(parser: argparse._ActionsContainer) -> None:
     parser.add_argument(
         "--busy-code",
@@ -60,61 +57,50 @@ def add_json(parser: CommandParser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON instead of a table.")
 
 
-def add_common(parser: CommandParser) -> None:
-    """Let Django's own options stand behind the subcommand as well as before it."""
-    for option in ("--settings", "--pythonpath"):
-        parser.add_argument(option, default=argparse.SUPPRESS, help=argparse.SUPPRESS)
-    for option in ("--traceback", "--no-color", "--force-color"):
-        parser.add_argument(
-            option, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-        )
-    parser.add_argument(
-        "-v",
-        "--verbosity",
-        type=int,
-        choices=range(4),
-        default=argparse.SUPPRESS,
-        help=argparse.SUPPRESS,
-    )
+def add_common(subparser: CommandParser, parser: CommandParser) -> None:
+    """Let Django's own options, which ``parser`` has, stand behind the subcommand, too."""
+    for action in parser._actions:
+        if action.option_strings and action.dest not in ("help", "version"):
+            twin = copy(action)
+            twin.default = twin.help = argparse.SUPPRESS
+            subparser._add_action(twin)
 
 
-def name(value: str) -> str:
-    """Return ``value`` if a lock may be called so."""
-    try:
-        return checked_name(value)
-    except (TypeError, ValueError) as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
+def _argument(checked: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a check as the type of an argument: argparse shows the message of its error."""
+
+    def convert(value: str) -> str:
+        try:
+            return checked(value)
+        except ValueError as error:
+            raise argparse.ArgumentTypeError(str(error)) from error
+
+    return convert
+
+
+#: What a lock may be called, and how it may be described.
+name, description = _argument(checked_name), _argument(checked_description)
 
 
 def prefix(value: str) -> str:
     """Return ``value`` if a lock's name may begin so."""
     try:
         checked_name(f"-{value}-")
-    except (TypeError, ValueError) as error:
+    except ValueError as error:
         raise argparse.ArgumentTypeError(f"no name can begin with {value!r}") from error
     return value
 
 
-def description(value: str) -> str:
-    """Return ``value`` if a lock may be described so."""
-    try:
-        return checked_description(value)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error
-
-
 def seconds(value: str) -> float:
     """Return ``value`` if it is a length of time."""
-    number = _number(value)
-    if not 0 < number <= threading.TIMEOUT_MAX:
+    if not (number := _number(value)) > 0:
         raise argparse.ArgumentTypeError(f"must be a number of seconds > 0, not {value!r}")
     return number
 
 
 def waiting_time(value: str) -> float:
     """Return ``value`` if it says how long to wait; 0 is not at all."""
-    number = _number(value)
-    if not 0 <= number <= threading.TIMEOUT_MAX:
+    if not (number := _number(value)) >= 0:
         raise argparse.ArgumentTypeError(f"must be a number of seconds >= 0, not {value!r}")
     return number
 
@@ -127,10 +113,12 @@ def exit_code(value: str) -> int:
 
 
 def _number(value: str) -> float:
+    """Return a number of seconds that Python can wait for; NaN for anything else."""
     try:
-        return float(value)
+        number = float(value)
     except ValueError:
         return math.nan
+    return number if number <= threading.TIMEOUT_MAX else math.nan
 
 
 class Backends:
@@ -142,8 +130,8 @@ class Backends:
             known = list(locks)
         except ImproperlyConfigured as error:
             fail(FAILED, escaped(str(error)))
-        self.aliases = list(dict.fromkeys(using or known))
-        for alias in self.aliases:
+        self._aliases = list(dict.fromkeys(using or known))
+        for alias in self._aliases:
             if alias not in known:
                 fail(
                     USAGE,
@@ -153,19 +141,13 @@ class Backends:
         #: why backends could not be asked, by alias
         self.failures: dict[str, str] = {}
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.aliases)
-
-    def __getitem__(self, alias: str) -> BaseBackend:
-        return locks[alias]
-
-    @contextmanager
-    def collecting_failures(self, alias: str) -> Iterator[None]:
-        """Note a failure of the backend ``alias`` instead of raising it."""
-        try:
-            yield
-        except (LockError, ImproperlyConfigured) as error:
-            self.failures[alias] = escaped(str(error)) or type(error).__name__
+    def ask(self, question: Callable[[BaseBackend], Iterable[T]]) -> Iterator[T]:
+        """Yield what the backends answer; note a failure instead of raising it."""
+        for alias in self._aliases:
+            try:
+                yield from question(locks[alias])
+            except (LockError, ImproperlyConfigured) as error:
+                self.failures[alias] = escaped(str(error)) or type(error).__name__
 
     def finish(self) -> None:
         """End with an error if a backend could not be asked."""

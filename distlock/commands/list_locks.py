@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
-from distlock.commands.arguments import Backends, add_json, add_prefix, add_using
+from distlock.commands.arguments import Backends, add_json, add_using, prefix
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
 from distlock.types.lease import LockInfo, State
 
@@ -19,7 +19,9 @@ EPILOG = epilog(DONE, FAILED, USAGE)
 
 def add_arguments(parser: CommandParser) -> None:
     add_using(parser)
-    add_prefix(parser)
+    parser.add_argument(
+        "--prefix", type=prefix, default="", help="Only locks whose names begin with this."
+    )
     parser.add_argument(
         "--state",
         action="append",
@@ -39,25 +41,19 @@ def run(
     **others: object,
 ) -> None:
     backends = Backends(using)
-    found = _found(backends, prefix, state or STATES)
+    states = state or STATES
+    found = backends.ask(
+        lambda backend: (info for info in backend.list(prefix) if info.state in states)
+    )
     if json:
         output.write_json(found, backends.failures, command.stdout.write)
     else:
-        nothing = True
-        for line in output.table_lines(HEADING, map(_row, found)):
-            nothing = False
+        lines = output.table_lines(HEADING, map(_row, found))
+        for line in lines:
             command.stdout.write(line)
-        if nothing and not backends.failures:
+        if not lines and not backends.failures:
             command.stderr.write("No locks.")
     backends.finish()
-
-
-def _found(backends: Backends, prefix: str, states: Collection[str]) -> Iterator[LockInfo]:
-    for alias in backends:
-        with backends.collecting_failures(alias):
-            for info in backends[alias].list(prefix):
-                if info.state in states:
-                    yield info
 
 
 def _row(info: LockInfo) -> tuple[str, ...]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from inspect import iscoroutinefunction
 from typing import Any, ClassVar, NoReturn, Self
@@ -72,16 +71,9 @@ class LockedCommand(BaseCommand):
             )
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
-        """See BaseCommand. Raises ImproperlyConfigured if lock_name names no option."""
+        """See BaseCommand."""
         kwargs.setdefault("epilog", EPILOG)
         parser = super().create_parser(prog_name, subcommand, **kwargs)
-        if self.lock_name is not None:
-            try:
-                self._template(sorted(_options(parser)))
-            except (ValueError, TypeError, LookupError) as error:
-                raise ImproperlyConfigured(
-                    f"{type(self).__module__}: lock_name={self.lock_name!r}: {error}"
-                ) from error
         group = parser.add_argument_group("lock")
         group.add_argument(
             "--lock-timeout",
@@ -99,7 +91,10 @@ class LockedCommand(BaseCommand):
         return parser
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """See BaseCommand; run it under the lock."""
+        """See BaseCommand; run it under the lock.
+
+        Raises ImproperlyConfigured if ``lock_name`` or another attribute cannot be right.
+        """
         with activity(f"manage.py {_name_of(type(self))}"):
             if options.get("no_lock"):
                 self.lock = NoLock(self._lock_name(options), using=self.lock_using)
@@ -162,12 +157,15 @@ class LockedCommand(BaseCommand):
         if self.lock_name is None:
             return f"command:{_name_of(type(self))}"
         try:
-            return self._template(options).fill_in(options)
+            names = NameTemplate(self.lock_name, options, ("option", "the command"))
+        except (TypeError, ValueError) as error:
+            raise ImproperlyConfigured(
+                f"{type(self).__module__}: lock_name={self.lock_name!r}: {error}"
+            ) from error
+        try:
+            return names.fill_in(options)
         except (TypeError, ValueError) as error:
             fail(USAGE, f"lock_name={self.lock_name!r} gives no name for these options: {error}")
-
-    def _template(self, options: Collection[str]) -> NameTemplate:
-        return NameTemplate(self.lock_name or "", options, ("option", "the command"))
 
 
 def _name_of(command: type[BaseCommand]) -> str:
@@ -177,17 +175,6 @@ def _name_of(command: type[BaseCommand]) -> str:
     if app is None or _COMMANDS not in module:
         return f"{module}.{command.__qualname__}"
     return f"{app.label}.{module.rpartition('.')[2]}"
-
-
-def _options(parser: argparse.ArgumentParser) -> set[str]:
-    known = set()
-    for action in parser._actions:
-        if action.dest != argparse.SUPPRESS:
-            known.add(action.dest)
-        if isinstance(action, argparse._SubParsersAction):
-            for inner in action.choices.values():
-                known |= _options(inner)
-    return known - {"help", "version"}
 
 
 def _loss(lock: Lock) -> str:
@@ -243,14 +230,10 @@ class NoLock(Lock):
         return False
 
     @property
-    def token(self) -> int:
-        """Raises LockNotHeld: nothing was granted."""
-        self._refuse("token")
-
-    @property
-    def remaining(self) -> float:
-        """Raises LockNotHeld: nothing was granted."""
-        self._refuse("remaining time")
+    def _hold(self) -> NoReturn:
+        raise LockNotHeld(
+            f"lock {self.name!r} is not held here: with --no-lock the command runs without it"
+        )
 
     def check(self) -> None:
         """Do nothing."""
@@ -260,8 +243,3 @@ class NoLock(Lock):
 
     async def averify(self) -> None:
         """Do nothing."""
-
-    def _refuse(self, what: str) -> NoReturn:
-        raise LockNotHeld(
-            f"lock {self.name!r} has no {what} here: with --no-lock the command runs without it"
-        )

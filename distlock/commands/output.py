@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import shlex
-import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import chain, islice
+from itertools import pairwise
 from typing import Any
 
 from django.utils import timezone
@@ -24,8 +23,6 @@ NOTHING = "-"
 
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 
-#: The first rows decide how wide the columns are; a later row that is wider is not aligned.
-SAMPLE = 500
 #: A longer value is cut, except in the last column.
 WIDEST = 48
 GAP = "  "
@@ -42,22 +39,6 @@ def quoted(name: str) -> str:
         return name
     inner = name.replace("\\", "\\\\").replace("'", "\\'")
     return f"$'{escaped(inner)}'"
-
-
-def width(text: str) -> int:
-    """Return how many columns of a terminal ``text`` takes."""
-    if text.isascii():
-        return len(text)
-    return sum(map(_columns, text))
-
-
-def cut(text: str, columns: int) -> str:
-    """Return as much of ``text`` as fits into so many columns; an ellipsis tells of the rest."""
-    if width(text) <= columns:
-        return text
-    while width(text) > columns - 1:
-        text = text[:-1]
-    return f"{text}…"
 
 
 def owner(who: Owner | None) -> str:
@@ -78,50 +59,33 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return NOTHING
     rest = max(int(seconds), 0)
-    for position, (size, unit) in enumerate(_UNITS):
-        if rest >= size or size == 1:
-            text = f"{rest // size}{unit}"
-            if size > 1:
-                smaller, name = _UNITS[position + 1]
-                text += f"{rest % size // smaller:02}{name}"
-            return text
-    raise AssertionError("the smallest unit fits always")
+    for (size, unit), (smaller, next_unit) in pairwise(_UNITS):
+        if rest >= size:
+            return f"{rest // size}{unit}{rest % size // smaller:02}{next_unit}"
+    return f"{rest}s"
 
 
-def _columns(character: str) -> int:
-    if unicodedata.combining(character):
-        return 0
-    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
-
-
-def table_lines(heading: Row, rows: Iterable[Row]) -> Iterator[str]:
-    """Yield the heading and the rows as aligned lines; nothing if there are no rows.
+def table_lines(heading: Row, rows: Iterable[Row]) -> list[str]:
+    """Return the heading and the rows as aligned lines; nothing if there are no rows.
 
     What people copy, a name of any length, belongs in the last column.
     """
-    rows = iter(rows)
-    sample = list(islice(rows, SAMPLE))
-    if not sample:
-        return
-    widths = [
-        max(min(width(cell), WIDEST) for cell in column)
-        for column in zip(heading, *sample, strict=True)
-    ]
-    for row in chain([heading], sample, rows):
-        yield _line(row, widths)
+    table = [[*map(_cut, first), last] for *first, last in (heading, *rows)]
+    if len(table) == 1:
+        return []
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    widths[-1] = 0
+    return [GAP.join(map(str.ljust, row, widths)).rstrip() for row in table]
 
 
-def _line(row: Row, widths: Sequence[int]) -> str:
-    *first, last = row
-    fitting = [cut(cell, WIDEST) for cell in first]
-    cells = (cell + " " * (wide - width(cell)) for cell, wide in zip(fitting, widths, strict=False))
-    return GAP.join([*cells, last]).rstrip()
+def _cut(cell: str) -> str:
+    return cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 1]}…"
 
 
 def write_fields(pairs: Iterable[tuple[str, str]], write: Callable[[str], object]) -> None:
     """Write labels and values below one another, indented."""
     pairs = list(pairs)
-    widest = max(width(label) for label, _ in pairs)
+    widest = max(len(label) for label, _ in pairs)
     for label, value in pairs:
         write(f"  {label:<{widest}}  {value}")
 
@@ -129,41 +93,32 @@ def write_fields(pairs: Iterable[tuple[str, str]], write: Callable[[str], object
 def write_json(
     locks: Iterable[LockInfo], unavailable: Mapping[str, str], write: Callable[[str], object]
 ) -> None:
-    """Write one JSON object as lines, one for each lock as they come.
+    """Write one JSON object. All but ASCII is escaped, so that names are exact on any terminal.
 
-    ``unavailable`` is read when ``locks`` has come to its end. All but ASCII is escaped, so names
-    are exact whatever the terminal or the pipe does to them.
+    ``unavailable`` is read when ``locks`` has come to its end.
     """
-    write('{"locks": [')
-    previous = None
-    for info in locks:
-        if previous is not None:
-            write(previous + ",")
-        previous = json.dumps(_json_entry(info))
-    if previous is not None:
-        write(previous)
-    write('], "unavailable": ' + json.dumps(dict(unavailable)) + "}")
+    entries = [_json_entry(info) for info in locks]
+    document = {"locks": entries, "unavailable": dict(unavailable)}
+    write(json.dumps(document, indent=1, default=datetime.isoformat))
 
 
 def _json_entry(info: LockInfo) -> dict[str, Any]:
-    """Return what is known of a lock in terms of JSON; times are ISO 8601, spans are seconds."""
+    """Return what is known of a lock for JSON; times become ISO 8601, spans are seconds."""
     return {
         "using": info.using,
         "name": info.name,
         "state": info.state.value,
         "owner": _json_owner(info.owner),
         "token": info.token,
-        "since": _json_time(info.since),
-        "until": _json_time(info.until),
+        "since": info.since,
+        "until": info.until,
         "held_for": info.held_for,
         "remaining": info.remaining,
         "lease": info.lease,
         "renews": info.renews,
-        "renewed_at": _json_time(info.renewed_at),
+        "renewed_at": info.renewed_at,
         "description": info.description,
-        "waiters": None
-        if info.waiters is None
-        else [_json_waiter(waiter) for waiter in info.waiters],
+        "waiters": None if info.waiters is None else list(map(_json_waiter, info.waiters)),
     }
 
 
@@ -177,10 +132,6 @@ def _json_owner(owner: Owner | None) -> dict[str, Any] | None:
 def _json_waiter(waiter: Owner) -> dict[str, Any]:
     waited = waiter.waited if isinstance(waiter, Waiting) else None
     return {**(_json_owner(waiter) or {}), "waited": waited}
-
-
-def _json_time(when: datetime | None) -> str | None:
-    return None if when is None else when.isoformat()
 
 
 def show_command(info: LockInfo) -> str:

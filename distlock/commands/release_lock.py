@@ -58,11 +58,27 @@ def run(
 ) -> None:
     backends = Backends(using)
     if task is not None and name is None and token is None:
-        info = _find_queued(backends, task)
+        found = list(backends.ask(lambda backend: locks_of(backend, task)))
+        missing = f"no queueing lock is held by a task with the id {task!r}"
     elif task is None and name is not None and token is not None:
-        info = _find(backends, name, token)
+        seen = backends.ask(lambda backend: [backend.inspect(name)])
+        held = [info for info in seen if info.state is not State.FREE]
+        found = [info for info in held if info.token == token]
+        holds = "; ".join(
+            f"on {info.using} it is {info.state.value} by {output.owner(info.owner)}"
+            f" under token {info.token}"
+            for info in held
+        )
+        missing = f"lock {name!r} is not held under token {token}; {holds or 'it is free'}"
     else:
         fail(USAGE, "say either NAME and --token, or --task")
+    if not found:
+        backends.finish()  # it may be held where nobody could look
+        fail(NOT_HELD, missing)
+    if len(found) > 1:
+        where = ", ".join(f"{info.name!r} on {info.using!r}" for info in found)
+        fail(USAGE, f"there are several: {where}; choose one with --using, or NAME and --token")
+    info = found[0]
     command.stdout.write(
         f"{output.quoted(info.name)} on {info.using} is {info.state.value}"
         f" by {output.owner(info.owner)} since {output.moment(info.since)}, token {info.token}."
@@ -87,43 +103,6 @@ def run(
             "The task's message is where it was. Revoke it, unless it is lost, or should run yet:"
             f" celery -A PROJECT control revoke {shlex.quote(task)}"
         )
-
-
-def _find_queued(backends: Backends, task: str) -> LockInfo:
-    """Return the one queueing lock of a task; leaves if there is not exactly one."""
-    found = []
-    for alias in backends:
-        with backends.collecting_failures(alias):
-            found += locks_of(backends[alias], task)
-    if len(found) > 1:
-        where = ", ".join(f"{info.name!r} on {info.using!r}" for info in found)
-        fail(USAGE, f"it has several: {where}; choose with --using, or say NAME and --token")
-    if not found:
-        backends.finish()
-        fail(NOT_HELD, f"no queueing lock is held by a task with the id {task!r}")
-    return found[0]
-
-
-def _find(backends: Backends, name: str, token: int) -> LockInfo:
-    """Return the one hold of ``name`` with this token; leaves if there is not exactly one."""
-    seen = []
-    for alias in backends:
-        with backends.collecting_failures(alias):
-            seen.append(backends[alias].inspect(name))
-    held = [info for info in seen if info.state is not State.FREE]
-    wanted = [info for info in held if info.token == token]
-    if len(wanted) > 1:
-        aliases = ", ".join(repr(info.using) for info in wanted)
-        fail(USAGE, f"lock {name!r} has this token on {aliases}; choose one with --using")
-    if not wanted:
-        backends.finish()  # it may be held where nobody could look
-        others = "; ".join(
-            f"on {info.using} it is {info.state.value} by {output.owner(info.owner)}"
-            f" under token {info.token}"
-            for info in held
-        )
-        fail(NOT_HELD, f"lock {name!r} is not held under token {token}; {others or 'it is free'}")
-    return wanted[0]
 
 
 def _ask(command: BaseCommand) -> None:

@@ -31,10 +31,7 @@ def run(
     **others: object,
 ) -> None:
     backends = Backends(using)
-    found = []
-    for alias in backends:
-        with backends.collecting_failures(alias):
-            found.append(backends[alias].inspect(name))
+    found = list(backends.ask(lambda backend: [backend.inspect(name)]))
     if json:
         output.write_json(found, backends.failures, command.stdout.write)
     else:

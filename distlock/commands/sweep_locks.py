@@ -48,9 +48,7 @@ def run(
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:
     backends = Backends(using)
-    for alias in backends:
-        with backends.collecting_failures(alias):
-            swept = backends[alias].sweep()
-            command.stdout.write(f"{alias}: {swept.expired} expired, {swept.removed} removed")
+    for alias, swept in backends.ask(lambda backend: [(backend.alias, backend.sweep())]):
+        command.stdout.write(f"{alias}: {swept.expired} expired, {swept.removed} removed")
     command.stdout.flush()
     return backends

@@ -279,21 +279,21 @@ def test_a_command_that_would_rather_ask_is_not_ended(local):
     assert raised.value.returncode == LOST
 
 
-def test_a_name_of_no_option_is_refused_before_anything_runs():
+def test_a_name_of_no_option_is_refused_before_anything_runs(local):
     class Wrong(Here):
         lock_name = "report:{account}"
 
     with pytest.raises(ImproperlyConfigured, match=r"'account'.*options are:.*shop"):
-        Wrong().create_parser("manage.py", "wrong")
+        call_command(Wrong(pytest.fail))
 
 
 @pytest.mark.parametrize("template", ["a{", "a{}", "", " a", "a\n"])
-def test_a_template_that_is_none_is_refused(template):
+def test_a_template_that_is_none_is_refused(local, template):
     class Wrong(Here):
         lock_name = template
 
     with pytest.raises(ImproperlyConfigured, match="lock_name="):
-        Wrong().create_parser("manage.py", "wrong")
+        call_command(Wrong(pytest.fail))
 
 
 def test_options_that_give_no_name_are_wrong_use(local):

@@ -176,7 +176,7 @@ class TestSeveralBackends:
         token = taken("stock")[0].token
         result = run("release", "stock", f"--token={token}", "--yes")
         assert (result.out, result.code) == ("", 2)
-        assert "on 'default', 'twin'; choose one with --using" in result.err
+        assert "'stock' on 'default', 'stock' on 'twin'; choose one with --using" in result.err
         result = run("release", "stock", f"--token={token}", "--yes", "--using=twin")
         assert result.code == 0
 

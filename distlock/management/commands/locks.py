@@ -33,7 +33,7 @@ class Command(BaseCommand):
                 name, help=module.HELP, description=module.HELP, epilog=module.EPILOG
             )
             module.add_arguments(subparser)
-            add_common(subparser)
+            add_common(subparser, parser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):
