@@ -7,7 +7,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MethodType
-from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Concatenate,
+    Literal,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    cast,
+    overload,
+)
 
 from celery import shared_task
 from celery.app.task import Task
@@ -39,6 +50,22 @@ from distlock.lock import Lock
 P = ParamSpec("P")
 R = TypeVar("R")
 R_co = TypeVar("R_co", covariant=True)
+if TYPE_CHECKING:
+    # A default of a type variable is in `typing` from Python 3.13 on.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Bind = TypeVarWithDefault(
+        "Bind", Literal[True], Literal[False], covariant=True, default=Literal[False]
+    )
+else:
+    Bind = TypeVar("Bind")
+
+_NOT_BOUND: Any = False
+#: An option that was not given is as the base class has it.
+_OF_BASE: Any = object()
+
+#: The options that name a lock, the attributes that have the name for a call, and how it begins.
+_NAMED = ("lock", "lock_name", ""), ("queueing_lock", "queueing_name", PREFIX)
 
 
 class TypedTask(Protocol[P, R_co]):
@@ -100,20 +127,29 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
 
     @classmethod
     def _set_options(cls) -> None:
-        given = {name: cls.__dict__[name] for name in NAMES if name in cls.__dict__}
-        if cls is not LockedTask:
-            for name in given:
-                delattr(cls, name)  # `lock` is what a running task holds
-        else:
-            given = {}
-        body = _body_of(cls)
-        if given or "run" in cls.__dict__:
-            task = cls.name or cls.__qualname__
-            cls.locking = checked(task, cls.locking, given)
-            cls.lock_name = _named(task, "lock", cls.locking, body)
-            cls.queueing_name = _named(task, "queueing_lock", cls.locking, body)
-            if cls.queueing_name is not None:
-                declare(task, cls.locking)
+        """Move the options of this class into ``locking``: ``lock`` is a running task's lock."""
+        given: dict[str, Any] = {}
+        for name in NAMES:
+            if cls is not LockedTask and name in vars(cls):
+                value = vars(cls)[name]
+                given[name] = value.__func__ if isinstance(value, staticmethod) else value
+                delattr(cls, name)
+        if not given and "run" not in vars(cls):
+            return
+        task = cls.name or cls.__qualname__
+        try:
+            cls.locking = replace(cls.locking, **given)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"task {task}: {error}") from None
+        if (body := _body_of(cls)) is None:
+            return
+        for option, attribute, prefix in _NAMED:
+            template = getattr(cls.locking, option)
+            if template is not None:
+                whose = f"task {task}: {option}={template!r}"
+                setattr(cls, attribute, CallName(template, body, whose, prefix))
+        if cls.queueing_name is not None:
+            declare(task, cls.locking)
 
     @property
     def lock(self) -> Lock:
@@ -206,117 +242,77 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
         self._backend = value
 
 
-@overload
+class TaskMaker(Protocol[Bind]):
+    """What ``locked_task`` returns, for type checkers: with ``bind``, calls lack ``self``."""
+
+    @overload
+    def __call__(
+        self: TaskMaker[Literal[False]], function: Callable[P, R], /
+    ) -> TypedTask[P, R]: ...
+
+    @overload
+    def __call__(
+        self: TaskMaker[Literal[True]], function: Callable[Concatenate[Any, P], R], /
+    ) -> TypedTask[P, R]: ...
+
+
 def locked_task(
+    function: None = None,
+    /,
     *,
-    bind: Literal[True],
-    lock: Template | None = ...,
-    on_busy: OnBusy = ...,
-    busy_result: Any = ...,
-    busy_timeout: float = ...,
-    busy_delay: float = ...,
-    busy_delay_max: float = ...,
-    busy_limit: int | None = ...,
-    on_unavailable: OnUnavailable = ...,
-    unavailable_timeout: float = ...,
-    lease: float | None = ...,
-    at_least: float | None = ...,
-    on_lost: OnLost | Terminate | None = ...,
-    using: str = ...,
-    queueing_lock: Template | None = ...,
-    until: Until = ...,
-    on_queued: OnQueued = ...,
-    queueing_ttl: float = ...,
-    queueing_using: str | None = ...,
-    base: type[LockedTask] = ...,
+    bind: Bind = _NOT_BOUND,
+    lock: Template | None = _OF_BASE,
+    on_busy: OnBusy = _OF_BASE,
+    busy_result: Any = _OF_BASE,
+    busy_timeout: float = _OF_BASE,
+    busy_delay: float = _OF_BASE,
+    busy_delay_max: float = _OF_BASE,
+    busy_limit: int | None = _OF_BASE,
+    on_unavailable: OnUnavailable = _OF_BASE,
+    unavailable_timeout: float = _OF_BASE,
+    lease: float | None = _OF_BASE,
+    at_least: float | None = _OF_BASE,
+    on_lost: OnLost | Terminate | None = _OF_BASE,
+    using: str = _OF_BASE,
+    queueing_lock: Template | None = _OF_BASE,
+    until: Until = _OF_BASE,
+    on_queued: OnQueued = _OF_BASE,
+    queueing_ttl: float = _OF_BASE,
+    queueing_using: str | None = _OF_BASE,
+    base: type[LockedTask] = LockedTask,
     **options: Any,
-) -> Callable[[Callable[Concatenate[Any, P], R]], TypedTask[P, R]]: ...
-
-
-@overload
-def locked_task(
-    *,
-    bind: Literal[False] = ...,
-    lock: Template | None = ...,
-    on_busy: OnBusy = ...,
-    busy_result: Any = ...,
-    busy_timeout: float = ...,
-    busy_delay: float = ...,
-    busy_delay_max: float = ...,
-    busy_limit: int | None = ...,
-    on_unavailable: OnUnavailable = ...,
-    unavailable_timeout: float = ...,
-    lease: float | None = ...,
-    at_least: float | None = ...,
-    on_lost: OnLost | Terminate | None = ...,
-    using: str = ...,
-    queueing_lock: Template | None = ...,
-    until: Until = ...,
-    on_queued: OnQueued = ...,
-    queueing_ttl: float = ...,
-    queueing_using: str | None = ...,
-    base: type[LockedTask] = ...,
-    **options: Any,
-) -> Callable[[Callable[P, R]], TypedTask[P, R]]: ...
-
-
-def locked_task(*args: Any, **options: Any) -> Any:
+) -> TaskMaker[Bind]:
     """Make a ``shared_task`` that runs under a lock, or is queued under one, or both.
 
     Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
-    tasks.
+    tasks. What is not given is as ``base`` has it.
     Raises TypeError or ValueError that names the task, the option and its value; NotSupported if
     the backend of the queueing lock cannot keep it.
     """
-    if args:
+    arguments = locals()
+    given = {name: arguments[name] for name in NAMES if arguments[name] is not _OF_BASE}
+    if function is not None:
         raise TypeError(
             "locked_task takes options by name: @locked_task(lock=...) or"
             " @locked_task(queueing_lock=...)"
         )
 
     def make(function: Callable[..., Any]) -> Any:
-        task = str(options.get("name") or getattr(function, "__qualname__", repr(function)))
-        base = options.get("base", LockedTask)
+        name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
         if not (inspect.isclass(base) and issubclass(base, LockedTask)):
-            raise TypeError(f"task {task}: base must be a subclass of LockedTask, not {base!r}")
-        given = {name: options[name] for name in NAMES if name in options}
-        locking = checked(task, base.locking, given)
-        if locking.lock is None and locking.queueing_lock is None:
-            raise TypeError(f"task {task}: give it lock=, queueing_lock=, or both")
-        for lock, others in OF_LOCK.items():
-            for option in others:
-                if option in given and getattr(locking, lock) is None:
-                    raise TypeError(f"task {task}: {option} has no meaning without {lock}")
-        body = MethodType(function, object()) if options.get("bind") else function
-        for option in ("lock", "queueing_lock"):
-            _named(task, option, locking, body)
-        if locking.queueing_lock is not None:
-            named = str(options.get("name") or f"{function.__module__}.{function.__name__}")
-            declare(named, locking)
-        return shared_task(**{**options, "base": base})(function)
+            raise TypeError(f"task {name}: base must be a subclass of LockedTask, not {base!r}")
+        # Celery makes the task's class later, for each app. Making one now finds what is wrong.
+        run = function if bind else staticmethod(function)
+        checked: Any = type(name, (base,), {**given, "name": name, "run": run})
+        if checked.lock_name is None and checked.queueing_name is None:
+            raise TypeError(f"task {name}: give it lock=, queueing_lock=, or both")
+        for option, others in OF_LOCK.items():
+            for other in others:
+                if other in given and getattr(checked.locking, option) is None:
+                    raise TypeError(f"task {name}: {other} has no meaning without {option}")
+        return shared_task(bind=bind, base=base, **given, **options)(function)
 
-    return make
-
-
-def checked(task: str, inherited: TaskOptions, given: dict[str, Any]) -> TaskOptions:
-    """Return the options of a task; TypeError or ValueError that names the task."""
-    for option in ("lock", "queueing_lock"):
-        if isinstance(given.get(option), staticmethod):
-            given = {**given, option: given[option].__func__}
-    try:
-        return replace(inherited, **given)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"task {task}: {error}") from None
-
-
-def _named(
-    task: str, option: str, locking: TaskOptions, body: Callable[..., Any] | None
-) -> CallName | None:
-    template = getattr(locking, option)
-    if template is None or body is None:
-        return None
-    prefix = PREFIX if option == "queueing_lock" else ""
-    return CallName(template, body, f"task {task}: {option}={template!r}", prefix)
+    return cast("TaskMaker[Bind]", make)
 
 
 def _body_of(cls: type[Any]) -> Callable[..., Any] | None:

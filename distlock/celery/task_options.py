@@ -83,19 +83,21 @@ class TaskOptions:
     queueing_using: str | None = None
 
     def __post_init__(self) -> None:
-        for option in ("lock", "queueing_lock"):
-            _checked_template(option, getattr(self, option))
+        _checked_template("lock", self.lock)
+        _checked_template("queueing_lock", self.queueing_lock)
         _checked_choice("on_busy", self.on_busy, get_args(OnBusy))
         _checked_choice("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
         _checked_choice("until", self.until, get_args(Until))
         _checked_choice("on_queued", self.on_queued, get_args(OnQueued))
-        for option in ("busy_timeout", "busy_delay", "busy_delay_max", "unavailable_timeout") + (
-            "queueing_ttl",
-        ):
-            checked_seconds(option, getattr(self, option))
-        for option in ("lease", "at_least"):
-            if getattr(self, option) is not None:
-                checked_seconds(option, getattr(self, option))
+        checked_seconds("busy_timeout", self.busy_timeout)
+        checked_seconds("busy_delay", self.busy_delay)
+        checked_seconds("busy_delay_max", self.busy_delay_max)
+        checked_seconds("unavailable_timeout", self.unavailable_timeout)
+        checked_seconds("queueing_ttl", self.queueing_ttl)
+        if self.lease is not None:
+            checked_seconds("lease", self.lease)
+        if self.at_least is not None:
+            checked_seconds("at_least", self.at_least)
         if self.busy_delay > self.busy_delay_max:
             raise ValueError(
                 f"busy_delay must not be longer than busy_delay_max, got {self.busy_delay!r} and"
@@ -106,20 +108,9 @@ class TaskOptions:
             _checked_choice("on_lost", self.on_lost, (TERMINATE,))
         else:
             checked_callback("on_lost", self.on_lost)
-        for option in ("using", "queueing_using"):
-            alias = getattr(self, option)
-            if not isinstance(alias, str) and not (alias is None and option == "queueing_using"):
-                raise TypeError(f"{option} must be an alias of the DISTLOCK setting, not {alias!r}")
-
-    @property
-    def queueing_alias(self) -> str:
-        """The alias of the backend that has the queueing lock."""
-        return str(getattr(self, self.queueing_option))
-
-    @property
-    def queueing_option(self) -> str:
-        """The option that gives that alias."""
-        return "using" if self.queueing_using is None else "queueing_using"
+        _checked_alias("using", self.using)
+        if self.queueing_using is not None:
+            _checked_alias("queueing_using", self.queueing_using)
 
     def delay(self, times: int) -> float:
         """Return the longest pause before a busy task is queued again for the n-th time."""
@@ -165,8 +156,8 @@ def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
     Raises ImproperlyConfigured if there is none, NotSupported if its holds end with the process
     that took them: the publisher may end before a worker gets the message.
     """
-    option = locking.queueing_option
-    backend = locks[configured(task, option, locking.queueing_alias)]
+    option = "using" if locking.queueing_using is None else "queueing_using"
+    backend = locks[configured(task, option, getattr(locking, option))]
     if backend.capabilities.outlives_process:
         return backend
     able = ", ".join(f"{each.alias!r} ({type(each).__name__})" for each in _able_to_queue())
@@ -203,19 +194,16 @@ def declare(task: str, locking: TaskOptions) -> None:
 @register(TAG)
 def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[CheckMessage]:
     """Check the tasks that have been imported."""
-    return list(_check_messages())
-
-
-def _check_messages() -> Iterator[CheckMessage]:
-    for task, locking in sorted(_declared.items(), key=lambda item: item[0]):
+    found: list[CheckMessage] = []
+    for task in sorted(_declared):
         try:
-            queueing_backend(task, locking)
+            # What else is wrong is reported by the check of the settings, or by the first call.
+            with suppress(ImproperlyConfigured):
+                queueing_backend(task, _declared[task])
         except NotSupported as error:
-            yield Error(
-                str(error).removeprefix(f"task {task}: "), obj=f"task {task}", id="distlock.E008"
-            )
-        except ImproperlyConfigured:
-            continue  # reported by the check of the settings, or by the first call
+            message = str(error).removeprefix(f"task {task}: ")
+            found.append(Error(message, obj=f"task {task}", id="distlock.E008"))
+    return found
 
 
 def _checked_template(option: str, value: object) -> None:
@@ -228,6 +216,11 @@ def _checked_template(option: str, value: object) -> None:
 def _checked_choice(option: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         raise ValueError(f"{option} must be one of {', '.join(map(repr, allowed))}, not {value!r}")
+
+
+def _checked_alias(option: str, value: object) -> None:
+    if not isinstance(value, str):
+        raise TypeError(f"{option} must be an alias of the DISTLOCK setting, not {value!r}")
 
 
 def _checked_count(option: str, value: object) -> None:

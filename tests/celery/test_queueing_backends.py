@@ -72,7 +72,7 @@ def test_an_alias_that_can_is_all_it_takes(zookeeper_first, app):
     task = app.task(
         name="shop.report", shared=False, base=LockedTask, queueing_lock="a", queueing_using="queue"
     )(report)
-    assert task.locking.queueing_alias == "queue"
+    assert task.locking.queueing_using == "queue"
 
 
 def test_running_locks_may_be_there(zookeeper_first, app):

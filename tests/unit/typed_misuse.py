@@ -35,8 +35,9 @@ queued()  # E: call-arg
 bound.delay(7, 8)  # E: call-arg
 bound.delay_on_commit(account="7")  # E: call-arg
 count: int = queued(7)  # E: assignment
-locked_task(lock="a", on_busy="never")  # E: call-overload
-locked_task(lock="a", on_lost="continue")  # E: call-overload
-locked_task(queueing_lock="a", until="later")  # E: call-overload
-locked_task(queueing_lock="a", on_queued="skip")  # E: call-overload
-locked_task(lock=7)  # E: call-overload
+locked_task(lock="a", on_busy="never")  # E: arg-type
+locked_task(lock="a", on_lost="continue")  # E: arg-type
+locked_task(queueing_lock="a", until="later")  # E: arg-type
+locked_task(queueing_lock="a", on_queued="skip")  # E: arg-type
+locked_task(lock=7)  # E: arg-type
+locked_task(queued)  # E: arg-type
