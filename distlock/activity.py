@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -19,6 +20,7 @@ from distlock.types.arguments import MAX_DESCRIPTION
 from distlock.types.printable import escaped
 
 
+@dataclass(slots=True, eq=False)
 class _Doing:
     """An activity and the one around it.
 
@@ -26,13 +28,10 @@ class _Doing:
     therefore written on itself, where all of them see it.
     """
 
-    __slots__ = ("ended", "is_request", "outer", "text")
-
-    def __init__(self, text: str, outer: _Doing | None, *, is_request: bool = False) -> None:
-        self.text = text
-        self.outer = outer
-        self.is_request = is_request
-        self.ended = False
+    text: str
+    outer: _Doing | None
+    is_request: bool = False
+    ended: bool = False
 
 
 _current: ContextVar[_Doing | None] = ContextVar("distlock_activity", default=None)
@@ -51,8 +50,7 @@ def activity(text: str) -> Iterator[None]:
     """
     if not isinstance(text, str):
         raise TypeError(f"an activity is described by a str, not {text!r}")
-    doing = _Doing(_fitting(text), _running())
-    _current.set(doing)
+    doing = _begin(text)
     try:
         yield
     finally:
@@ -73,7 +71,7 @@ def current_activity() -> str:
 def watch_requests() -> None:
     """Follow the requests of this process, whichever handler they come through."""
     request_started.connect(_on_started, dispatch_uid="distlock.activity")
-    request_finished.connect(_on_finished, dispatch_uid="distlock.activity")
+    request_finished.connect(_end_request, dispatch_uid="distlock.activity")
 
 
 def _on_started(
@@ -89,17 +87,21 @@ def _on_started(
         text = f"{scope.get('method', '')} {scope.get('path', '')}"
     else:
         return
-    request = _Doing(_fitting(text), _running(), is_request=True)
-    _current.set(request)
+    request = _begin(text, is_request=True)
     if shared := SyncToAsync.thread_sensitive_context.get(None):
         _requests[shared] = request
 
 
-def _on_finished(**kwargs: Any) -> None:
-    _end_request()
+def _begin(text: str, *, is_request: bool = False) -> _Doing:
+    text = escaped(text[: MAX_DESCRIPTION + 1])
+    if len(text) > MAX_DESCRIPTION:
+        text = f"{text[: MAX_DESCRIPTION - 1]}…"
+    doing = _Doing(text, _running(), is_request)
+    _current.set(doing)
+    return doing
 
 
-def _end_request() -> None:
+def _end_request(**kwargs: Any) -> None:
     """End the innermost request, with whatever goes on inside it."""
     doing = request = _running()
     while request is not None and not request.is_request:
@@ -125,8 +127,3 @@ def _path(environ: Mapping[str, Any]) -> str:
     # PEP 3333: bytes, each as the character of that number.
     raw = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
     return raw[:MAX_DESCRIPTION].encode("latin-1", "replace").decode("utf-8", "replace")
-
-
-def _fitting(text: str) -> str:
-    text = escaped(text[: MAX_DESCRIPTION + 1])
-    return text if len(text) <= MAX_DESCRIPTION else f"{text[: MAX_DESCRIPTION - 1]}…"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any, NoReturn
@@ -52,7 +52,7 @@ class TaskExecution(RunningTask):
     def __str__(self) -> str:
         return f"{self.task.name}[{self.task_id}]" if self.task_id else f"{self.task.name}()"
 
-    def run(self, body: Callable[[], Any]) -> Any:
+    def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call what runs the task :meth:`under_lock`; return its result, or a skipped task's.
 
         Raises what the body raises, Retry for a task that has been requeued because its lock was
@@ -63,7 +63,7 @@ class TaskExecution(RunningTask):
         ended_by: BaseException | None = None
         try:
             with activity(f"Celery task {self}"):
-                return body()
+                return body(*args, **kwargs)
         except BaseException as error:
             ended_by = error
             raise
@@ -78,22 +78,27 @@ class TaskExecution(RunningTask):
         if self.task.lock_name is None:
             self._start()
             return body(*args, **kwargs)
-        with ExitStack() as around:
-            on_lost = options.on_lost
-            if on_lost == TERMINATE:
-                on_lost = around.enter_context(body_interrupter()).on_lost
+        terminates = options.on_lost == TERMINATE
+        with body_interrupter() if terminates else nullcontext() as interrupter:
             lock = Lock(
                 self.task.lock_name(args, kwargs),
                 using=configured(self.task.name, "using", options.using),
                 lease=options.lease,
                 at_least=options.at_least,
-                on_lost=on_lost,
+                on_lost=options.on_lost if interrupter is None else interrupter.on_lost,
             )
             lock.claim_nonce = self.header.claim_nonce
 
             def locked_body() -> Any:
                 self.lock = lock
-                self._report_locked(lock)
+                logger.info(
+                    "Task %s runs under lock %r on %r, token %s",
+                    self,
+                    lock.name,
+                    lock.using,
+                    lock.token,
+                )
+                self._event("task-locked", lock=lock.name, using=lock.using, token=lock.token)
                 self._start()
                 return body(*args, **kwargs)
 
@@ -134,7 +139,7 @@ class TaskExecution(RunningTask):
         return self.request is not None and not self.request.is_eager
 
     def _wait(self, lock: Lock, seconds: float) -> None:
-        if not lock.acquire(timeout=-1 if seconds == float("inf") else seconds):
+        if not lock.acquire(timeout=seconds):
             raise LockTimeout(f"{busy_message(lock)}; the task waited for {seconds:g} s")
 
     def _requeue_busy(self, reason: str) -> NoReturn:
@@ -185,12 +190,6 @@ class TaskExecution(RunningTask):
             self.request.distlock_skipped = reason
         raise Skipped(reason)
 
-    def _report_locked(self, lock: Lock) -> None:
-        logger.info(
-            "Task %s runs under lock %r on %r, token %s", self, lock.name, lock.using, lock.token
-        )
-        self._event("task-locked", lock=lock.name, using=lock.using, token=lock.token)
-
     def _event(self, kind: str, **fields: Any) -> None:
         if not self.header.events or not self.task.send_events:
             return
@@ -220,15 +219,8 @@ class TaskExecution(RunningTask):
         if handle is None or self._queue_lock_freed or self.republished:
             return
         if self._comes_again(error):
-            try:
-                seconds = lifetime(self.task, {"expires": self.request.expires})
-                queueing.reacquire(handle, seconds, str(self))
-            except LockError as failure:
-                logger.warning(
-                    "queueing lock %r may end before its task comes again: %s",
-                    handle.name,
-                    failure,
-                )
+            seconds = lifetime(self.task, {"expires": self.request.expires})
+            queueing.reacquire(handle, seconds, str(self))
         elif renewed is None:
             queueing.release(handle)
         else:

@@ -14,16 +14,14 @@ from uuid import UUID
 from celery import states
 from celery.app.task import Context
 from celery.utils.time import maybe_iso8601, maybe_make_aware
-from django.utils.asyncio import async_unsafe
 from kombu.utils.functional import maybe_list
 from kombu.utils.uuid import uuid
 
 from distlock.celery import queueing
-from distlock.celery.queueing import HEADER, AlreadyQueued, LockHeader, QueueLockHandle
+from distlock.celery.queueing import HEADER, AlreadyQueued, LockHeader
 from distlock.celery.task_options import queueing_backend
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
-from distlock.exceptions import LockError
 from distlock.lock import Lock
 from distlock.types.lease import LONGEST_LEASE
 
@@ -95,89 +93,63 @@ def publish(
     running = running_task.get()
     if running is not None and running.task_id != task_id:
         running = None
-    if header is None and running is not None and running.is_queued_under(task, args, kwargs):
-        header = running.header  # Task.replace(): this call takes the task's place, and its id
-    again = header is not None
+    if header is None and running is not None:
+        if running.is_queued_under(task, args, kwargs):
+            header = running.header  # Task.replace(): this call takes the task's place, and its id
+        else:
+            running = None
     if header is not None:
         # The task itself is published again, so it keeps its queueing lock.
         if running is not None:
             running.stop_renewal()
             if running.lock is not None:  # it has run, and is retried for a reason of its own
                 header = replace(header, busy=0, unavailable=0)
-        header = header.for_next_message(_reacquire(task, task_id, header.queue_lock, options))
+        if header.queue_lock is not None:
+            seconds = lifetime(task, options)
+            handle = queueing.reacquire(header.queue_lock, seconds, f"{task.name}[{task_id}]")
+            header = replace(header, queue_lock=handle)
     elif task.queueing_name is not None:
         try:
-            header = LockHeader(task_id, queue_lock=_acquire(task, args, kwargs, task_id, options))
+            handle = queueing.acquire(
+                task.queueing_name(args, kwargs),
+                queueing_backend(task.name, task.locking),
+                lifetime(task, options),
+                task.name,
+                task_id,
+                partial(_has_ended, task),
+            )
         except AlreadyQueued as error:
             return _result_of_first(task, error, args, kwargs, known_id, options)
+        header = LockHeader(task_id, queue_lock=handle)
     if header is not None:
         headers[HEADER] = header.as_dict()
     if headers:
         options["headers"] = headers
-    handle = header.queue_lock if header is not None else None
     try:
         result = send(args, kwargs, task_id=task_id, **options)
     except BaseException:
         # A running task that could not be published again knows whether its message comes again.
-        if handle is not None and not (again and running is not None):
-            queueing.release(handle)
+        if running is None and header is not None and header.queue_lock is not None:
+            queueing.release(header.queue_lock)
         raise
-    if again and running is not None:
+    if running is not None:
         running.republished = True
     return result
-
-
-@async_unsafe(
-    "A task with a queueing lock would block the event loop here; use"
-    " `await sync_to_async(task.delay)()`."
-)
-def _acquire(
-    task: Any, args: Any, kwargs: Any, task_id: str, options: Mapping[str, Any]
-) -> QueueLockHandle:
-    return queueing.acquire(
-        task.queueing_name(args, kwargs),
-        queueing_backend(task.name, task.locking),
-        lifetime(task, options),
-        task.name,
-        task_id,
-        partial(_has_ended, task),
-    )
 
 
 def _has_ended(task: Any, task_id: str) -> bool:
     """Return whether a task that has a queueing lock has run or been revoked, as far as is known.
 
     Then the lock is left over: the worker that was to free it died while the backend did not
-    answer. A ready result counts only for a random id: an id that a caller chose may have the
-    result of an earlier call.
+    answer. A result counts only for a random id: an id that a caller chose may have the result of
+    an earlier call.
     """
     try:
-        state = task.backend.get_state(task_id)
-    except Exception as error:  # there need be no result backend
+        is_random = UUID(task_id).version == 4
+        return is_random and task.backend.get_state(task_id) in states.READY_STATES
+    except Exception as error:  # the id is no UUID, or there is no result backend
         logger.debug("not known whether task %s has ended: %s", task_id, error)
         return False
-    return state == states.REVOKED or (state in states.READY_STATES and _is_random(task_id))
-
-
-def _is_random(task_id: str) -> bool:
-    try:
-        return UUID(task_id).version == 4
-    except ValueError:
-        return False
-
-
-def _reacquire(
-    task: Any, task_id: str, handle: QueueLockHandle | None, options: Mapping[str, Any]
-) -> QueueLockHandle | None:
-    """Take the queueing lock again for a task that is published again; return what frees it."""
-    if handle is None:
-        return None
-    try:
-        lease = queueing.reacquire(handle, lifetime(task, options), f"{task.name}[{task_id}]")
-    except LockError as error:  # the task is published all the same
-        logger.warning("queueing lock %r may end before its task starts: %s", handle.name, error)
-        return handle
-    return None if lease is None else QueueLockHandle.of(lease, handle.using)
 
 
 def _result_of_first(

@@ -12,8 +12,10 @@ import logging
 import uuid
 import weakref
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Self
+
+from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
@@ -126,13 +128,11 @@ class LockHeader:
         """Return it as a message has it."""
         return asdict(self)
 
-    def for_next_message(self, queue_lock: QueueLockHandle | None) -> Self:
-        """Return the header of the next message of the same task."""
-        return replace(
-            self, queue_lock=queue_lock, claim_nonce="", queue_claim_nonce="", events=False
-        )
 
-
+@async_unsafe(
+    "A task with a queueing lock would block the event loop here; use"
+    " `await sync_to_async(task.delay)()`."
+)
 def acquire(
     name: str,
     backend: BaseBackend,
@@ -165,14 +165,19 @@ def acquire(
     raise LockUnavailable(f"lock {name!r} on {using!r} changes hands too fast to be asked about")
 
 
-def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> Lease | None:
+def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> QueueLockHandle | None:
     """Take the lock again for the next message of the same task, for ``seconds`` from now.
 
     ``task`` is its name and id, for people. The hold keeps its nonce, so that the handle frees it
     even if the answer is lost, or if the handle is on a message that was sent before.
     Returns None if another task has the lock by now.
     """
-    return _try(handle.backend, _claim(handle, seconds, describe(task), handle.nonce))
+    try:
+        lease = _try(handle.backend, _claim(handle, seconds, describe(task), handle.nonce))
+    except LockError as error:  # the task is published all the same
+        logger.warning("queueing lock %r may end before its task starts: %s", handle.name, error)
+        return handle
+    return None if lease is None else QueueLockHandle.of(lease, handle.using)
 
 
 def release(handle: QueueLockHandle) -> None:

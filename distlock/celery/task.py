@@ -168,16 +168,16 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the task under its lock."""
         request = self.request_stack.top
+        run = self.run
         if request is None or request.called_directly or request._protected:
-            execution = TaskExecution(self, None)
-            return execution.run(partial(execution.under_lock, super().__call__, *args, **kwargs))
-        # Celery's own __call__ would put an empty request above the one that the worker has made.
-        request._protected = 1
-        request.distlock_ran = True
+            request, run = None, super().__call__  # called as a plain function
+        else:
+            # Celery's own __call__ would put an empty request above the one that the worker made.
+            request._protected = 1
         execution = TaskExecution(self, request)
-        if self._autoretried is not None:
-            return execution.run(partial(self.run, *args, **kwargs))
-        return execution.run(partial(execution.under_lock, self.run, *args, **kwargs))
+        if self._autoretried is None:  # else the lock is taken by _orig_run
+            run = partial(execution.under_lock, run)
+        return execution.run(run, *args, **kwargs)
 
     @property
     def _orig_run(self) -> Callable[..., Any]:

@@ -118,8 +118,8 @@ class TaskOptions:
 
     @property
     def longest_delay(self) -> float:
-        """The pauses of all times together, infinite without a limit."""
-        return float("inf") if self.busy_limit is None else self.delays(self.busy_limit)
+        """The pauses of all times together; -1, which waits for ever, without a limit."""
+        return -1.0 if self.busy_limit is None else self.delays(self.busy_limit)
 
     def delays(self, times: int) -> float:
         """Return the pauses of so many times together."""

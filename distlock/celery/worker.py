@@ -20,7 +20,7 @@ from celery.worker.request import Request
 
 from distlock.celery import queueing
 from distlock.celery.publishing import RunningTask, running_task
-from distlock.celery.queueing import HEADER, LockHeader
+from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start
 from distlock.conf import locks
@@ -123,19 +123,23 @@ def _await_end(pid: int) -> bool:
 
 def _on_revoked(*, sender: Any, request: Any, terminated: bool = False, **kwargs: Any) -> None:
     """Free the queueing lock of a task that will not start."""
-    if not terminated and hasattr(sender, "locking"):
-        header = LockHeader.read(request.headers, request.id)
-        if header is not None and header.queue_lock is not None:
-            queueing.release_soon(header.queue_lock)
+    handle = _queue_lock(sender, request)
+    if handle is not None and not terminated:
+        queueing.release_soon(handle)
 
 
-def _on_postrun(*, sender: Any, task: Any, state: str, **kwargs: Any) -> None:
+def _on_postrun(*, sender: Any, state: str, **kwargs: Any) -> None:
     """Free the queueing lock of a task that has ended before its body was reached."""
-    if not hasattr(sender, "locking") or hasattr(task.request, "distlock_ran"):
-        return
-    header = LockHeader.read(task.request.headers, task.request.id)
-    if header is not None and header.queue_lock is not None and state != states.RETRY:
-        queueing.release(header.queue_lock)
+    handle = _queue_lock(sender, sender.request)
+    has_run = sender.request._protected  # set by LockedTask.__call__()
+    if handle is not None and not has_run and state != states.RETRY:
+        queueing.release(handle)
+
+
+def _queue_lock(task: Any, request: Any) -> QueueLockHandle | None:
+    """Return the queueing lock of a task, if it is one of ours and has one."""
+    header = LockHeader.read(request.headers, request.id) if hasattr(task, "locking") else None
+    return None if header is None else header.queue_lock
 
 
 def connect_signals() -> None:
