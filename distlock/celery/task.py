@@ -3,22 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import MethodType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    cast,
-    overload,
-)
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from celery import shared_task
 from celery.app.task import Task
@@ -47,18 +36,8 @@ from distlock.core.queueing_owners import PREFIX, task_id_of
 from distlock.exceptions import LockNotHeld
 from distlock.lock import Lock
 
-P = ParamSpec("P")
-R = TypeVar("R")
-R_co = TypeVar("R_co", covariant=True)
 if TYPE_CHECKING:
-    # A default of a type variable is in `typing` from Python 3.13 on.
-    from typing_extensions import TypeVar as TypeVarWithDefault
-
-    Bind = TypeVarWithDefault(
-        "Bind", Literal[True], Literal[False], covariant=True, default=Literal[False]
-    )
-else:
-    Bind = TypeVar("Bind")
+    from distlock.celery.typed_tasks import Bind, TaskMaker  # a stub
 
 _NOT_BOUND: Any = False
 #: An option that was not given is as the base class has it.
@@ -66,33 +45,6 @@ _OF_BASE: Any = object()
 
 #: The options that name a lock, the attributes that have the name for a call, and how it begins.
 _NAMED = ("lock", "lock_name", ""), ("queueing_lock", "queueing_name", PREFIX)
-
-
-class TypedTask(Protocol[P, R_co]):
-    """What type checkers know of a task: its function's parameters, and what that returns."""
-
-    name: str
-
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
-
-    def delay(self, *args: P.args, **kwargs: P.kwargs) -> LockedResult: ...
-
-    def delay_on_commit(self, *args: P.args, **kwargs: P.kwargs) -> None: ...
-
-    def apply_async(
-        self,
-        args: Sequence[Any] | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-        task_id: str | None = None,
-        **options: Any,
-    ) -> LockedResult: ...
-
-    def unqueue(self, *args: P.args, **kwargs: P.kwargs) -> str | None: ...
-
-    def AsyncResult(self, task_id: str, **kwargs: Any) -> LockedResult: ...
-
-    # Its other attributes are Celery's. A signature may lack arguments that a chain adds later.
-    def __getattr__(self, name: str) -> Any: ...
 
 
 class LockedTask(DjangoTask):  # type: ignore[misc]
@@ -240,20 +192,6 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
     @backend.setter
     def backend(self, value: Any) -> None:
         self._backend = value
-
-
-class TaskMaker(Protocol[Bind]):
-    """What ``locked_task`` returns, for type checkers: with ``bind``, calls lack ``self``."""
-
-    @overload
-    def __call__(
-        self: TaskMaker[Literal[False]], function: Callable[P, R], /
-    ) -> TypedTask[P, R]: ...
-
-    @overload
-    def __call__(
-        self: TaskMaker[Literal[True]], function: Callable[Concatenate[Any, P], R], /
-    ) -> TypedTask[P, R]: ...
 
 
 def locked_task(
