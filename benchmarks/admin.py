@@ -95,17 +95,17 @@ def statements() -> Iterator[list[str]]:
     from distlock.backends.database.connection import Session
 
     asked: list[str] = []
-    run_all = Session.run_all
+    run = Session.run
 
     def listening(self: Session, statement: Any, limit: float | None) -> Any:
         asked.append(statement.sql)
-        return run_all(self, statement, limit)
+        return run(self, statement, limit)
 
-    Session.run_all = listening  # type: ignore[method-assign]
+    Session.run = listening  # type: ignore[method-assign]
     try:
         yield asked
     finally:
-        Session.run_all = run_all  # type: ignore[method-assign]
+        Session.run = run  # type: ignore[method-assign]
 
 
 def client() -> Any:

@@ -131,17 +131,21 @@ class Lock:
         cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
         already with a shorter lease than this one is to have.
         """
-        options = self._options
-        wait, deadline = options.limit(blocking, timeout)
-        request = options.request(locks[self.using], self.name, self, self.claim_nonce)
-        return run(manager.acquire(request, wait, deadline))
+        backend = locks[self.using]
+        return run(
+            manager.acquire(
+                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+            )
+        )
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
-        options = self._options
-        wait, deadline = options.limit(blocking, timeout)
-        request = options.request(locks[self.using], self.name, self, self.claim_nonce)
-        return await arun(manager.acquire(request, wait, deadline))
+        backend = locks[self.using]
+        return await arun(
+            manager.acquire(
+                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+            )
+        )
 
     @_blocks
     def release(self) -> None:

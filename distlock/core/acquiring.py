@@ -20,7 +20,7 @@ _FOLLOW_PAUSE = 0.05
 #: The local deadline counts from before the request was sent. Where the answer took a long wait,
 #: much of the lease seems to be over, and it is renewed before anyone relies on it.
 _FRESH = 2 / 3
-#: How often a lease may be gone before it is had, until it is plainly too short.
+#: How many leases may end before their answer comes. After that the lease is too short.
 _TRIES = 3
 
 
@@ -35,8 +35,16 @@ class AcquireRequest:
     named: bool
     #: the length in seconds that was asked for, None for the backend's own
     lease: float | None
+    #: whether to wait, and until when by the local clock (None: for ever)
+    wait: bool
+    deadline: float | None
     #: the alias of the backend and the name of the lock
     key: Key
+    #: Where this waits in the local queue: under ``key``, or under its own name if it has one.
+    #: Another process may take or free a named owner's hold, and this process would not notice. So
+    #: nobody waits for such a hold here, but at the backend. And a named owner does not wait here
+    #: behind others, because it may hold the lock already and let them wait.
+    queue_key: Key
     #: its place in the local queue, once it has one
     ticket: Ticket | None = None
     #: whether the backend has been asked, and may have granted it
@@ -45,18 +53,9 @@ class AcquireRequest:
     undone: bool = False
 
     @property
-    def owners_key(self) -> Key:
-        """Where in this process a named owner waits for the lock; all others wait under ``key``.
-
-        Another process may take or free a named owner's hold, and this process would not notice.
-        So nobody waits for such a hold here, but at the backend. And a named owner does not wait
-        here behind others, because it may hold the lock already and let them wait.
-        """
-        return (*self.key, self.claim.owner.key)
-
-    def last_answer_due(self, wait: bool) -> float | None:
-        """Return when an answer is due that is asked for at the end, though the time is over."""
-        return self.backend.calls.due(clock() + _LAST_ANSWER if wait else None)
+    def last_answer_due(self) -> float | None:
+        """When an answer is due that is asked for at the end, though the time is over."""
+        return self.backend.calls.due(clock() + _LAST_ANSWER if self.wait else None)
 
 
 def wait_for_turn(
@@ -64,20 +63,19 @@ def wait_for_turn(
     ticket: Ticket,
     enqueued: bool,
     hold: HeldLease | None,
-    wait: bool,
     until: float | None,
 ) -> Steps[bool]:
     """Wait for one's turn to ask, or for the lock to become the named owner's; False if in vain.
 
-    ``hold`` is what the owner holds here just now. What one of the same owner's name is answered
-    counts for all of them: LockUnavailable if the one ahead has no answer.
+    ``hold`` is what the owner holds here just now. Requests with one owner's name share one answer:
+    LockUnavailable if it does not come.
     """
     if enqueued:
         if hold is not None and hold.named and hold.loss() is None:
             ticket.joined = True
         if ticket.joined or (yield from _wait(ticket, until)):
             return True
-    return request.named and (yield from _follow(request, ticket, request.last_answer_due(wait)))
+    return request.named and (yield from _follow(request, ticket, request.last_answer_due))
 
 
 def _wait(ticket: Ticket, until: float | None) -> Steps[bool]:

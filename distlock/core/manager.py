@@ -40,23 +40,20 @@ class LockManager:
 
     # The way in
 
-    def acquire(self, request: AcquireRequest, wait: bool, deadline: float | None) -> Steps[bool]:
-        """Enter the lock; False if someone else has it (until ``deadline``, if ``wait``)."""
+    def acquire(self, request: AcquireRequest) -> Steps[bool]:
+        """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
         held, queue, owner = self._held, self._queue, request.claim.owner
+        wait, deadline = request.wait, request.deadline
         while True:
             hold = held.find(request.key, owner)
-            if hold is not None and (yield from self._reenter(request, deadline)):
+            if hold is not None and (yield from self._reenter(request)):
                 return True
             until = deadline if wait else clock()
-            ticket = Ticket(
-                request.owners_key if request.named else request.key,
-                owner,
-                limited=until is not None,
-            )
+            ticket = Ticket(request.queue_key, owner, limited=until is not None)
             request.ticket, request.asked = ticket, False
             try:
                 try:
-                    # Behind its own name everybody waits for that answer.
+                    # A request with the same owner's name always queues: they share one answer.
                     enqueued = queue.enqueue(ticket, wait=wait or request.named)
                     if (enqueued and ticket.called and not request.named) or (
                         yield from wait_for_turn(
@@ -64,17 +61,16 @@ class LockManager:
                             ticket,
                             enqueued,
                             held.find(request.key, owner) if request.named else None,
-                            wait,
                             until,
                         )
                     ):
                         request.asked = not ticket.joined
                     elif not request.named and not self._is_held_here(request.key):
-                        # Who is ahead may have no answer either, which is not to have the lock.
+                        # The thread ahead may still be asking. Ask the backend, so that an outage
+                        # is not reported as a busy lock.
                         backend = request.backend
                         looking = partial(backend.is_held, request.claim.name)
-                        due = request.last_answer_due(wait)
-                        yield Call(looking, due, executor=backend.calls)
+                        yield Call(looking, request.last_answer_due, executor=backend.calls)
                     lease = None
                     if request.asked:
                         lease = yield from ask(request.backend, request.claim, wait, deadline)
@@ -102,10 +98,10 @@ class LockManager:
                 self._fail(request, queue, error)
                 raise
 
-    def _reenter(self, request: AcquireRequest, deadline: float | None) -> Steps[bool]:
+    def _reenter(self, request: AcquireRequest) -> Steps[bool]:
         """Enter what this process holds already; False if the lock has to be taken."""
         while (hold := self._entered(request)) is not None:
-            due = hold.backend.calls.due(deadline)
+            due = hold.backend.calls.due(request.deadline)
             gone, renewed_at = yield from confirm(hold, request, due)
             if gone:
                 self._renewer.lose(hold, gone)

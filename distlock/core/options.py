@@ -49,13 +49,8 @@ class LockOptions:
             checked_owner(self.owner)
         checked_callback("on_lost", self.on_lost)
 
-    def limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
-        """Return whether to wait, and until when by the local clock (None: for ever).
-
-        The arguments are those of ``acquire()``; these terms hold where they are None.
-        """
-        if blocking is None and timeout is None and self.timeout is None:
-            return bool(self.blocking), None
+    def _limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
+        """Return whether to wait, and until when by the local clock (None: for ever)."""
         if blocking is None:
             blocking = self.blocking if timeout is None else True
         else:
@@ -66,13 +61,23 @@ class LockOptions:
         return wait, None if seconds is None else clock() + seconds
 
     def request(
-        self, backend: BaseBackend, name: str, lock: object = None, nonce: str | None = None
+        self,
+        backend: BaseBackend,
+        name: str,
+        lock: object = None,
+        nonce: str | None = None,
+        blocking: bool | None = None,
+        timeout: float | None = None,
     ) -> AcquireRequest:
         """Return what the current owner wants of a backend, by way of the Lock object ``lock``.
 
-        ``nonce`` names the claim, if it is not to have a new one. NotSupported if the backend
-        cannot give what the options ask for.
+        ``nonce`` names the claim, if it is not to have a new one. ``blocking`` and ``timeout`` are
+        the arguments of ``acquire()``; these options hold where they are None. NotSupported if the
+        backend cannot give what the options ask for.
         """
+        wait, deadline = self.blocking, None
+        if blocking is not None or timeout is not None or self.timeout is not None:
+            wait, deadline = self._limit(blocking, timeout)
         wanted, named = self.lease, self.owner is not None
         if wanted is not None and not backend.capabilities.lease_lengths:
             raise NotSupported(
@@ -96,7 +101,9 @@ class LockOptions:
             at_least,
         )
         entry = Entry(liveness, at_least, self.renew, self.on_lost, lock)
-        return AcquireRequest(backend, claim, entry, named, wanted, (backend.alias, name))
+        key = backend.alias, name
+        queue_key = (*key, owner.key) if named else key
+        return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, queue_key)
 
     @property
     def waited(self) -> str:

@@ -96,7 +96,7 @@ def _new_owner(name: str | None) -> Owner:
 
 
 def _printable(label: str) -> str:
-    # Threads and tasks may have names that no database can store.
+    # Hosts, threads and tasks may have names that no database can store.
     if not label.isprintable():
         label = "".join(character if character.isprintable() else "?" for character in label)
     return label[:_MAX_LABEL]
@@ -105,7 +105,7 @@ def _printable(label: str) -> str:
 @functools.cache
 def _host() -> str:
     # Asking each time would hand the interpreter to other threads each time.
-    return socket.gethostname()[:_MAX_LABEL]
+    return _printable(socket.gethostname())
 
 
 def is_named(owner: Owner) -> bool:

@@ -13,16 +13,16 @@ def statements(before=lambda seen: None):
     ``before(seen)`` is called before each one is run, which is the last in the list.
     """
     seen, thread = [], threading.get_ident()
-    run_all = Connection.run_all
+    run = Connection.run
 
     def counting(self, statement, limit):
         if threading.get_ident() == thread:
             seen.append(statement.sql)
             before(seen)
-        return run_all(self, statement, limit)
+        return run(self, statement, limit)
 
-    Connection.run_all = counting
+    Connection.run = counting
     try:
         yield seen
     finally:
-        Connection.run_all = run_all
+        Connection.run = run

@@ -88,7 +88,7 @@ def test_threads_are_served_in_the_order_of_coming(make):
     order = []
     with ThreadPoolExecutor(5) as threads, pool.session():
         for number in range(5):
-            threads.submit(pool.work, lambda session, until, number=number: order.append(number))
+            threads.submit(pool.work, lambda session, number=number: order.append(number))
             eventually(lambda waiting=number + 1: pool.waiting == waiting)
     assert order == [0, 1, 2, 3, 4]
     assert pool.busy == 0
@@ -108,7 +108,7 @@ def test_a_wait_in_vain_takes_no_session_away(make):
 def test_what_must_not_wait_gets_a_session_at_once(make):
     pool = make(sessions=1).pool
     with pool.session() as lent:
-        assert pool.work(lambda session, until: session, at_once=True) is not lent
+        assert pool.work(lambda session: session, at_once=True) is not lent
 
 
 def test_a_session_that_was_interrupted_is_given_up(backend):

@@ -9,6 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections, transaction
 
 from distlock import Lock, LockLost, locks
+from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
 from distlock.exceptions import LockUnavailable, NotSupported
@@ -135,7 +136,8 @@ def test_a_statement_that_fails_does_not_break_the_transaction(
 
     with transaction.atomic(using=database):
         with monkeypatch.context() as patched:
-            patched.setattr(SQLite, "ACQUIRE", "INSERT INTO database_lock VALUES (1)")
+            wrong = Statement("INSERT INTO database_lock VALUES (1)")
+            patched.setattr(SQLite, "acquire_sql", lambda *_: wrong)
             with pytest.raises(LockUnavailable):
                 backend.try_acquire(claim(name))
         lease = backend.try_acquire(claim(name))

@@ -73,7 +73,7 @@ def test_a_network_that_is_cut_for_a_moment(holder, proxied, kind, actor, engine
 def test_what_may_be_repeated_is_tried_on_a_fresh_session(using, engine):
     used = []
 
-    def work(session, until):
+    def work(session):
         used.append(session.ident)
         if len(used) == 1:
             engine.disconnect(session.ident)

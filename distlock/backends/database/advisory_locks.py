@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
@@ -11,7 +10,6 @@ from typing import Any, ClassVar
 from distlock.backends.database.statements import Result, Statement
 
 
-@functools.lru_cache(maxsize=1024)
 def digest(database: str, name: str) -> bytes:
     """Return the 32 bytes that a native lock is named after.
 
@@ -35,14 +33,6 @@ class AdvisoryLocks(ABC):
         """Prepare a session for waiting; returns its id on the server, for cancel()."""
 
     # Waiting
-
-    @abstractmethod
-    def nobody_waits(self, key: str) -> tuple[str, Mapping[str, Any]]:
-        """Return a condition: nobody has the native lock, and nobody waits for it or for long.
-
-        With it its parameters. If it has any, its text is the same for all locks, and can be
-        planned once for a session.
-        """
 
     @abstractmethod
     def wait(self, key: str, seconds: float) -> str:
@@ -73,13 +63,17 @@ class AdvisoryLocks(ABC):
 
     # The row
 
-    #: a condition: nobody has begun a long wait, so the head of the queue is next; it has the
-    #: parameter ``long_wait_key``. The same text for all locks can be planned once for a session.
+    #: a condition: nobody has the native lock, and nobody waits for it or for long
+    nobody_waits: ClassVar[str]
+    #: a condition: nobody has begun a long wait, so the head of the queue is next
     nobody_waits_long: ClassVar[str] = "TRUE"
 
-    def long_wait_key(self, key: str) -> int:
-        """Return the parameter of ``nobody_waits_long``."""
-        return 0
+    @abstractmethod
+    def values(self, key: str) -> Mapping[str, Any]:
+        """Return the parameters of both conditions.
+
+        Their texts are the same for all locks, and can be planned once for a session.
+        """
 
     @abstractmethod
     def free_and_leave(self, key: str, free: Statement) -> Statement:

@@ -7,8 +7,8 @@ What other modules build on (everything else in this package goes through it):
   :class:`~.errors.StatementFailed`.
 - :meth:`Pool.session` lends a shared session, :meth:`Pool.open` opens one of one's own, with
   ``blocking=True`` for one that may wait in the server for as long as it likes.
-- :meth:`Session.run` and :meth:`Session.run_all` run one statement, or several in one packet;
-  ``limit`` is in seconds, None for none.
+- :meth:`Session.run` runs one statement, or several in one packet; ``limit`` is in seconds, None
+  for none. :meth:`Session.ask` takes the time for which the session was lent.
 - ``ident`` is the server's name for the session (``pg_backend_pid()``, ``CONNECTION_ID()``), by
   which another session can cancel its statement: that raises :class:`~.errors.Cancelled`.
 - ``hang_up()`` ends the statement that another thread is running here, from this side:
@@ -36,8 +36,13 @@ from distlock.backends.database.drivers import (
     TimedOut,
     raw_connection_for,
 )
+from distlock.backends.database.sql import Dialect
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
+from distlock.concurrency.clock import clock
+
+#: The least seconds that the database gets for an answer, even if the caller has less time left.
+SHORTEST_LIMIT = 0.25
 
 
 class Connection:
@@ -47,23 +52,27 @@ class Connection:
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
         self.wrapper = wrapper
         self.usable = True
+        #: how its engine is spoken to; whoever lends it sets this
+        self.dialect: Dialect
+        #: the time by clock() by which ask() has to be answered; whoever lends it sets this
+        self.until = 0.0
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
         self._raw = raw
         self._notices = Notices()
 
+    def ask(self, statement: Statement) -> Result:
+        """Run a statement in the time for which this was lent. Raises a StatementFailed.
+
+        The last look at a lock is made when that time is up, and must not fail just for that.
+        """
+        return self.run(statement, max(self.until - clock(), SHORTEST_LIMIT))
+
     def run(self, statement: Statement, limit: float | None) -> Result:
-        """Run a statement; of several in one packet, return the last result with rows, if any."""
-        results = self.run_all(statement, limit)
-        if len(results) == 1:
-            return results[0]
-        with_rows = [result for result in results if result.rows]
-        return (with_rows or results)[-1]
+        """Run a statement, or all of one packet. Raises a StatementFailed.
 
-    def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
-        """Run all statements of one packet; the result of each. Raises a StatementFailed.
-
-        ``limit`` is the seconds that the server gets for the answer.
+        ``limit`` is the seconds that the server gets for the answer. Of several results returns the
+        last one that has rows, or else the first.
         """
         before = self.before
         if before:
@@ -84,7 +93,10 @@ class Connection:
         if self._notices.not_replicated:
             self._notices.not_replicated = False
             raise errors.NotReplicated("its commit may not have reached the synchronous standby")
-        return results[len(before) :] if before else results
+        if len(results) == 1:
+            return results[0]
+        results = results[len(before) :]
+        return next((result for result in reversed(results) if result.rows), results[0])
 
     def hang_up(self) -> None:
         """End what goes on here; the connection is of no use then."""
@@ -113,6 +125,9 @@ class Session(Connection):
         # then belong to another socket just when we shut it down. It is none of Python's sockets,
         # which would bring a time limit of their own to the driver's.
         self._file = FileIO(os.dup(fd)) if fd >= 0 else None
+        self._news = select.poll()
+        if self._file is not None:
+            self._news.register(self._file, select.POLLIN)
         _sessions.add(self)
 
     def hang_up(self) -> None:
@@ -126,11 +141,7 @@ class Session(Connection):
     @property
     def stale(self) -> bool:
         """Whether the server has said something, or hung up, while nothing was asked."""
-        if self._file is None:
-            return False
-        poll = select.poll()
-        poll.register(self._file, select.POLLIN)
-        return bool(poll.poll(0))
+        return self._file is not None and bool(self._news.poll(0))
 
     def fileno(self) -> int:
         """Return a descriptor of the session's socket, -1 where there is none."""

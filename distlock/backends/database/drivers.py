@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from distlock.backends.database.statements import Result, Statement
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import call_after
 
 
@@ -131,6 +131,7 @@ class PsycopgConnection(RawConnection):
 
         self._connection = connection
         self._pgconn = connection.pgconn
+        self._socket = _poll_of(connection.pgconn.socket)
         self._sql = sql
         self._error, self._lost = errors.error_from_result, OperationalError
         self._good = {pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK}
@@ -144,7 +145,9 @@ class PsycopgConnection(RawConnection):
         until = None if limit is None else clock() + limit
         if statement.prepare:
             name, order = self._prepared.get(statement.sql) or self._prepare(statement.sql, until)
-            texts = list(map(str, map(dict(statement.params).__getitem__, order)))
+            params = statement.params
+            assert not isinstance(params, tuple), "what is prepared has named parameters"
+            texts = list(map(str, map(params.__getitem__, order)))
             if "\0" in "".join(texts):  # libpq would send what is before it
                 raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
             self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
@@ -167,11 +170,11 @@ class PsycopgConnection(RawConnection):
         pgconn = self._pgconn
         results: list[Any] = []
         while pgconn.flush():  # more than the socket takes at once
-            _wait(pgconn.socket, select.POLLIN | select.POLLOUT, until)
+            _wait(_poll_of(pgconn.socket, select.POLLIN | select.POLLOUT), until)
             pgconn.consume_input()
         while True:
             while pgconn.is_busy():
-                _wait(pgconn.socket, select.POLLIN, until)
+                _wait(self._socket, until)
                 pgconn.consume_input()
             result = pgconn.get_result()
             if result is None:
@@ -219,6 +222,7 @@ class MySQLConnection(RawConnection):
     def __init__(self, connection: Any, hang_up: Callable[[], object] | None) -> None:
         """``hang_up`` shuts the socket down; None if the connection has a ``read_timeout``."""
         self._connection = connection
+        self._socket = _poll_of(connection.fileno())
         self._hang_up = hang_up
 
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
@@ -230,7 +234,7 @@ class MySQLConnection(RawConnection):
                 connection.query(text)
                 return self._results()
         connection.send_query(text)
-        _wait(connection.fileno(), select.POLLIN, clock() + limit)
+        _wait(self._socket, clock() + limit)
         connection.read_query_result()
         return self._results()
 
@@ -255,14 +259,20 @@ def _with_literals(statement: Statement, literal: Callable[[Any], bytes]) -> byt
     return (statement.sql % literals).encode()
 
 
-def _wait(fd: int, event: int, until: float | None) -> None:
-    """Wait for a socket; TimedOut after the time ``until`` (None: never) of clock()."""
+def _poll_of(fd: int, event: int = select.POLLIN) -> select.poll:
     poll = select.poll()
     poll.register(fd, event)
+    return poll
+
+
+def _wait(socket: select.poll, until: float | None) -> None:
+    """Wait for a socket; TimedOut after the time ``until`` (None: never) of clock()."""
     while True:
-        # At most an hour: poll() takes no more than 24 days.
-        milliseconds = None if until is None else math.ceil(left(until, 3600.0) * 1000)
-        if poll.poll(milliseconds):
+        rest = None
+        if until is not None:
+            # At most an hour: poll() takes no more than 24 days.
+            rest = math.ceil(min(max(until - clock(), 0.0), 3600.0) * 1000)
+        if socket.poll(rest):
             return
         if until is not None and clock() >= until:
             raise TimedOut

@@ -27,7 +27,7 @@ from distlock.backends.database.queries import Queries
 from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.schema import make_table
-from distlock.backends.database.sql import Ask, Dialect, holder
+from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import PollQueue
 from distlock.backends.database.statements import Statement
 from distlock.backends.database.transactions import Transactions
@@ -89,33 +89,33 @@ class DatabaseBackend(BaseBackend):
             timeout=self.settings.seconds("timeout"),
             idle=idle if idle in (None, 0) else self.settings.seconds("idle"),
             sessions=self.settings.count("sessions", at_least=1),
+            dialect_for=self.dialect_for,
             pooled={"poll": True, "native": False}.get(self.wait),
         )
         vendor = vendor_of(self.database)
         if why := refusal(vendor):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
+        on_sqlite = vendor == "sqlite"
         #: SQLite: locks are taken in the transaction of the caller, if one is open
-        self._caller: CallerTransaction | None = None
-        if vendor == "sqlite":
-            self._caller = CallerTransaction(self.database, self._abandoned)
-        self._runner = StatementRunner(self.pool, self._caller, self.dialect_for)
+        self._caller = CallerTransaction(self.database, self._abandoned) if on_sqlite else None
+        #: SQLite: its processes are all on one machine, and queue there
+        self._poll_queue = PollQueue(self.database, self.attempt) if on_sqlite else None
+        self._runner = StatementRunner(self.pool, self._caller)
         self._transactions = Transactions(self._runner, self.dialect_for)
-        advisory_locks = advisory_locks_for(vendor) if self.wait != "poll" else None
+        advisory_locks = advisory_locks_for(vendor)
         self.waits: WaitManager | None = None
-        if advisory_locks:
+        # A greenlet that waits in a driver keeps all others from running.
+        if advisory_locks and self.wait != "poll" and not gevent_patched():
             self.waits = WaitManager(
                 self.pool, advisory_locks, self.waiters, self.calls, self.cleanup.add
             )
-        self._poll_queue: PollQueue | None = None
-        if vendor == "sqlite":  # whose processes are all on one machine
-            self._poll_queue = PollQueue(self.database, self.attempt)
         self._queries = Queries(self._runner, self.waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,
             waiters=self.waits is not None,
             fair=self.waits is not None,
             atomic=True,
-            late_requests=vendor != "sqlite",
+            late_requests=not on_sqlite,
         )
 
     # Taking and leaving
@@ -128,7 +128,8 @@ class DatabaseBackend(BaseBackend):
         until = clock() + self.pool.limit(deadline)
         brief = until - clock() < errors.BRIEF
 
-        def take(dialect: Dialect, ask: Ask) -> Lease | None:
+        def take(connection: Connection) -> Lease | None:
+            dialect, ask = connection.dialect, connection.ask
             # Where only one can write at a time, a try in vain must not keep holders from renewing.
             # In a brief time a locked row cannot be told from a silent server.
             if (dialect.one_writer or brief) and ask(dialect.held_by_another(claim)).rows:
@@ -154,8 +155,7 @@ class DatabaseBackend(BaseBackend):
 
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
         """See BaseBackend.enqueue(). Waits in the engine's own queue where there is one."""
-        # A greenlet that waits in a driver keeps all others from running.
-        if self.waits and not gevent_patched():
+        if self.waits:
             return self.waits.enqueue(claim, deadline)
         if self._poll_queue:
             return self._poll_queue.enqueue(claim, deadline)
@@ -175,7 +175,7 @@ class DatabaseBackend(BaseBackend):
                 " begun by hand, whose rollback would not be noticed; use transaction.atomic()"
             )
         sent_at = clock()
-        token = self._runner.work(lambda dialect, ask: dialect.acquire(ask, claim), deadline)
+        token = self._runner.work(lambda db: db.dialect.acquire(db.ask, claim), deadline)
         if token is None:
             return None
         caller.note_acquired(connection.wrapper, claim.nonce)
@@ -204,11 +204,10 @@ class DatabaseBackend(BaseBackend):
             except errors.StatementFailed as failed:
                 lost = failed.maybe_applied
 
-        def free(dialect: Dialect, ask: Ask) -> bool:
+        def free(connection: Connection) -> bool:
             nonlocal lost
-            # Not by the token: a delayed repetition of the claim may have raised it.
             try:
-                if ask(dialect.release_sql(lease)).affected:
+                if connection.ask(connection.dialect.release_sql(lease)).affected:
                     return True
             except errors.StatementFailed as failed:
                 lost = lost or failed.maybe_applied
@@ -217,7 +216,7 @@ class DatabaseBackend(BaseBackend):
             # the hold was broken in this very moment, that goes unnoticed.)
             return lost and began < lease.deadline
 
-        freed = self._runner.work(free, until, lease.nonce)
+        freed = self._runner.work(free, until, lease.claim.nonce)
         if self._caller:
             self._left(self._caller, lease.claim, partial(self.cancel, lease.claim))
         return freed
@@ -227,7 +226,7 @@ class DatabaseBackend(BaseBackend):
         end = clock() + seconds
         try:
             reserved = self._runner.work(
-                lambda dialect, ask: bool(ask(dialect.reserve(lease, seconds)).affected),
+                lambda db: bool(db.ask(db.dialect.reserve(lease, seconds)).affected),
                 deadline,
                 lease.nonce,
             )
@@ -247,7 +246,7 @@ class DatabaseBackend(BaseBackend):
         if self.waits:
             self.waits.cancel(claim)
         self._runner.work(
-            lambda dialect, ask: ask(dialect.free(claim.name, nonce=claim.nonce)),
+            lambda db: db.ask(db.dialect.free(claim.name, nonce=claim.nonce)),
             deadline,
             claim.nonce,
         )
@@ -283,7 +282,8 @@ class DatabaseBackend(BaseBackend):
         # Waiting for a row that a transaction of this process has locked would be in vain.
         for_update = not self._transactions.has_locked(lease.nonce)
 
-        def is_held(dialect: Dialect, ask: Ask) -> bool:
+        def is_held(connection: Connection) -> bool:
+            dialect, ask = connection.dialect, connection.ask
             try:
                 return bool(ask(dialect.held([lease], for_update=for_update)).rows)
             except errors.RowLocked:
@@ -343,7 +343,7 @@ class DatabaseBackend(BaseBackend):
     def ensure_schema(self, deadline: float | None = None) -> bool:
         """See BaseBackend.ensure_schema(). What may be missing is the table."""
         # In a session of ours first: Django's would wait for a silent server without a limit.
-        self._runner.work(lambda dialect, ask: ask(Statement("SELECT 1")), deadline)
+        self._runner.work(lambda db: db.ask(Statement("SELECT 1")), deadline)
         return make_table(self.database, deadline)
 
     def close(self) -> None:

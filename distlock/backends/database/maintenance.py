@@ -8,9 +8,10 @@ from itertools import groupby
 from operator import attrgetter
 
 from distlock.backends.database import errors
+from distlock.backends.database.connection import Connection
 from distlock.backends.database.queries import owner_of
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import Ask, Dialect
+from distlock.backends.database.sql import Dialect
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock, left
 from distlock.types.lease import Claim, Lease, SweepResult
@@ -70,10 +71,10 @@ def _unlocked(
 ) -> Sequence[Lease]:
     """Return those leases whose rows nobody keeps locked; all if the engine cannot tell."""
 
-    def ask_for(dialect: Dialect, ask: Ask) -> Sequence[Lease]:
-        if (statement := dialect.unlocked(leases)) is None:
+    def ask_for(connection: Connection) -> Sequence[Lease]:
+        if (statement := connection.dialect.unlocked(leases)) is None:
             return leases
-        found = {nonce for (nonce,) in ask(statement).rows}
+        found = {nonce for (nonce,) in connection.ask(statement).rows}
         return [lease for lease in leases if lease.nonce in found]
 
     try:
@@ -87,11 +88,11 @@ def _unlocked(
 def _renew(
     runner: StatementRunner, leases: Sequence[Lease], deadline: float | None
 ) -> dict[str, bool]:
-    def renew(dialect: Dialect, ask: Ask) -> dict[str, bool]:
-        if ask(dialect.renew(leases)).affected == len(leases):
+    def renew(connection: Connection) -> dict[str, bool]:
+        if connection.ask(connection.dialect.renew(leases)).affected == len(leases):
             return {lease.nonce: True for lease in leases}
         # What is held now was held a moment ago, so it has been renewed.
-        held = {nonce for (nonce,) in ask(dialect.held(leases)).rows}
+        held = {nonce for (nonce,) in connection.ask(connection.dialect.held(leases)).rows}
         return {lease.nonce: lease.nonce in held for lease in leases}
 
     # at_once: threads may have all sessions in use, waiting for rows that somebody keeps locked.
@@ -111,7 +112,7 @@ def sweep(runner: StatementRunner, keep: float) -> SweepResult:
             lambda dialect, after: dialect.expired(after, _BATCH),
             lambda dialect, ids: dialect.free_expired(ids),
         )
-        ((now,),) = runner.work(lambda dialect, ask: ask(dialect.server_time()).rows, None)
+        ((now,),) = runner.work(lambda db: db.ask(db.dialect.server_time()).rows, None)
         newest = int(now) - int(keep * 1_000_000)
         removed = _clear(
             runner,
@@ -131,10 +132,10 @@ def _clear(
     """Clear the rows that ``find`` finds after an id; rows that someone keeps locked are left."""
 
     def clear_some(ids: Sequence[int]) -> int:
-        return runner.attempt(lambda dialect, ask: ask(clear(dialect, ids)).affected, None)
+        return runner.attempt(lambda db: db.ask(clear(db.dialect, ids)).affected, None)
 
     count = after = 0
-    while rows := runner.work(lambda dialect, ask: ask(find(dialect, after)).rows, None):  # noqa: B023 - called at once
+    while rows := runner.work(lambda db: db.ask(find(db.dialect, after)).rows, None):  # noqa: B023 - called at once
         ids = [row_id for (row_id,) in rows]
         try:
             count += clear_some(ids)
@@ -152,8 +153,9 @@ def force_release(
     """Free a lock if its hold has this token; the broken lease, or None if it is not the one."""
     broken: Lease | None = None
 
-    def free(dialect: Dialect, ask: Ask) -> bool:
+    def free(connection: Connection) -> bool:
         nonlocal broken
+        dialect, ask = connection.dialect, connection.ask
         rows = dialect.rows(ask(dialect.one(name, for_update=True)))
         if not rows or rows[0].token != token:
             return False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Ask, Dialect, ceil_units
+from distlock.backends.database.sql import TABLE, Ask, Dialect
 from distlock.backends.database.statements import Result, Statement
 from distlock.types.lease import Claim, Lease
 
@@ -63,6 +64,11 @@ WHERE `lock` = %(lock)s AND (owner = '' OR owner = %(owner)s OR expires_at <= {_
 _VERDICT = "IF(owner = %(owner)s, nonce, '') AS nonce, token"
 
 
+@functools.lru_cache(maxsize=64)
+def _acquiring_existing(condition: str) -> str:
+    return _ACQUIRE_EXISTING.format(condition=condition)
+
+
 class MySQL(Dialect):
     """MySQL, which has to be asked for the row after it was written, in the same packet.
 
@@ -89,7 +95,7 @@ class MySQL(Dialect):
     ) -> int | None:
         # Most locks have been taken before, and an UPDATE costs the server less than the INSERT.
         statement = self.acquire_sql(claim, condition, values)
-        answer = ask(statement._replace(sql=_ACQUIRE_EXISTING.format(condition=condition)))
+        answer = ask(Statement(_acquiring_existing(condition), statement.params))
         if answer.affected == 1 and answer.insert_id:
             return answer.insert_id
         return self.granted(claim, ask(statement))
@@ -100,9 +106,6 @@ class MySQL(Dialect):
         where, params = self.where_held([lease])
         later = "expires_at + INTERVAL 1 MICROSECOND"
         return Statement(f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}", params)
-
-    def duration(self, seconds: float) -> int:
-        return ceil_units(seconds, 1_000_000)
 
     def from_db(self, value: Any) -> datetime:
         time: datetime = value
@@ -130,7 +133,9 @@ class MySQLLocks(AdvisoryLocks):
 
     # A year. A wait without end is an error in MariaDB, and a waiting session costs nothing.
     longest_wait: ClassVar[float] = 365 * 24 * 3600.0
+    nobody_waits: ClassVar[str] = "IS_FREE_LOCK(%(native_lock)s) = 1"
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - there is one object for each engine
     def key(self, database: str, name: str) -> str:
         return f"'dl:{digest(database, name).hex()[:_KEY_DIGITS]}'"
 
@@ -140,8 +145,8 @@ class MySQLLocks(AdvisoryLocks):
             "SET @distlock = 1 /*M!, max_statement_time = 0 */; SELECT CONNECTION_ID()"
         )
 
-    def nobody_waits(self, key: str) -> tuple[str, Mapping[str, Any]]:
-        return f"IS_FREE_LOCK({key}) = 1", {}
+    def values(self, key: str) -> Mapping[str, Any]:
+        return {"native_lock": key.strip("'")}
 
     def wait(self, key: str, seconds: float) -> str:
         return f"SELECT GET_LOCK({key}, {seconds:.0f})"

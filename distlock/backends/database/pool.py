@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import ref
 
 from django.core import mail
@@ -18,19 +18,20 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.connect import current_settings, open_session
-from distlock.backends.database.connection import Session
+from distlock.backends.database.connection import SHORTEST_LIMIT, Session
+from distlock.backends.database.engines import dialect_for
+from distlock.backends.database.sql import Dialect
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.timers import Timer, call_after
 
-#: Seconds that the database gets for an answer even if the caller has less time left: the last look
-#: at a lock is made when the time is up, and must not fail just for that.
-SHORTEST_LIMIT = 0.25
-
 #: Seconds that a session is kept while nobody uses it, unless the settings say otherwise.
 IDLE = 60.0
+
+#: Seconds after its last use in which a session is taken to be alive.
+_FRESH = 0.25
 
 #: Seconds until a thread that waits for a session looks for loans that an interrupt has ended.
 _LONGEST_SLEEP = 1.0
@@ -38,9 +39,6 @@ _LONGEST_SLEEP = 1.0
 logger = logging.getLogger("distlock")
 
 T = TypeVar("T")
-
-#: What to run; a function gets the session, for texts that depend on the server.
-Request = Statement | Callable[[Session], Statement]
 
 
 class _Loan:
@@ -66,6 +64,7 @@ class Pool:
         *,
         timeout: float,
         sessions: int,
+        dialect_for: Callable[[Any], Dialect] = dialect_for,
         idle: float | None = None,
         pooled: bool | None = False,
     ) -> None:
@@ -76,12 +75,14 @@ class Pool:
 
         ``idle=None`` is a minute, but nothing where Django's tests run: an open session would keep
         the test database from being dropped. See open_session() for ``pooled``.
+        ``dialect_for`` tells how to speak on a Django connection that is open.
         """
         self.database = database
         self.timeout = timeout
         self.sessions = sessions
         #: whether a pooler is known that may give every packet to another session of the server
         self.pooled = bool(pooled)
+        self.dialect_for = dialect_for
         self._pooled = pooled
         self._keep_idle = idle
         self.after_fork_in_child()
@@ -124,26 +125,21 @@ class Pool:
             return self._keep_idle
         return 0.0 if hasattr(mail, "outbox") else IDLE
 
-    def run(self, request: Request, deadline: float | None = None) -> Result:
+    def run(self, statement: Statement, deadline: float | None = None) -> Result:
         """Run a statement that may be repeated: twice must be as good as once. See work()."""
-
-        def run(session: Session, until: float) -> Result:
-            statement = request if isinstance(request, Statement) else request(session)
-            return session.run(statement, self.limit(until))
-
-        return self.work(run, deadline)
+        return self.work(lambda session: session.ask(statement), deadline)
 
     def work(
         self,
-        function: Callable[[Session, float], T],
+        function: Callable[[Session], T],
         deadline: float | None = None,
         *,
         at_once: bool = False,
     ) -> T:
-        """Call ``function(session, until)`` with a shared session; it may be called twice.
+        """Call ``function(session)`` with a shared session; it may be called twice.
 
-        ``until`` is the time by which it must be done. ``at_once``: if all sessions are in use,
-        open one more.
+        ``session.ask()`` runs statements in the time that is left. ``at_once``: if all sessions are
+        in use, open one more.
 
         It is called once more, with a fresh session, if the first one was lost; and again until
         then if the engine chose its statement to end a deadlock. Raises a StatementFailed.
@@ -155,7 +151,7 @@ class Pool:
             loan = None
             try:
                 loan, session = self._take(until, fresh=lost, at_once=at_once)
-                return function(session, until)
+                return function(session)
             except errors.StatementFailed as failed:
                 maybe_applied = failed.maybe_applied = failed.maybe_applied or maybe_applied
                 if isinstance(failed, errors.StatementTimeout):
@@ -204,6 +200,7 @@ class Pool:
         )
         try:
             session.settings = settings
+            session.dialect = self.dialect_for(session.wrapper)
             if session.pooled != self.pooled:
                 self._note_pooler(session.pooled)
         except BaseException:  # also Ctrl-C: nobody would close it
@@ -227,6 +224,7 @@ class Pool:
         """
         loan, loans = _Loan(), self._loans
         try:
+            now = clock()
             with self._mutex:
                 if at_once or (len(loans) < self.sessions and not self._waiting):
                     # Called back in C when the loan is garbage: no interrupt can come in between.
@@ -248,12 +246,14 @@ class Pool:
                     and session.usable
                     and session.idle_since >= self._trusted_since
                     and session.settings == settings  # the test runner points aliases elsewhere
-                    and not session.stale
+                    and (now - session.idle_since < _FRESH or not session.stale)
                 ):
                     loan.session = session
+                    session.until = until
                     return loan, session
                 session.close()
             loan.session = session = self.open(until)
+            session.until = until
             return loan, session
         except BaseException:  # the traceback keeps the loan
             self._give_back(loan)
@@ -262,15 +262,19 @@ class Pool:
     def _give_back(self, loan: _Loan) -> None:
         """Keep the session if it can still be used, else close it; let the next thread have one."""
         try:
-            session, keep = loan.session, self.idle
+            session = loan.session
             if session is None:
                 pass
-            elif session.usable and loan.home is self._idle and keep > 0:
+            elif (
+                session.usable
+                and loan.home is self._idle
+                and (self._reaper is not None or self.idle > 0)
+            ):
                 session.idle_since = clock()
                 loan.home.append(session)
                 if self._reaper is None:
                     with suppress(RuntimeError):  # no more threads can be had: it is kept longer
-                        self._reaper = call_after(keep, self._reap)
+                        self._reaper = call_after(self.idle, self._reap)
             else:
                 session.close()
         finally:

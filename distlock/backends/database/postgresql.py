@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Dialect, ceil_units
+from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import Result, Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
@@ -55,9 +56,6 @@ class PostgreSQL(Dialect):
         return statement._replace(
             sql=f"{statement.sql} RETURNING set_config('synchronous_commit', 'off', true)"
         )
-
-    def duration(self, seconds: float) -> int:
-        return ceil_units(seconds, 1_000_000)
 
     def to_db(self, moment: datetime) -> datetime:
         return moment.astimezone(UTC)
@@ -112,18 +110,17 @@ class PostgreSQLLocks(AdvisoryLocks):
         "(CASE WHEN pg_try_advisory_lock(%(long_wait_key)s)"
         " THEN pg_advisory_unlock(%(long_wait_key)s) ELSE FALSE END)"
     )
+    nobody_waits: ClassVar[str] = f"(pg_try_advisory_xact_lock(%(key)s) AND {nobody_waits_long})"
 
+    @functools.lru_cache(maxsize=1024)  # noqa: B019 - there is one object for each engine
     def key(self, database: str, name: str) -> str:
         return str(int.from_bytes(digest(database, name)[:8], "big", signed=True))
 
     def set_up(self) -> Statement:
         return Statement(_SET_UP_WAITS)
 
-    def nobody_waits(self, key: str) -> tuple[str, Mapping[str, Any]]:
-        return (
-            f"(pg_try_advisory_xact_lock(%(key)s) AND {self.nobody_waits_long})",
-            {"key": int(key), "long_wait_key": ~int(key)},
-        )
+    def values(self, key: str) -> Mapping[str, Any]:
+        return {"key": int(key), "long_wait_key": ~int(key)}
 
     def wait(self, key: str, seconds: float) -> str:
         limit = max(seconds * 1000, 1.0)  # 0 would be none
@@ -144,12 +141,9 @@ class PostgreSQLLocks(AdvisoryLocks):
     def cancel(self, ident: int) -> Statement:
         return Statement("SELECT pg_cancel_backend(%s)", (ident,))
 
-    def long_wait_key(self, key: str) -> int:
-        return ~int(key)
-
     def begin_long_wait(self, key: str, waited: float) -> Statement:
         return Statement(
-            f"SELECT number, pg_advisory_lock_shared({self.long_wait_key(key)}),"
+            f"SELECT number, pg_advisory_lock_shared({~int(key)}),"
             f" pg_advisory_lock_shared({_half(key)}, number) FROM (SELECT"
             f" ({_PER_SECOND} * (EXTRACT(EPOCH FROM clock_timestamp()) - {_SINCE} - {waited:.3f}))"
             "::integer AS number) began"

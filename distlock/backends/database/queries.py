@@ -7,9 +7,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from distlock.backends.database.connection import Connection
 from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import COLUMNS, TABLE, Ask, Dialect, Row
+from distlock.backends.database.sql import COLUMNS, TABLE, Dialect, Row
 from distlock.backends.database.statements import Statement
 from distlock.types.lease import LockInfo, Owner, State, Waiting
 from distlock.types.owners import RESERVED, is_reserved
@@ -42,9 +43,7 @@ class Queries:
 
     def row(self, name: str, deadline: float | None) -> Row | None:
         """Return the row of a lock; None if it was never taken, or was swept since."""
-        rows = self._runner.work(
-            lambda dialect, ask: dialect.rows(ask(dialect.one(name))), deadline
-        )
+        rows = self._runner.work(lambda db: db.dialect.rows(db.ask(db.dialect.one(name))), deadline)
         return rows[0] if rows else None
 
     def inspect(self, name: str, deadline: float | None) -> LockInfo:
@@ -71,9 +70,9 @@ class Queries:
         second for each.
         """
 
-        def read(dialect: Dialect, ask: Ask) -> tuple[Sequence[Row], Sequence[Any]]:
-            page, overview = _page_sql(dialect, query)
-            return dialect.rows(ask(page)), ask(overview).rows
+        def read(db: Connection) -> tuple[Sequence[Row], Sequence[Any]]:
+            page, overview = _page_sql(db.dialect, query)
+            return db.dialect.rows(db.ask(page)), db.ask(overview).rows
 
         rows, overview = self._runner.work(read, deadline)
         waiting = self._waiting()
@@ -112,9 +111,9 @@ def _rows_in_use(runner: StatementRunner, prefix: str, deadline: float | None) -
     after: str | None = None
     while True:
 
-        def read(dialect: Dialect, ask: Ask, after: str | None = after) -> list[Row]:
-            page = dialect.page(prefix if after is None else after, after is None, _BATCH)
-            return dialect.rows(ask(page))
+        def read(db: Connection, after: str | None = after) -> list[Row]:
+            page = db.dialect.page(prefix if after is None else after, after is None, _BATCH)
+            return db.dialect.rows(db.ask(page))
 
         rows = runner.work(read, deadline)
         for row in rows:

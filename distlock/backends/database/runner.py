@@ -1,7 +1,8 @@
 """Runs statements of the backend: the one way from it to the database.
 
-- ``work(function, deadline)`` calls ``function(dialect, ask)``, which runs statements with
-  ``ask(statement)``. It waits for rows that others keep locked, and raises LockUnavailable.
+- ``work(function, deadline)`` calls ``function(connection)``, which runs statements with
+  ``connection.ask(statement)``; ``connection.dialect`` makes them. It waits for rows that others
+  keep locked, and raises LockUnavailable.
 - ``attempt(function, deadline)`` is work() without that wait; it raises a StatementFailed, which
   unavailable() translates.
 
@@ -12,8 +13,7 @@ statement to end a deadlock. So twice must be as good as once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.connection import Connection
@@ -24,26 +24,21 @@ from distlock.backends.database.errors import (
     unavailable,
 )
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.sql import Ask, Dialect
-from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 
 T = TypeVar("T")
 
-Function = Callable[[Dialect, Ask], T]
+Function = Callable[[Connection], T]
 
 
 class StatementRunner:
     """A database, through shared sessions or, where that must be, the caller's own connection."""
 
-    def __init__(
-        self, pool: Pool, caller: CallerTransaction | None, dialect_for: Callable[[Any], Dialect]
-    ) -> None:
+    def __init__(self, pool: Pool, caller: CallerTransaction | None) -> None:
         """``caller``: None where the transactions of callers do not lock out our sessions."""
         self.pool = pool
         self.caller = caller
-        self._dialect_for = dialect_for
 
     def work(self, function: Function[T], deadline: float | None, nonce: str | None = None) -> T:
         """Call a function, again while others keep a row locked; LockUnavailable if it fails.
@@ -73,16 +68,11 @@ class StatementRunner:
         See work(). ``at_once``: if all sessions are in use, open one more.
         """
 
-        def with_connection(connection: Connection, until: float) -> T:
-            dialect = self._dialect_for(connection.wrapper)
-            return function(dialect, partial(self._ask, connection, until))
-
         if self.caller and (connection := self.caller.connection(nonce)):
-            return with_connection(connection, clock() + self.pool.limit(deadline))
-        return self.pool.work(with_connection, deadline, at_once=at_once)
-
-    def _ask(self, connection: Connection, until: float, statement: Statement) -> Result:
-        return connection.run(statement, self.pool.limit(until))
+            connection.dialect = self.pool.dialect_for(connection.wrapper)
+            connection.until = clock() + self.pool.limit(deadline)
+            return function(connection)
+        return self.pool.work(function, deadline, at_once=at_once)
 
     def unavailable(self, failed: StatementFailed) -> LockUnavailable:
         """Return what callers of the backend are told of a failure."""

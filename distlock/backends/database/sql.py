@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.statements import Result, Statement
 from distlock.types.lease import LONGEST_LEASE, Claim, Lease
-from distlock.types.owners import is_named, reserved_owner
+from distlock.types.owners import NAMED, reserved_owner
 
 #: The table of ``distlock.models.DatabaseLock``, which cannot be imported while Django starts.
 TABLE = "database_lock"
@@ -37,8 +37,6 @@ COLUMNS = (
 
 #: Seconds that a database is asked to count, at the most.
 LONGEST = float(LONGEST_LEASE)
-
-_MAX_TEXT = 255
 
 Ask = Callable[[Statement], Result]
 
@@ -96,6 +94,8 @@ class Dialect(ABC):
     READ: ClassVar[str] = "{0}"
     #: the position of a text in another one: a function of the text, then the part
     POSITION: ClassVar[str] = "INSTR"
+    #: the units of a duration in a second
+    UNITS: ClassVar[int] = 1_000_000
     #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
     #: true, too, if the row exists
     ACQUIRE: ClassVar[str]
@@ -109,17 +109,22 @@ class Dialect(ABC):
     one_writer: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        #: a condition for acquire(): the same owner holds the lock already, by its name
-        self.owned = f"({self.HELD}owner = %(owner)s AND {self.HELD}expires_at > {self.NOW})"
+        self._acquiring = functools.lru_cache(maxsize=64)(
+            lambda condition: self.ACQUIRE.format(condition=condition)
+        )
         self._freeing = (
             f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
         )
         self._releasing = self.free("", nonce="").sql
 
-    @abstractmethod
     def duration(self, seconds: float) -> Any:
-        """Return a duration as a parameter for LATER, not shorter than asked for."""
+        """Return a duration as a parameter for LATER: in whole units, rounded up.
+
+        One unit is added, because the server's time, to which it will be added, is rounded down: a
+        lease must not end at the server before it ends here.
+        """
+        return math.ceil(min(seconds, LONGEST) * self.UNITS) + 1
 
     @abstractmethod
     def from_db(self, value: Any) -> datetime:
@@ -144,8 +149,8 @@ class Dialect(ABC):
         row that has lost its last grants, on a standby or in a backup, repeats none of their
         tokens. Doing it again with the same claim is as good as once, though the token grows.
 
-        If the row exists, ``condition`` must be true, too. See owned() and untaken_for(). Its
-        parameters are ``values``; with these its text must be the same for all locks.
+        If the row exists, ``condition`` must be true, too, see in_order(). Its parameters are
+        ``values``; with these its text must be the same for all locks.
         """
         return self.granted(claim, ask(self.acquire_sql(claim, condition, values)))
 
@@ -153,11 +158,23 @@ class Dialect(ABC):
         self, claim: Claim, condition: str = "TRUE", values: Mapping[str, Any] | None = None
     ) -> Statement:
         """Return the one statement that does what acquire() does; see granted()."""
-        params = self.params(claim)
+        owner, seconds = claim.owner, claim.reserved
+        params = {
+            "lock": claim.name,
+            "description": claim.description,
+            "owner": holder(claim),
+            "nonce": claim.nonce,
+            "host": owner.host,
+            "process": owner.pid,
+            "thread": owner.thread,
+            "lease": seconds,
+            "renews": claim.renews,
+            "duration": self.duration(seconds),
+        }
         if values:
             params |= values
         prepare = self.prepares and (bool(values) or condition == "TRUE")
-        return Statement(self.ACQUIRE.format(condition=condition), params, prepare)
+        return Statement(self._acquiring(condition), params, prepare)
 
     def granted(self, claim: Claim, answer: Result) -> int | None:
         """Read the answer to acquire_sql(): the token, or None if someone else has the lock."""
@@ -168,22 +185,6 @@ class Dialect(ABC):
         nonce, token = answer.rows[-1] if answer.rows else (None, None)
         return int(token) if nonce == claim.nonce and token is not None else None
 
-    def params(self, claim: Claim) -> dict[str, Any]:
-        """Return what a claim has to say for the columns of its row, and its duration."""
-        owner, seconds = claim.owner, claim.reserved
-        return {
-            "lock": claim.name,
-            "description": claim.description,
-            "owner": holder(claim),
-            "nonce": claim.nonce,
-            "host": _storable(owner.host),
-            "process": owner.pid,
-            "thread": _storable(owner.thread),
-            "lease": seconds,
-            "renews": claim.renews,
-            "duration": self.duration(seconds),
-        }
-
     def held_by_another(self, claim: Claim) -> Statement:
         """Ask whether someone else has the lock: one row if so. The row is not locked for it."""
         return Statement(
@@ -193,12 +194,23 @@ class Dialect(ABC):
         )
 
     @functools.cache  # noqa: B019 - there is one dialect for each engine
-    def untaken_for(self, seconds: float) -> str:
-        """Return a condition for acquire(): anybody could have taken it for so many seconds."""
-        return f"{self.HELD}expires_at <= {self.EARLIER.format(self.duration(seconds))}"
+    def in_order(self, first: str, grace: float | None = None) -> str:
+        """Return a condition for acquire(): the owner is the first in line, or holds it by name.
+
+        ``first`` says who that is. With ``grace`` also: anybody could have taken the lock for so
+        many seconds, and nobody did.
+        """
+        owned = f"({self.HELD}owner = %(owner)s AND {self.HELD}expires_at > {self.NOW})"
+        if grace is None:
+            return f"({owned} OR {first})"
+        earlier = self.EARLIER.format(self.duration(grace))
+        return f"({owned} OR {first} OR {self.HELD}expires_at <= {earlier})"
 
     def release_sql(self, lease: Lease) -> Statement:
-        """Free the lock if exactly this lease holds it."""
+        """Free the lock if exactly this lease holds it.
+
+        Not by the token: a delayed repetition of the claim may have raised it.
+        """
         claim = lease.claim
         return Statement(
             self._releasing, {"lock": claim.name, "nonce": claim.nonce}, prepare=self.prepares
@@ -362,23 +374,8 @@ def holder(claim: Claim) -> str:
     A named owner is the same in every claim. An unnamed owner includes the nonce, so a delayed old
     request cannot take a newer hold.
     """
-    return claim.owner.key if is_named(claim.owner) else f"{claim.owner.key}:{claim.nonce}"
-
-
-def ceil_units(seconds: float, per_second: int) -> int:
-    """Return a duration in whole units, rounded up.
-
-    One unit is added, because the server's time, to which it will be added, is rounded down: a
-    lease must not end at the server before it ends here.
-    """
-    return math.ceil(min(seconds, LONGEST) * per_second) + 1
-
-
-def _storable(text: str) -> str:
-    """Return text that any database takes: nobody has checked what threads and hosts are called."""
-    if not text.isprintable():
-        text = "".join(letter if letter.isprintable() else "?" for letter in text[:_MAX_TEXT])
-    return text[:_MAX_TEXT]
+    key = claim.owner.key
+    return key if key.startswith(NAMED) else f"{key}:{claim.nonce}"
 
 
 def _in(column: str, name: str, values: Sequence[Any]) -> str:

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from django.db import connections
 
-from distlock.backends.database.sql import TABLE, Dialect, ceil_units
+from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Sleep, Step, Steps
@@ -75,6 +75,7 @@ class SQLite(Dialect):
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
     SECONDS: ClassVar[str] = "{0}"
+    UNITS: ClassVar[int] = 1000
     EARLIER: ClassVar[str] = _TIME.format(", '-' || {0} || ' seconds'")
     FOR_UPDATE: ClassVar[str] = ""
     guards_early: ClassVar[bool] = True
@@ -89,7 +90,7 @@ class SQLite(Dialect):
         return Statement(f"UPDATE {TABLE} SET expires_at = expires_at WHERE {where}", params)
 
     def duration(self, seconds: float) -> str:
-        return f"{ceil_units(seconds, 1000) / 1000:.3f}"
+        return f"{super().duration(seconds) / self.UNITS:.3f}"
 
     def to_db(self, moment: datetime) -> str:
         time: datetime = super().to_db(moment)

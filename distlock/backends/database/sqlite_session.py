@@ -51,23 +51,23 @@ class CallerConnection(Connection):
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
         super().__init__(wrapper, CursorConnection(wrapper))
 
-    def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
-        """See Connection.run_all()."""
+    def run(self, statement: Statement, limit: float | None) -> Result:
+        """See Connection.run()."""
         # A shared cache (the in-memory test database) refuses at once instead of waiting.
-        run_all = super().run_all
-        return _retried(lambda: run_all(statement, limit), TableLocked, limit)
+        run = super().run
+        return _retried(lambda: run(statement, limit), TableLocked, limit)
 
 
 class SQLiteSession(Session):
     """A session of our own. ``limit`` is for the wait while others write."""
 
-    def run_all(self, statement: Statement, limit: float | None) -> list[Result]:
-        """See Connection.run_all()."""
-        run_all = super().run_all
+    def run(self, statement: Statement, limit: float | None) -> Result:
+        """See Connection.run()."""
+        run = super().run
 
-        def attempt() -> list[Result]:
+        def attempt() -> Result:
             with gate.closed:
-                return run_all(statement, limit)
+                return run(statement, limit)
 
         # The library could wait by itself, but the process could not fork meanwhile.
         return _retried(attempt, FileLocked, limit)

@@ -123,7 +123,7 @@ class Transactions:
                     raise unavailable(conflict, self.database) from conflict.__cause__
 
     def _is_held(self, lease: Lease) -> bool:
-        return bool(self._runner.work(lambda dialect, ask: ask(dialect.held([lease])).rows, None))
+        return bool(self._runner.work(lambda db: db.ask(db.dialect.held([lease])).rows, None))
 
     def _guard(self, connection: Any, dialect: Dialect, lease: Lease) -> None:
         """Lock the row; a SerializationFailure is raised as such."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from functools import partial
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from django.db import connections
@@ -13,7 +13,6 @@ from django.db import connections
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connection import Session
-from distlock.backends.database.engines import dialect_for
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.wait_session import WaitSession
 from distlock.backends.database.sql import TABLE, holder
@@ -82,15 +81,15 @@ class LockRows:
         that was broken, or was freed elsewhere by its owner's name. Raises RowLocked if a
         transaction of someone else kept the row, whoever has the lock.
         """
-        nobody_waits, values = self.locks.nobody_waits(self.key(claim.name))
 
-        def work(session: Session, until: float) -> int | None:
-            dialect = dialect_for(session.wrapper)
-            condition = f"({dialect.owned} OR {nobody_waits} OR {dialect.untaken_for(GRACE)})"
+        def work(session: Session) -> int | None:
+            dialect, locks = session.dialect, self.locks
             if session.pooled:  # nobody waits in a queue; a native lock there was left behind
-                condition = "TRUE"
-            ask = partial(session.run, limit=self.pool.limit(until))
-            return dialect.acquire(ask, claim, condition, values)
+                return dialect.acquire(session.ask, claim)
+            values = locks.values(locks.key(str(session.settings.get("NAME") or ""), claim.name))
+            return dialect.acquire(
+                session.ask, claim, dialect.in_order(locks.nobody_waits, GRACE), values
+            )
 
         try:
             return self.pool.work(work, deadline)
@@ -102,18 +101,18 @@ class LockRows:
 
         ``in_turn``: only if it is the head, and nobody waits for long, or is the longest of those.
         """
-        dialect = dialect_for(session.session.wrapper)
+        dialect = session.session.dialect
         if not in_turn:
             return dialect.acquire(session.run, claim)
         key = session.key
         if session.long_wait is not None:
             first = self.locks.is_longest_waiter(key, session.long_wait)
-            return dialect.acquire(session.run, claim, f"({dialect.owned} OR {first})")
+            return dialect.acquire(session.run, claim, dialect.in_order(first))
         return dialect.acquire(
             session.run,
             claim,
-            f"({dialect.owned} OR {self.locks.nobody_waits_long})",
-            {"long_wait_key": self.locks.long_wait_key(key)},
+            dialect.in_order(self.locks.nobody_waits_long),
+            self.locks.values(key),
         )
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
@@ -135,23 +134,24 @@ class LockRows:
 
     def free(self, session: WaitSession, lease: Lease) -> Statement:
         """Return what frees a lock if it is held by exactly this lease."""
-        return dialect_for(session.session.wrapper).release_sql(lease)
+        return session.session.dialect.release_sql(lease)
 
 
+@dataclass(slots=True)
 class HolderEvidence:
     """What the database has said about who holds a lock since one claim asked for it.
 
     That someone else has a lock is told to the caller only if the database has said so.
     """
 
-    def __init__(self, rows: LockRows, claim: Claim) -> None:
-        self._rows = rows
-        self._claim = claim
-        self._began = clock()
-        #: when the latest question was sent whose answer was that someone else has the lock
-        self.held_at = -math.inf
-        #: why the lock could not be taken although it may be free
-        self.row_locked: errors.RowLocked | None = None
+    _rows: LockRows
+    _claim: Claim
+    #: when the claim asked first
+    _began: float = field(default_factory=clock)
+    #: when the latest question was sent whose answer was that someone else has the lock
+    held_at: float = -math.inf
+    #: why the lock could not be taken although it may be free
+    row_locked: errors.RowLocked | None = None
 
     def look(self, deadline: float | None) -> bool:
         """Ask whether someone else has the lock now; raises a StatementFailed."""

@@ -21,7 +21,7 @@ from distlock.backends.database.queue.waiter import Waiter
 from distlock.backends.database.statements import Result
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import Backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import NotAnswered
 from distlock.concurrency.steps import Call, Sleep, Wait
 from distlock.concurrency.workers import WorkerThreads
@@ -76,19 +76,24 @@ class WaitManager:
         waiter: Waiter | None = None
         undo = partial(self.cancel_later, claim)
         try:
+            attempt = Call(
+                partial(self._try, claim, evidence), deadline, undo, executor=self._calls
+            )
+            lease: Lease | None = yield attempt
+            if lease is not None:
+                return lease
             for pause in Backoff(_FIRST_PAUSE, _LONGEST_PAUSE).pauses(deadline):
-                lease: Lease | None = yield Call(
-                    partial(self._try, claim, evidence), deadline, undo, executor=self._calls
-                )
-                if lease:
-                    return lease
-                if pause:
-                    waiter = Waiter(self, claim, evidence)
-                    if self._start(waiter):
-                        if not (yield Wait(waiter.lease, deadline)):
-                            break
-                        return self._take(waiter)
+                if not pause:  # the last attempt was made at the deadline
+                    break
+                waiter = Waiter(self, claim, evidence)
+                if self._start(waiter):
+                    if not (yield Wait(waiter.lease, deadline)):
+                        break
+                    return self._take(waiter)
                 yield Sleep(pause)
+                lease = yield attempt
+                if lease is not None:
+                    return lease
             if waiter:
                 with suppress(NotAnswered):
                     return waiter.lease.take()  # at the last moment
@@ -106,7 +111,7 @@ class WaitManager:
         ``limit`` is the seconds that the server gets for it. Raises a StatementFailed, and keeps
         nothing any more.
         """
-        session = self.sessions.pop(lease.nonce)
+        session = self.sessions.pop(lease.claim.nonce)
         if session is None:
             return None
         try:
@@ -157,11 +162,11 @@ class WaitManager:
 
     def _try(self, claim: Claim, evidence: HolderEvidence, deadline: float | None) -> Lease | None:
         """Take the lock if it is free and nobody waits for it."""
-        rest = left(deadline, math.inf)
+        rest = math.inf if deadline is None else deadline - clock()
         if (
-            rest > _STALL_TIME
+            self.sessions.waited_for(claim.name)
+            and rest > _STALL_TIME
             and not is_named(claim.owner)
-            and self.sessions.waited_for(claim.name)
         ):
             return None  # the queue itself will tell, in one round trip less
         brief = rest < errors.BRIEF

@@ -134,7 +134,7 @@ class WaitSession:
         self._drain_cancel()
         if free is not None:
             packet = self.locks.free_and_leave(self.key, free) if self.is_head else free
-            answer = self.session.run_all(packet, limit)[0]
+            answer = self.session.run(packet, limit)
         if self.is_head and (answer is None or not answer.affected):
             self.session.run(Statement(self.locks.leave(self.key)), limit)
         self.is_head = False
@@ -227,7 +227,7 @@ class WaitSessionPool:
 
     def waited_for(self, name: str) -> bool:
         """Return whether the lock ``name`` was waited for here some seconds ago."""
-        return any(session.name == name for session, _ in self._idle)
+        return bool(self._idle) and any(session.name == name for session, _ in self._idle)
 
     def take(self) -> WaitSession | None:
         """Return a session that is idle, if any."""
