@@ -9,8 +9,7 @@ import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any
+from typing import Any, Literal
 
 from django import forms
 from django.conf import settings
@@ -67,22 +66,17 @@ class ReasonForm(forms.Form):
     )
 
 
-class Outcome(Enum):
-    """The result of a forced release."""
-
-    RELEASED = auto()
-    CHANGED = auto()  # the lock is no longer held under this token
-    UNKNOWN = auto()  # the request was sent, but no answer came
-    NOT_SENT = auto()  # the backend could not be reached
-
+#: The result of a forced release. "changed": the lock is no longer held under the token that the
+#: page has shown; "unknown": the request was sent, but no answer came.
+Outcome = Literal["released", "changed", "unknown", "not sent"]
 
 #: The level and the sentence of the message about each outcome.
-_MESSAGES = {
-    Outcome.RELEASED: (
+_MESSAGES: dict[Outcome, tuple[int, Any]] = {
+    "released": (
         messages.SUCCESS,
         ngettext_lazy("%(count)d lock was released:", "%(count)d locks were released:", "count"),
     ),
-    Outcome.CHANGED: (
+    "changed": (
         messages.WARNING,
         ngettext_lazy(
             "%(count)d lock was not released, because it was no longer held under the token shown:",
@@ -91,7 +85,7 @@ _MESSAGES = {
             "count",
         ),
     ),
-    Outcome.UNKNOWN: (
+    "unknown": (
         messages.ERROR,
         ngettext_lazy(
             "%(count)d lock may have been released or not, because no answer came:",
@@ -99,7 +93,7 @@ _MESSAGES = {
             "count",
         ),
     ),
-    Outcome.NOT_SENT: (
+    "not sent": (
         messages.ERROR,
         ngettext_lazy(
             "%(count)d lock was not released, because its backend could not be asked:",
@@ -169,8 +163,8 @@ def force_release(request: HttpRequest, refs: Iterable[HoldRef], reason: str) ->
     results: dict[Outcome, list[tuple[HoldRef, str]]] = {outcome: [] for outcome in _MESSAGES}
     failed: dict[str, str] = {}
     for ref in refs:
-        outcome, problem = Outcome.NOT_SENT, failed.get(ref.alias, "")
-        if not problem:
+        outcome: Outcome = "not sent"
+        if not (problem := failed.get(ref.alias, "")):
             outcome, problem = _break_hold(request, ref, reason)
             failed[ref.alias] = problem
         results[outcome].append((ref, problem))
@@ -192,21 +186,21 @@ def _break_hold(request: HttpRequest, ref: HoldRef, reason: str) -> tuple[Outcom
         if not isinstance(error, (LockError, ImproperlyConfigured)):
             logger.exception("backend %r failed when the admin released a lock", ref.alias)
         elif not (isinstance(error, LockUnavailable) and error.maybe_applied):
-            return Outcome.NOT_SENT, problem
+            return "not sent", problem
         message = gettext_lazy(
             "Release of token %(token)d requested, without an answer (%(problem)s)."
             " Reason: %(reason)s"
         )
         values = {"token": ref.token, "problem": problem, "reason": reason}
         _write_log(request, ref.alias, ref.name, message, values)
-        return Outcome.UNKNOWN, problem
+        return "unknown", problem
     if lease is None:
-        return Outcome.CHANGED, ""
+        return "changed", ""
     send_event(lock_broken, backend, lease)
     message = gettext_lazy("Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s")
     values = {"token": lease.token, "owner": lease.owner, "reason": reason}
     _write_log(request, ref.alias, ref.name, message, values)
-    return Outcome.RELEASED, ""
+    return "released", ""
 
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
@@ -235,13 +229,12 @@ def _write_log(
     with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
         text = escaped(str(message % values))
     logger.warning("%r in the admin, lock %r on %r: %s", user.get_username(), name, alias, text)
-    shown = f"{escaped(name)} ({escaped(alias)})" if name else alias
     try:
         LogEntry.objects.create(
             user_id=user.pk,
             content_type_id=_content_type().pk,
             object_id=f"{alias}:{name}",
-            object_repr=Truncator(shown).chars(200)[:200],  # it does not count combining characters
+            object_repr=(f"{escaped(name)} ({alias})" if name else alias)[:200],
             action_flag=CHANGE,
             change_message=text,
         )

@@ -88,7 +88,12 @@ def call_backends(
     for answer, backend, job in jobs:
         short = not wait_for_silent and clock() < _silent_until.get(backend, 0.0)
         if job.wait(began + (SHORT_TIMEOUT if short else timeout)):
-            _take(answer, job)
+            try:
+                answer.value, answer.seconds = job.take()
+            except Exception as error:
+                answer.problem = one_line(error)
+                if not isinstance(error, (LockError, ImproperlyConfigured)):
+                    logger.exception("backend %r failed when the admin asked it", answer.alias)
             continue
         job.discard()  # if it has not begun yet, it never will
         text = _("It did not answer a moment ago, so this page has not waited for it.")
@@ -123,15 +128,6 @@ def _timed(
         else:
             _silent_until.pop(backend, None)
     return value, seconds
-
-
-def _take(answer: Answer[T], job: Job[tuple[T, float]]) -> None:
-    try:
-        answer.value, answer.seconds = job.take()
-    except Exception as error:
-        answer.problem = one_line(error)
-        if not isinstance(error, (LockError, ImproperlyConfigured)):
-            logger.exception("backend %r failed when the admin asked it", answer.alias)
 
 
 def one_line(error: BaseException) -> str:

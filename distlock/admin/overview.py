@@ -18,9 +18,9 @@ class BackendCard:
     """One backend: whether it answers, how fast, and how many locks are in use in it."""
 
     alias: str
-    kind: str  # empty if its settings are wrong
-    counts: Counts | None  # None if it does not answer
-    problem: str
+    kind: str = ""  # empty if its settings are wrong
+    counts: Counts | None = None  # None if it does not answer
+    problem: str = ""
     seconds: float = 0.0
     note: str = ""  # what the backend says about locks that it has not read
     last_counts: Counts | None = None  # if it does not answer: its last answer to this process
@@ -107,17 +107,11 @@ def _page_of_local_holds(alias: str, query: Query) -> Page:
 
 
 def _card(answer: Answer[Page]) -> BackendCard:
-    kind = type(answer.backend).__name__.removesuffix("Backend") if answer.backend else ""
+    if answer.backend is None:
+        return BackendCard(answer.alias, problem=answer.problem)
+    kind = type(answer.backend).__name__.removesuffix("Backend")
     if page := answer.value:
         return BackendCard(answer.alias, kind, page.counts, "", answer.seconds, page.note)
-    counts, asked_at = None, 0.0
-    if answer.backend and answer.backend in _last_counts:
-        counts, asked_at = _last_counts[answer.backend]
-    return BackendCard(
-        answer.alias,
-        kind,
-        None,
-        answer.problem,
-        last_counts=counts,
-        last_age=clock() - asked_at,
-    )
+    last, asked_at = _last_counts.get(answer.backend, (None, 0.0))
+    age = clock() - asked_at
+    return BackendCard(answer.alias, kind, problem=answer.problem, last_counts=last, last_age=age)

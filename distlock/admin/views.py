@@ -14,7 +14,6 @@ from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
-from django.utils import timezone
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
@@ -89,12 +88,11 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
             "list",
             title=_("Held locks"),
             query=query,
-            overview=overview(query, wait_for_silent=_wait_for_silent(request)),
+            overview=overview(query, wait_for_silent="retry" in request.GET),
             statuses=[(status, LABELS[status]) for status in DisplayStatus],
             held_for_choices=HELD_FOR_CHOICES,
             by_name=query.url(order=Order.NAME, start=None),
             by_age=query.url(order=Order.AGE, start=None),
-            now=timezone.now(),
         )
 
     def lock_view(self, request: HttpRequest) -> HttpResponse:
@@ -108,9 +106,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
             "lock",
             title=_("Lock"),
             subtitle=escaped(name),
-            detail=lock_detail(alias, name, wait_for_silent=_wait_for_silent(request)),
+            detail=lock_detail(alias, name, wait_for_silent="retry" in request.GET),
             log=log_entries(alias, name),
-            now=timezone.now(),
         )
 
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -175,10 +172,6 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
                 **context,
             },
         )
-
-
-def _wait_for_silent(request: HttpRequest) -> bool:
-    return "retry" in request.GET
 
 
 def _aliases(request: HttpRequest) -> list[str]:
