@@ -4,9 +4,10 @@ The child of a fork has only the thread that forked. Mutexes that other threads 
 it, and connections are still the parent's. So whatever has a mutex, a thread or a connection is
 made anew there.
 
-In the child, and in the parent, hooks run in the order of their registration; those before the
-fork in the reverse order, as with ``os.register_at_fork``. An error in one keeps no other from
-running; Python then writes the first one to ``sys.stderr``.
+Hooks run in the order of their registration, those before the fork in the reverse order, as with
+``os.register_at_fork``. In the child all functions come before all objects: an object that forgets
+its connections needs them to be the parent's alone by then. An error in one hook keeps no other
+from running; Python writes it to ``sys.stderr``, of those in the child the first.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 import itertools
 import os
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 Hook = Callable[[], object]
@@ -27,22 +28,22 @@ class ResetInChild(Protocol):
     def after_fork_in_child(self) -> object: ...
 
 
-_before: list[Hook] = []
-_in_parent: list[Hook] = []
-#: Functions, and weak references to objects, by the number of their registration.
-_in_child: dict[int, Hook | weakref.ref[ResetInChild]] = {}
+_functions: list[Hook] = []
+#: Objects by the number of their registration. Who deletes one takes no mutex for that, so it may
+#: be the garbage collector.
+_objects: weakref.WeakValueDictionary[int, ResetInChild] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 
 
 def before(hook: H) -> H:
     """Call a function before each fork, in the thread that forks. Usable as a decorator."""
-    _before.append(hook)
+    os.register_at_fork(before=hook)
     return hook
 
 
 def in_parent(hook: H) -> H:
     """Call a function in the parent after each fork. Usable as a decorator."""
-    _in_parent.append(hook)
+    os.register_at_fork(after_in_parent=hook)
     return hook
 
 
@@ -51,7 +52,7 @@ def in_child(hook: H) -> H:
 
     For functions of modules; of objects that come and go, see reset_in_child().
     """
-    _in_child[next(_numbers)] = hook
+    _functions.append(hook)
     return hook
 
 
@@ -61,14 +62,13 @@ def reset_in_child(obj: ResetInChild) -> None:
     It is known by a weak reference. All such objects are kept alive in the child until the last
     hook has run, so that none of them is deleted for another one's hook before its own has run.
     """
-    number = next(_numbers)
-    # Called by the garbage collector: this is one atomic step without a mutex.
-    _in_child[number] = weakref.ref(obj, lambda _: _in_child.pop(number, None))
+    _objects[next(_numbers)] = obj
 
 
-def _run(hooks: Iterable[Hook]) -> None:
+def _run_in_child() -> None:
+    objects = list(_objects.values())
     first: BaseException | None = None
-    for hook in hooks:
+    for hook in [*_functions, *(obj.after_fork_in_child for obj in objects)]:
         try:
             hook()
         except BaseException as error:
@@ -77,18 +77,4 @@ def _run(hooks: Iterable[Hook]) -> None:
         raise first
 
 
-def _run_in_child() -> None:
-    hooks: list[Hook] = []
-    for hook in _in_child.copy().values():
-        if not isinstance(hook, weakref.ref):
-            hooks.append(hook)
-        elif (obj := hook()) is not None:
-            hooks.append(obj.after_fork_in_child)
-    _run(hooks)
-
-
-os.register_at_fork(
-    before=lambda: _run(_before[::-1]),
-    after_in_parent=lambda: _run(_in_parent.copy()),
-    after_in_child=_run_in_child,
-)
+os.register_at_fork(after_in_child=_run_in_child)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from operator import attrgetter
 from queue import Empty, SimpleQueue
 
@@ -21,9 +22,9 @@ logger = logging.getLogger("distlock")
 
 Action = Callable[[], object]
 
-#: Seconds that the thread stays without timers. It never sleeps for longer than that either,
-#: because the sleep counts on another clock than ours, which may have slept.
-_LINGER = 30.0
+#: Seconds. The thread sleeps no longer, because its sleep counts on another clock than ours, which
+#: may stand still while the machine sleeps.
+_LONGEST_SLEEP = 30.0
 #: Seconds between two looks at all timers, however many are due: what a look costs grows with
 #: their number.
 _RESOLUTION = 0.01
@@ -48,9 +49,7 @@ class Timer:
 class Timers:
     """The timers of a process, and the thread that calls what is due."""
 
-    def __init__(self, linger: float = _LINGER) -> None:
-        """``linger`` is how long the thread stays without timers, in seconds."""
-        self._linger = linger
+    def __init__(self) -> None:
         self.after_fork_in_child()
         fork.reset_in_child(self)
 
@@ -88,7 +87,7 @@ class Timers:
         wakeups = SimpleQueue()
         wakeups.put(due)
         try:
-            # Two may do this at once: the thread whose queue is replaced here ends soon.
+            # Two may do this at once: the thread whose queue is replaced here ends.
             self._wakeups = wakeups
             start(self._run, "distlock-timers", wakeups)
         except BaseException:
@@ -106,12 +105,9 @@ class Timers:
             # mostly due later than that, then need not wake the thread.
             planned = min(first, planned if planned > now else math.inf)
             self._wakes_at = planned
-            try:
-                rest = min(max(planned - now, _RESOLUTION), self._linger)
+            rest = min(max(planned - now, _RESOLUTION), _LONGEST_SLEEP)
+            with suppress(Empty):
                 planned = min(planned, wakeups.get(timeout=rest))
-            except Empty:
-                if planned == math.inf and self._ends(wakeups):
-                    return
         # Another thread has taken over: it may rely on a time that this one has set.
         if (successor := self._wakeups) is not None:
             successor.put(math.inf)
@@ -130,15 +126,6 @@ class Timers:
                     logger.exception("a timer's action failed")
                 del action  # it may be the last to know a lot of things
         return math.inf
-
-    def _ends(self, wakeups: SimpleQueue[float]) -> bool:
-        """Let the thread end, unless a timer was added just before."""
-        if self._wakeups is wakeups:
-            self._wakeups = None  # who adds a timer from here on starts another thread
-            if self._actions and self._wakeups is None:
-                self._wakeups = wakeups
-                return False
-        return True
 
 
 _timers = Timers()

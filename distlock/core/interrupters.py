@@ -14,7 +14,6 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, Self
 
 from distlock.concurrency.pending import Latch
@@ -59,18 +58,13 @@ class BodyInterrupter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         try:
             self._armed.pop()
         except IndexError:
             self.await_raised()
-        without_message = type(exc) is LockLost and not exc.args
-        if self.loss is not None and (exc is None or without_message):
+        without_message = type(error) is LockLost and not error.args
+        if self.loss is not None and (error is None or without_message):
             raise self.loss from None
 
     def raise_in_body(self, loss: LockLost) -> None:
@@ -93,15 +87,10 @@ class SignalInterrupter(BodyInterrupter):
         if ident is not None:
             signal.pthread_kill(ident, _SIGNAL)
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with suppress(ValueError):
             _on_main_thread.remove(self)  # from here on the signal raises nothing
-        super().__exit__(exc_type, exc, traceback)
+        super().__exit__(kind, error, traceback)
 
 
 class ThreadInterrupter(BodyInterrupter):

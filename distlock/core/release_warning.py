@@ -46,8 +46,6 @@ def _has_open_transaction(connection: Any) -> bool:
     if connection.in_atomic_block:
         # django.test marks the blocks that it wraps around a test case, which never commit.
         return any(not block._from_testcase for block in connection.atomic_blocks)
-    if connection.connection is None or connection.autocommit:
-        return False
     # Without autocommit the first statement begins one; not every driver tells whether there was.
     if connection.vendor == "sqlite":
         return bool(connection.connection.in_transaction)

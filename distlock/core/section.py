@@ -6,8 +6,8 @@ An error of the body is never hidden by an error of leaving the lock.
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import CodeType, FrameType, TracebackType
-from typing import Protocol, TypeVar
+from types import CodeType, FrameType
+from typing import Any, Protocol, TypeVar
 
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.types.lease import LockInfo, Owner, State
@@ -26,13 +26,7 @@ class AnyLock(Protocol):
     def check(self) -> None: ...
     def release(self) -> None: ...
     def info(self) -> LockInfo: ...
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-        /,
-    ) -> None: ...
+    def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
 
 
 def run_under(

@@ -13,11 +13,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import distlock
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockLost, LockNotHeld
+from distlock.lock import Lock
 from distlock.supervisor import processes
 from distlock.supervisor.signal_handling import ProgramSignals
 from distlock.supervisor.terminal import Terminal
@@ -34,14 +35,6 @@ main()
 """
 #: Seconds between two looks at the lock, at most; and as a part of the lease.
 _LONGEST_PAUSE, _PAUSE = 0.2, 0.05
-
-
-class Held(Protocol):
-    """A lock that is held; see Lock."""
-
-    @property
-    def remaining(self) -> float: ...
-    def check(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +84,7 @@ class ProgramSupervisor:
     """One program, from its start until all that it started has ended."""
 
     def __init__(
-        self, lock: Held, timing: ShutdownTiming, signals: ProgramSignals, *, alone: bool
+        self, lock: Lock, timing: ShutdownTiming, signals: ProgramSignals, *, alone: bool
     ) -> None:
         """``alone``: nothing else is run by this process, so all below it is the program's."""
         self._lock = lock

@@ -19,21 +19,10 @@ from typing import Any
 
 from distlock.concurrency.clock import clock
 from distlock.supervisor import processes
+from distlock.supervisor.signal_handling import PASSED_ON
 
 #: Signals that the holder passes on, or that are about the terminal: none is for the watchdog.
-SIGNALS = {
-    signal.SIGHUP,
-    signal.SIGINT,
-    signal.SIGQUIT,
-    signal.SIGTERM,
-    signal.SIGUSR1,
-    signal.SIGUSR2,
-    signal.SIGALRM,
-    signal.SIGTSTP,
-    signal.SIGTTIN,
-    signal.SIGTTOU,
-    signal.SIGWINCH,
-}
+SIGNALS = {*PASSED_ON, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH}
 
 #: Seconds between two looks at killed processes, and until the watchdog gives up on one
 #: (that belongs to another user, or is stuck in the kernel).

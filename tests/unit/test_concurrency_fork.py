@@ -76,12 +76,12 @@ def decorate():
     write_line(hook(), fork.before(hook) is fork.in_parent(hook) is hook)
 
 
-def test_hooks_run_in_the_order_of_their_registration_and_before_a_fork_in_reverse(child):
+def test_hooks_run_in_order_functions_first_and_before_a_fork_in_reverse(child):
     told = child(register_hooks).finish()
     assert told[:2] == ["before-b", "before-a"]
     parents = [text for text in told[2:] if text.startswith("parent")]
     assert parents == ["parent-a", "parent-b"]
-    assert [text for text in told[2:] if text not in parents] == ["first", "second", "third"]
+    assert [text for text in told[2:] if text not in parents] == ["second", "first", "third"]
 
 
 def test_an_object_is_not_kept_alive(child):

@@ -84,31 +84,8 @@ def test_an_action_can_make_a_timer():
     assert called.wait(PATIENCE)
 
 
-def test_the_thread_ends_when_there_are_no_timers_and_begins_again():
-    own = Timers(linger=0.001)
-    for _ in range(5):
-        threads, called = [], threading.Event()
-
-        def action(threads=threads, called=called):
-            threads.append(threading.current_thread())
-            called.set()
-
-        own.call_after(0.001, action)
-        assert called.wait(PATIENCE)
-        threads[0].join(PATIENCE)
-        assert not threads[0].is_alive()
-
-
-def test_no_timer_is_missed_while_threads_end_and_begin():
-    own = Timers(linger=0.0)
-    for number in range(300):
-        called = threading.Event()
-        own.call_after(number % 3 / 5000, called.set)
-        assert called.wait(PATIENCE)
-
-
 def test_no_timer_is_missed_that_several_threads_make():
-    own, missed = Timers(linger=0.001), []
+    own, missed = Timers(), []
 
     def make():
         for number in range(200):
@@ -148,7 +125,7 @@ def test_an_interrupted_one_leaves_no_timer_behind():
 
     moment, interrupt = 1, True
     while interrupt:
-        own, made = Timers(linger=0.0), []
+        own, made = Timers(), []
         action = Action()
         known = weakref.ref(action)
 
