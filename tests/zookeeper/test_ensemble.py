@@ -25,7 +25,7 @@ def using(configure):
 
 def serving(servers, alias):
     """Return the server that a client is connected to; None if there is none at the moment."""
-    if (found := locks[alias].client.server) is None:
+    if (found := locks[alias].client.connection.server) is None:
         return None
     return next(server for server in servers if server.port == found[1])
 

@@ -46,7 +46,7 @@ def use_greenlets(using, name):
 
     ticking = gevent.spawn(tick)
     gevent.joinall([gevent.spawn(work) for _ in range(10)], raise_error=True)
-    write_line(isinstance(new_handler(), SequentialGeventHandler), len(most), max(most))
+    write_line(isinstance(new_handler(1.0), SequentialGeventHandler), len(most), max(most))
     lock = Lock(name, using=using)
     lock.acquire()
     write_line("held", lock.token)

@@ -258,19 +258,20 @@ def test_threads_and_tasks_of_a_process_share_one_session(using, zookeeper, acto
 
 
 @pytest.mark.slow
-def test_tasks_wait_without_threads(using, actor, name):
+def test_tasks_wait_without_threads(using, zookeeper, actor, name):
     """Each for another lock, all of which someone else has."""
     count = 100
     person = actor("thread", "other")
     held = [person.take(f"{name}:{number}") for number in range(count)]
+    Lock(name, using=using).locked()  # connects
 
     async def wait():
         waiting = [
             asyncio.create_task(Lock(f"{name}:{number}", using=using).aacquire())
             for number in range(count)
         ]
-        client = locks[using].client
-        while len(client.watches) < count:
+        session = session_of(locks[using])
+        while len(watches(zookeeper, session)) < count:
             await asyncio.sleep(0.01)
         threads = threading.active_count()
         for lock in held:

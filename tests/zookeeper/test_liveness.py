@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from distlock import Lock, LockLost, locks
-from distlock.backends.zookeeper.client import SessionLiveness
+from distlock.backends.zookeeper.connection import SessionLiveness
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
@@ -44,7 +44,7 @@ def test_many_answers_in_a_moment_do_not_push_out_the_earlier_ones(liveness):
 
 def paused(using):
     """Make a client believe that nothing of it was heard for more than a third of its session."""
-    locks[using].client.liveness = SessionLiveness(clock() - SESSION / 2, SESSION)
+    locks[using].client.connection.liveness = SessionLiveness(clock() - SESSION / 2, SESSION)
 
 
 def test_after_a_pause_a_renewal_waits_until_the_leader_must_have_heard(using, name):
@@ -60,7 +60,7 @@ def test_after_a_pause_a_renewal_waits_until_the_leader_must_have_heard(using, n
 def test_after_a_pause_the_lease_of_a_lock_that_is_taken_ends_earlier(using, backend, name):
     Lock(name, using=using).locked()  # connects
     paused(using)
-    locks[using].client.liveness.add = lambda sent_at: None  # of a ping
+    locks[using].client.connection.liveness.add = lambda sent_at: None  # of a ping
     session_ends_at = clock() + SESSION / 2
     lease = backend.try_acquire(Claim(name, current_owner(), LEASE))
     assert lease.deadline <= session_ends_at
@@ -83,7 +83,7 @@ def test_a_server_that_falls_silent_is_left_for_another_and_a_loss_is_told(
         silent.silence()
         eventually(lambda: other.connections)
         with Lock(f"{name}:next", using=using):
-            assert locks[using].client.server[1] == other.port
+            assert locks[using].client.connection.server[1] == other.port
         try:
             lock.verify()
             assert lock.token == token

@@ -8,9 +8,9 @@ import threading
 from datetime import UTC, datetime
 
 import pytest
+from kazoo.protocol.serialization import GetChildren
 
 from distlock import Lock, LockTimeout, LockUnavailable, locks
-from distlock.backends.zookeeper.requests import GetChildren
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE

@@ -85,7 +85,7 @@ def test_everything_is_passed_on_to_kazoo():
         tls={"ca": "ca.pem", "certfile": "c.pem", "keyfile": "k.pem", "check_hostname": False},
         retry={"max_delay": 3},
     ).options
-    arguments = made.arguments(new_handler())
+    arguments = made.arguments(new_handler(1.0))
     assert arguments["hosts"] == "one:2181,two:2182,[::1]:2183"
     assert made.root == "/chroot/deep/locks"
     assert arguments["timeout"] == 7
@@ -104,7 +104,7 @@ def test_everything_is_passed_on_to_kazoo():
 
 
 def test_tls_checks_certificates_and_names_unless_told_otherwise():
-    arguments = backend(tls=True).options.arguments(new_handler())
+    arguments = backend(tls=True).options.arguments(new_handler(1.0))
     assert arguments["use_ssl"] is True
     assert (arguments["verify_certs"], arguments["check_hostname"]) == (True, True)
 

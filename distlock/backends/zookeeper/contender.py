@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import replace
+from typing import TypeAlias
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import KazooException, NoNodeError
+from kazoo.protocol.serialization import Create2, GetChildren, GetData, SetData, Sync
 
 from distlock.backends.base import PendingLease
 from distlock.backends.zookeeper import tree
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
-from distlock.backends.zookeeper.requests import (
-    GetChildren,
-    GetData,
-    Reply,
-    SetData,
-    Sync,
-    create_ephemeral,
-)
-from distlock.backends.zookeeper.watches import NodeWatch, WatchEnd
+from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Wait
+from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease
 
 #: Seconds that the servers have for their first answer, however short the caller's limit is: a lock
@@ -32,6 +27,11 @@ _FIRST_ANSWER = 0.5
 _LONGEST_WAIT = 1.0
 #: Waits longer than this many seconds are not counted among the time that a lock is held.
 _LONG_WAIT = 1.0
+
+_EPHEMERAL_SEQUENTIAL = 1 | 2
+
+#: Yields what it waits for, and ends with the names of all contenders' nodes, the holder first.
+_FindsQueue: TypeAlias = Generator[Reply, Reply, list[str]]
 
 
 class Contender:
@@ -47,8 +47,9 @@ class Contender:
        nonce. If the session is over, so is the node: start again.
     5. Who gives up deletes the own node, as soon as it is known whether there is one.
 
-    ``steps()`` and ``cancel()`` run in the caller's thread or task. The rest runs on the thread of
-    the client, where each answer leads to the next request.
+    ``steps()`` and ``cancel()`` run in the caller's thread or task. ``_protocol()`` is a generator
+    that begins in the caller's thread and goes on in the thread that has the answer it waits for,
+    which is that of the client, or the caller's when it cancels the watch.
     """
 
     def __init__(
@@ -61,16 +62,14 @@ class Contender:
         self._deadline = float("inf") if deadline is None else deadline
         self._first_answer_due = clock() + _FIRST_ANSWER
         self._pending: Pending[Lease | None] = Pending()
+        self._progress = self._protocol()
         self._parent = f"{client.options.root}/{tree.escaped(claim.name)}"
-        self._is_sent = False  # whether anything can have reached the servers
         self._asked_at = 0.0  # when the request was sent that the latest answer is to
-        self._has_waited = False
         #: Since when it is not known whether someone is ahead; None while someone is.
         self._unsure_since: float | None = clock()
-        self._session: Session | None = None
+        self._session: Session | None = None  # in which a node was asked for
         self._node: ContenderNode | None = None  # while it is known to be there
-        self._watch: NodeWatch | None = None
-        self._tries = 0
+        self._watch: tuple[str, Reply] | None = None  # on the node ahead
 
     # The caller
 
@@ -80,10 +79,7 @@ class Contender:
         LockUnavailable if the servers did not answer.
         """
         try:
-            if self._client.connected:
-                self._join()
-            else:
-                self._when_connected(self._join)
+            self._go_on()
             while (until := self._wakes_at()) > clock():
                 if (yield Wait(self._pending, until)):
                     return self._take()
@@ -108,12 +104,11 @@ class Contender:
 
     def _abandon(self) -> Lease | None:
         """Give up; return the lease if the lock was granted by then."""
-        lease = self._pending.abandon()
-        watch = self._watch
-        if lease is None and watch is not None and self._client.watches.cancel(watch):
-            self._leave()
+        lease, watch = self._pending.abandon(), self._watch
         if lease is not None:
             self._grants.note_taken(lease)
+        elif watch is not None:
+            self._client.watches.cancel(*watch)
         return lease
 
     def _wakes_at(self) -> float:
@@ -127,113 +122,110 @@ class Contender:
                 until = min(until, self._deadline)
         return min(until, now + min(options.timeout, _LONGEST_WAIT))
 
-    # Step 1: the own node
+    def _unavailable(self, problem: str) -> LockUnavailable:
+        error = self._client.unavailable(problem)
+        error.maybe_applied = self._session is not None
+        return error
 
-    def _join(self) -> None:
-        if not self._goes_on():
+    # The protocol
+
+    def _go_on(self, reply: Reply | None = None) -> None:
+        """Go on to the next answer that has to be waited for."""
+        try:
+            awaited = self._progress.send(reply)
+        except StopIteration:
             return
-        self._session, self._node = self._client.session, None
-        self._be_unsure()
-        self._is_sent = True
-        self._asked_at = sent_at = clock()
-        create = create_ephemeral(
-            f"{self._parent}/{self._claim.nonce}-",
-            tree.to_data(self._claim, self._session),
-            self._client.options.acl,
-        )
-        # The servers answer one session in order: both answers come in one round trip.
-        created, listed = self._client.send_all([create, GetChildren(self._parent, None)])
-        listed.then(lambda listed: self._joined(sent_at, created, listed))
-
-    def _joined(self, sent_at: float, created: Reply, listed: Reply) -> None:
-        session = self._session
-        if isinstance(created.error, NoNodeError):
-            if self._goes_on():
-                tree.make_parent(self._client, self._parent, self._made_parent)
-        elif created.lost or session is None:
-            self._when_connected(self._recover)
-        elif created.error is not None:
-            self._refuse(created.error)
+        except KazooException as error:
+            self._pending.fail(self._client.unavailable("refuses", error))
+        except LockUnavailable as error:
+            self._pending.fail(error)
         else:
-            path, stat = created.value
-            self._node = ContenderNode(session, path, stat.czxid, sent_at)
-            self._look(listed)
+            awaited.then(self._go_on)
 
-    def _made_parent(self, made: Reply) -> None:
-        if tree.is_there(made) or isinstance(made.error, NoNodeError):
-            self._join()
-        elif made.lost:
-            self._when_connected(self._join)
-        else:
-            self._refuse(made.error)
+    def _protocol(self) -> Generator[Reply, Reply | None, None]:
+        looks_again = not self._waits
+        find_queue: Callable[[], _FindsQueue] = self._recover
+        try:
+            while True:
+                try:
+                    queue = yield from find_queue()
+                    if self._pending.abandoned:
+                        return
+                    own = self._node.name if self._node else ""
+                    if own not in queue:  # someone removed it
+                        find_queue = self._join
+                        continue
+                    ahead = queue[: queue.index(own)]
+                    if not ahead:
+                        if self._grant():
+                            return
+                        find_queue = self._recover
+                        continue
+                    if self._waits and clock() < self._deadline:
+                        yield from self._wait_for(ahead[-1])
+                        if self._pending.abandoned:
+                            return
+                    elif looks_again:
+                        looks_again = False  # the server may not have carried out a release by then
+                    else:
+                        self._unsure_since = None
+                        self._pending.resolve(None)
+                        return
+                    find_queue = self._list
+                except LOST:
+                    looks_again = not self._waits
+                    find_queue = self._recover
+        finally:
+            if self._node is not None:
+                self._client.delete_node(self._node.session, self._node.path)
 
-    # Steps 2 and 3: who is ahead
+    def _join(self) -> _FindsQueue:
+        """Make the own node, step 1."""
+        while not self._pending.abandoned:
+            session = self._session = self._client.session
+            assert session is not None, "it is connected"
+            self._node = None
+            self._be_unsure()
+            sent_at = self._asked_at = clock()
+            create = Create2(
+                f"{self._parent}/{self._claim.nonce}-",
+                tree.to_data(self._claim, session),
+                self._client.options.acl,
+                _EPHEMERAL_SEQUENTIAL,
+            )
+            # The servers answer one session in order: both answers come in one round trip.
+            created, listed = self._client.send_all([create, GetChildren(self._parent, None)])
+            yield listed
+            if not isinstance(created.error, NoNodeError):
+                path, stat = created.get()
+                self._node = ContenderNode(session, path, stat.czxid, sent_at)
+                return _nodes(listed)
+            yield from tree.make_parent(self._client, self._parent)
+        return []
 
-    def _list(self) -> None:
-        if self._goes_on():
-            self._asked_at = clock()
-            self._client.send(GetChildren(self._parent, None)).then(self._look)
+    def _list(self) -> _FindsQueue:
+        """List all nodes, step 2; there may be none left."""
+        self._asked_at = clock()
+        listed = yield self._client.send(GetChildren(self._parent, None))
+        return _nodes(listed)
 
-    def _look(self, listed: Reply) -> None:
-        """Grant the lock if the own node is the first of all contenders; else wait or give up."""
-        if not self._goes_on():
-            return
-        if listed.lost:
-            self._when_connected(self._recover)
-            return
-        if listed.error is not None and not isinstance(listed.error, NoNodeError):
-            self._refuse(listed.error)
-            return
-        queue = tree.in_order(listed.value or ())
-        own = self._node.name if self._node else ""
-        if own not in queue:
-            self._join()  # someone removed it
-            return
-        ahead = queue[: queue.index(own)]
-        if not ahead:
-            self._grant()
-        elif self._waits and clock() < self._deadline:
-            self._watch_predecessor(ahead[-1])
-        elif not self._waits and self._tries == 0:
-            self._tries += 1  # the server may not have carried out a release by then
-            self._list()
-        else:
-            self._leave()
-            self._unsure_since = None
-            self._pending.resolve(None)
-
-    def _watch_predecessor(self, node: str) -> None:
-        self._has_waited = True
+    def _wait_for(self, node: str) -> Generator[Reply, Reply, None]:
+        """Wait until the node ahead has gone, step 3."""
         self._unsure_since = None
         self._asked_at = clock()
-        self._watch = watch = NodeWatch(f"{self._parent}/{node}", self._on_watch_end)
+        path = f"{self._parent}/{node}"
+        watch = self._client.watches.add(path)
+        self._watch = path, watch
         # A caller who gives up from now on cancels the watch; one who did before is seen here.
-        if self._goes_on():
-            self._client.watches.add(watch)
+        if self._pending.abandoned:
+            self._client.watches.cancel(path, watch)
+        yield watch
+        self._watch = None
+        if not isinstance(watch.error, NoNodeError):
+            watch.get()
 
-    def _on_watch_end(self, reason: WatchEnd) -> None:
-        watch, self._watch = self._watch, None
-        if not self._goes_on():
-            return
-        if reason is WatchEnd.DISCONNECTED:
-            self._when_connected(self._recover)
-        elif reason is WatchEnd.REFUSED and watch is not None and watch.reply is not None:
-            self._refuse(watch.reply.error)
-        else:
-            self._list()
-
-    # Step 4: after the connection broke
-
-    def _when_connected(self, step: Callable[[], None]) -> None:
-        self._be_unsure()
-        self._client.when_connected(lambda: self._fail() if self._client.dead else step())
-
-    def _be_unsure(self) -> None:
-        if self._unsure_since is None:
-            self._unsure_since = clock()
-
-    def _recover(self) -> None:
-        """Find the own node again, by its nonce: the answer to its request may have been lost.
+    def _recover(self) -> _FindsQueue:
+        """Find the own node by its nonce, step 4: the answer to its request may have been lost.
 
         The request for it may even be on its way still, where servers write slowly; its server has
         passed it on to the leader. A sync goes that way, too, and is answered after all that the
@@ -241,82 +233,60 @@ class Contender:
         left is refused. So a node that is not seen now will never be there, and one more can be
         made.
         """
-        if self._client.session is not self._session:
-            self._join()  # the old session took its nodes along
-            return
-        self._tries = 0
+        client = self._client
+        if not client.connected:
+            self._be_unsure()
+            yield client.when_connected()
+            if client.dead:
+                raise self._unavailable("")
+        session = client.session
+        if session is None or session is not self._session:
+            return (yield from self._join())  # the old session took its nodes along
         self._asked_at = clock()
-        _, listed = self._client.send_all([Sync(self._parent), GetChildren(self._parent, None)])
-        listed.then(self._recovered)
-
-    def _recovered(self, listed: Reply) -> None:
-        session = self._session
-        queue = tree.in_order(listed.value or ())
+        listed = yield client.send_all([Sync(self._parent), GetChildren(self._parent, None)])[-1]
+        queue = _nodes(listed)
         own = [node for node in queue if tree.nonce_of(node) == self._claim.nonce]
-        if listed.lost or session is None:
-            self._when_connected(self._recover)
-        elif not own:
-            self._join()
-        else:
-            lowest, *others = [f"{self._parent}/{node}" for node in own]
-            for path in others:
-                self._client.delete_node(session, path)
-            found = self._client.send(GetData(lowest, None))
-            found.then(lambda found: self._identify(session, lowest, found, listed))
+        for node in own[1:]:
+            client.delete_node(session, f"{self._parent}/{node}")
+        self._node = None
+        if own:
+            path = f"{self._parent}/{own[0]}"
+            read = yield client.send(GetData(path, None))
+            if not isinstance(read.error, NoNodeError):
+                _, stat = read.get()
+                if stat.ephemeralOwner == session.id:
+                    self._node = ContenderNode(session, path, stat.czxid, float("-inf"))
+        return queue
 
-    def _identify(self, session: Session, path: str, found: Reply, listed: Reply) -> None:
-        if found.lost:
-            self._when_connected(self._recover)
-        elif found.error is not None or found.value[1].ephemeralOwner != session.id:
-            self._join()
-        else:
-            self._node = ContenderNode(session, path, found.value[1].czxid, float("-inf"))
-            self._look(listed)
+    def _be_unsure(self) -> None:
+        if self._unsure_since is None:
+            self._unsure_since = clock()
 
-    # Step 5: the end
-
-    def _grant(self) -> None:
-        session, node = self._session, self._node
-        if node is None or session is None or session.over or self._client.session is not session:
-            self._when_connected(self._recover)
-            return
-        lease = self._lease(session, node)
+    def _grant(self) -> bool:
+        """Give the lock to the caller; False if the session has ended."""
+        node = self._node
+        if node is None or node.session.over or self._client.session is not node.session:
+            return False
+        lease = self._lease(node)
         self._grants.add(Grant(lease, self._client, node))
+        self._node = None  # it is the grant's
         if not self._pending.resolve(lease):
             self._grants.drop(lease)
-        elif self._has_waited and clock() - node.created_after > _LONG_WAIT:
+        elif self._waits and clock() - node.created_after > _LONG_WAIT:
             self._client.send(SetData(self._parent, tree.held_mark(node.czxid), -1))
+        return True
 
-    def _lease(self, session: Session, node: ContenderNode) -> Lease:
+    def _lease(self, node: ContenderNode) -> Lease:
         """Return a lease that ends before the leader can end the session."""
-        claim = self._claim
-        duration = self._client.options.lease_of(session.timeout)
+        claim, timeout = self._claim, node.session.timeout
+        duration = self._client.options.lease_of(timeout)
         if duration < claim.duration:
             claim = replace(claim, duration=duration)
         counted_from = self._client.counted_from(self._asked_at)
-        unproven = session.timeout - duration
+        unproven = timeout - duration
         return claim.granted(node.czxid, min(self._asked_at, counted_from + unproven))
 
-    def _refuse(self, error: Exception | None) -> None:
-        self._leave()
-        self._pending.fail(self._client.unavailable("refuses", error))
 
-    def _fail(self) -> None:
-        self._pending.fail(self._unavailable(""))
-
-    def _unavailable(self, problem: str) -> Exception:
-        error = self._client.unavailable(problem)
-        error.maybe_applied = self._is_sent
-        return error
-
-    def _goes_on(self) -> bool:
-        """Return whether anyone still wants the lock; if not, leave."""
-        if self._pending.abandoned:
-            self._leave()
-            return False
-        return True
-
-    def _leave(self) -> None:
-        node, self._node = self._node, None
-        if node is not None:
-            self._client.delete_node(node.session, node.path)
+def _nodes(listed: Reply) -> list[str]:
+    """Return the nodes of all contenders in a reply, in order; none if there is no such parent."""
+    return [] if isinstance(listed.error, NoNodeError) else tree.in_order(listed.get())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
+from kazoo.exceptions import NoNodeError
+
 from distlock.backends.zookeeper.client import Client, Session
-from distlock.backends.zookeeper.watches import NodeWatch, WatchEnd
+from distlock.backends.zookeeper.requests import Reply
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Lease, Owner
 
@@ -39,18 +41,11 @@ class Grant:
     node: ContenderNode
     #: whether the caller has got it, and will release it or have it renewed
     taken: bool = False
-    watch: NodeWatch | None = field(default=None, repr=False)
+    is_watched: bool = False
 
     def drop(self) -> None:
         """Delete the node without waiting for it."""
-        self.unwatch()
         self.client.delete_node(self.node.session, self.node.path)
-
-    def unwatch(self) -> None:
-        """End the watch: the node is about to be deleted, and the server's watch with it."""
-        watch, self.watch = self.watch, None
-        if watch is not None:
-            watch.end()
 
 
 class Grants:
@@ -131,11 +126,12 @@ class Grants:
 
     def watch(self, grant: Grant) -> None:
         """Watch the node, so that its deletion by someone else is told at once as a loss."""
-        if grant.watch is None:
-            grant.watch = NodeWatch(grant.node.path, partial(self._on_watch_end, grant))
-            grant.client.watches.add(grant.watch)
+        if not grant.is_watched:
+            grant.is_watched = True
+            watch = grant.client.watches.add(grant.node.path)
+            watch.then(partial(self._on_watch_end, grant))
 
-    def _on_watch_end(self, grant: Grant, reason: WatchEnd) -> None:
-        grant.watch = None  # the next renewal adds another
-        if reason is WatchEnd.DELETED:
+    def _on_watch_end(self, grant: Grant, watch: Reply) -> None:
+        grant.is_watched = False  # the next renewal adds another
+        if isinstance(watch.error, NoNodeError):
             self.lose(grant, BROKEN)

@@ -11,14 +11,15 @@ from functools import partial
 from typing import Any, ClassVar
 
 from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import Delete, GetData, Sync
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
-from distlock.backends.zookeeper.client import REPORTED_AFTER, Client, Session
+from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.connection import REPORTED_AFTER
 from distlock.backends.zookeeper.contender import Contender
 from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Grants
 from distlock.backends.zookeeper.options import DEFAULTS, Options
 from distlock.backends.zookeeper.reader import UNBREAKABLE, TreeReader
-from distlock.backends.zookeeper.requests import Delete, GetData, Sync
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Either, Step, arun, run
@@ -126,7 +127,6 @@ class ZooKeeperBackend(BaseBackend):
         if clock() - grant.node.created_after < UNBREAKABLE and grant.client.connected:
             grant.drop()
             return True
-        grant.unwatch()
         return self._delete(grant, deadline)
 
     def _delete(self, grant: Grant, deadline: float | None) -> bool:

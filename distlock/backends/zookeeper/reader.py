@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import Delete, GetChildren, GetData, Sync
 
 from distlock.backends.zookeeper.client import Client
-from distlock.backends.zookeeper.requests import Delete, GetChildren, GetData, Reply, Sync
+from distlock.backends.zookeeper.requests import Reply
 from distlock.backends.zookeeper.tree import (
     Record,
     escaped,

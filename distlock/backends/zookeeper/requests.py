@@ -1,10 +1,9 @@
-"""Requests to ZooKeeper: those of kazoo and two more; and their replies."""
+"""Replies to requests, and two requests to ZooKeeper that kazoo does not have."""
 
 from __future__ import annotations
 
 import logging
 import struct
-import threading
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any
@@ -17,42 +16,17 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.protocol.serialization import (
-    Create,
-    Create2,
-    Delete,
-    GetChildren,
-    GetData,
-    SetData,
-    Sync,
-    write_string,
-)
+from kazoo.protocol.serialization import Create2, write_string
 
 from distlock.concurrency.pending import Latch
 
-__all__ = [
-    "CreateContainer",
-    "Delete",
-    "GetChildren",
-    "GetData",
-    "RemoveDataWatch",
-    "Reply",
-    "SetData",
-    "Sync",
-    "create_ephemeral",
-    "create_persistent",
-    "error_of",
-]
-
 logger = logging.getLogger("distlock")
 
-_INT = struct.Struct("!i")
-_EPHEMERAL_SEQUENTIAL = 1 | 2
 _CONTAINER = 4
-_DATA_WATCH = _INT.pack(2)
+_DATA_WATCH = struct.pack("!i", 2)
 
 #: The connection broke before the answer came: the request may have been carried out or not.
-_LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
+LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
 
 
 class CreateContainer(Create2):  # type: ignore[misc]
@@ -77,30 +51,21 @@ class RemoveDataWatch(namedtuple("RemoveDataWatch", "path")):
         return True
 
 
-def create_persistent(path: str, acl: Any) -> Any:
-    """Return the request for a node that stays."""
-    return Create(path, b"", acl, 0)
-
-
-def create_ephemeral(prefix: str, data: bytes, acl: Any) -> Any:
-    """Return the request for a numbered node of the session; answered by its path and stat."""
-    return Create2(prefix, data, acl, _EPHEMERAL_SEQUENTIAL)
-
-
 def error_of(code: int) -> Exception:
     """Return the error that a server's code stands for."""
-    if code in EXCEPTIONS:
-        return EXCEPTIONS[code]()  # type: ignore[no-any-return]
-    return APIError(f"error {code}")  # type: ignore[no-any-return]
+    error = EXCEPTIONS.get(code)
+    return APIError(f"error {code}") if error is None else error()  # type: ignore[no-any-return]
 
 
 class Reply:
-    """What comes of a request; the callbacks run on the connection thread."""
+    """What comes of a request, or of a wait for the servers; there is one callback at most.
 
-    __slots__ = ("_callbacks", "_mutex", "done", "error", "repeated", "value")
+    The callback runs on the thread that settles it, which is mostly the connection thread.
+    """
+
+    __slots__ = ("_callbacks", "done", "error", "repeated", "value")
 
     def __init__(self) -> None:
-        self._mutex = threading.Lock()
         self._callbacks: list[Callable[[Reply], None]] = []
         self.done = False
         self.repeated = False  # the request was sent before, and its answer lost
@@ -110,15 +75,19 @@ class Reply:
     @property
     def lost(self) -> bool:
         """Whether the connection broke: the request may have been carried out or not."""
-        return isinstance(self.error, _LOST)
+        return isinstance(self.error, LOST)
+
+    def get(self) -> Any:
+        """Return the answer, or raise the error that it is."""
+        if self.error is not None:
+            raise self.error
+        return self.value
 
     def then(self, callback: Callable[[Reply], None]) -> None:
         """Call back when the answer is there, which may be now."""
-        with self._mutex:
-            if not self.done:
-                self._callbacks.append(callback)
-                return
-        callback(self)
+        self._callbacks.append(callback)
+        if self.done:
+            self._call_back()
 
     def wait(self, seconds: float) -> bool:
         """Block until the answer is there; False if it is not in time."""
@@ -127,13 +96,17 @@ class Reply:
         return answered.wait(seconds)
 
     def settle(self, value: Any = None, error: Exception | None = None) -> None:
-        """Give the answer; only the first one counts."""
-        with self._mutex:
-            if self.done:
+        """Give the answer, once."""
+        self.value, self.error, self.done = value, error, True
+        self._call_back()
+
+    def _call_back(self) -> None:
+        # Both settle() and then() may come here; pop() decides which of them makes the call.
+        while self._callbacks:
+            try:
+                callback = self._callbacks.pop()
+            except IndexError:
                 return
-            self.value, self.error, self.done = value, error, True
-            callbacks, self._callbacks = self._callbacks, []
-        for callback in callbacks:
             try:
                 callback(self)
             except Exception:  # or the connection would break for everyone

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Generator, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -16,13 +17,10 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from kazoo.exceptions import NodeExistsError, NoNodeError, UnimplementedError
+from kazoo.protocol.serialization import Create
 
 from distlock.backends.zookeeper.client import Client, Session
-from distlock.backends.zookeeper.requests import (
-    CreateContainer,
-    Reply,
-    create_persistent,
-)
+from distlock.backends.zookeeper.requests import CreateContainer, Reply
 from distlock.types.lease import Claim, Lease, Owner
 
 # Paths
@@ -74,38 +72,25 @@ def ancestors(path: str) -> list[str]:
 # Making the node of a lock
 
 
-def make_parent(client: Client, path: str, then: Callable[[Reply], None]) -> None:
-    """Make the node of a lock, and what is above it; ``then`` gets the last reply.
+def make_parent(client: Client, path: str) -> Generator[Reply, Reply, None]:
+    """Make the node of a lock, or what is above it if that is missing; yields what it waits for.
 
     The node is a container: the server removes it some time after its last child. Servers before
     3.5.3 do not know that kind, and need the sweep.
     """
-
-    def made(reply: Reply) -> None:
-        if isinstance(reply.error, NoNodeError):
-            _make_path(client, client.options.root, again)
-        elif isinstance(reply.error, UnimplementedError):
-            _make_path(client, path, then)
-        else:
-            then(reply)
-
-    def again(reply: Reply) -> None:
-        if is_there(reply):
-            client.send(CreateContainer(path, client.options.acl)).then(then)
-        else:
-            then(reply)
-
-    client.send(CreateContainer(path, client.options.acl)).then(made)
+    made = yield client.send(CreateContainer(path, client.options.acl))
+    if isinstance(made.error, NoNodeError):
+        made = yield _make_path(client, client.options.root)
+    elif isinstance(made.error, UnimplementedError):
+        made = yield _make_path(client, path)
+    with suppress(NodeExistsError):
+        made.get()
 
 
-def is_there(reply: Reply) -> bool:
-    """Return whether the node that was to be made is there now."""
-    return reply.error is None or isinstance(reply.error, NodeExistsError)
-
-
-def _make_path(client: Client, path: str, then: Callable[[Reply], None]) -> None:
-    requests = [create_persistent(each, client.options.acl) for each in ancestors(path)]
-    client.send_all(requests)[-1].then(then)
+def _make_path(client: Client, path: str) -> Reply:
+    """Make a node that stays, and what is above it; return the reply to the last request."""
+    acl = client.options.acl
+    return client.send_all([Create(each, b"", acl, 0) for each in ancestors(path)])[-1]
 
 
 # What nodes say

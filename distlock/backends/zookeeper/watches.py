@@ -4,49 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from enum import Enum, auto
 from typing import Any
 
-from kazoo.exceptions import NoNodeError
+from kazoo.exceptions import ConnectionLoss, NoNodeError
+from kazoo.protocol.connection import DELETED_EVENT
+from kazoo.protocol.serialization import GetData
 
-from distlock.backends.zookeeper.requests import GetData, RemoveDataWatch, Reply
-
-_DELETED_EVENT = 2  # see Watcher.Event.EventType
-
-
-class WatchEnd(Enum):
-    """What ended a watch."""
-
-    DELETED = auto()  # the node is deleted, or was not there
-    CHANGED = auto()
-    DISCONNECTED = auto()
-    REFUSED = auto()
-
-
-class NodeWatch:
-    """Waits for a change of one node; ``reply`` is the server's answer to the request for it."""
-
-    __slots__ = ("_callback", "path", "reply")
-
-    def __init__(self, path: str, callback: Callable[[WatchEnd], None]) -> None:
-        self.path = path
-        self.reply: Reply | None = None
-        self._callback: list[Callable[[WatchEnd], None]] = [callback]
-
-    @property
-    def ended(self) -> bool:
-        return not self._callback
-
-    def end(self) -> Callable[[WatchEnd], None] | None:
-        """Take the callback away; None if it has been taken before."""
-        try:
-            return self._callback.pop()
-        except IndexError:
-            return None
+from distlock.backends.zookeeper.requests import RemoveDataWatch, Reply
 
 
 class NodeWatches:
-    """The watches of a client, by path. Each ends once and leaves nothing behind.
+    """The watches of a client, by path. A watch is a Reply that is settled when it ends.
+
+    It ends without an error when the node has changed, or the watch is cancelled; with NoNodeError
+    when the node is deleted, or was not there; with the server's error when that refuses to watch
+    it; and with ConnectionLoss when the connection breaks.
 
     A node is watched by reading it: ``exists`` on a node that has gone would leave a watch on a
     name that never comes again.
@@ -54,66 +26,55 @@ class NodeWatches:
 
     def __init__(self, send: Callable[[Any], Reply]) -> None:
         self._send = send
+        # While it is held requests are sent, too: the last one has to be what is noted here.
         self._mutex = threading.Lock()
-        self._by_path: dict[str, list[NodeWatch]] = {}
+        self._by_path: dict[str, list[Reply]] = {}
 
-    def __len__(self) -> int:
-        """Return how many nodes are watched."""
-        return len(self._by_path)
-
-    def add(self, watch: NodeWatch) -> None:
-        """Watch a node; the callback is called once, on the connection thread."""
+    def add(self, path: str) -> Reply:
+        """Watch a node."""
+        watch = Reply()
         with self._mutex:
-            if watch.ended:
-                return
-            self._by_path.setdefault(watch.path, []).append(watch)
-            reply = watch.reply = self._send(GetData(watch.path, True))
-        reply.then(lambda reply: self._on_reply(watch, reply))
+            self._by_path.setdefault(path, []).append(watch)
+            reply = self._send(GetData(path, True))
+        reply.then(lambda reply: self._refuse(path, watch, reply.error))
+        return watch
 
-    def cancel(self, watch: NodeWatch) -> bool:
-        """End a watch without calling back; False if that has been done already."""
+    def cancel(self, path: str, watch: Reply) -> None:
+        """End a watch, unless it has ended."""
         with self._mutex:
-            if watch.end() is None:
-                return False
-            if self._drop(watch):
-                self._send(RemoveDataWatch(watch.path))
-        return True
+            if (removed := self._remove(path, watch)) and path not in self._by_path:
+                self._send(RemoveDataWatch(path))
+        if removed:
+            watch.settle()
 
     def on_event(self, type: int, path: str) -> None:
-        """Call back those who watch ``path``."""
+        """End the watches of ``path``: the server has sent their event."""
         with self._mutex:
             ended = self._by_path.pop(path, [])
         for watch in ended:
-            self._end(watch, WatchEnd.DELETED if type == _DELETED_EVENT else WatchEnd.CHANGED)
+            watch.settle(error=NoNodeError() if type == DELETED_EVENT else None)
 
     def on_disconnect(self) -> None:
-        """Call back everyone: with the connection the server has forgotten all watches."""
+        """End all watches: with the connection the server has forgotten them."""
         with self._mutex:
             ended = [watch for watches in self._by_path.values() for watch in watches]
             self._by_path.clear()
         for watch in ended:
-            self._end(watch, WatchEnd.DISCONNECTED)
+            watch.settle(error=ConnectionLoss())
 
-    def _drop(self, watch: NodeWatch) -> bool:
-        """Drop a watch, under the mutex; True if it was the last one on its path."""
-        watches = self._by_path.get(watch.path, [])
+    def _refuse(self, path: str, watch: Reply, error: Exception | None) -> None:
+        if error is not None:
+            with self._mutex:
+                removed = self._remove(path, watch)
+            if removed:
+                watch.settle(error=error)
+
+    def _remove(self, path: str, watch: Reply) -> bool:
+        """Take a watch out, with the mutex held; False if it has ended. Who takes it settles it."""
+        watches = self._by_path.get(path, [])
         if watch not in watches:
             return False
         watches.remove(watch)
         if not watches:
-            del self._by_path[watch.path]
-        return not watches
-
-    def _on_reply(self, watch: NodeWatch, reply: Reply) -> None:
-        if reply.error is None:
-            return
-        with self._mutex:
-            self._drop(watch)
-        if isinstance(reply.error, NoNodeError):
-            self._end(watch, WatchEnd.DELETED)
-        else:
-            self._end(watch, WatchEnd.DISCONNECTED if reply.lost else WatchEnd.REFUSED)
-
-    def _end(self, watch: NodeWatch, reason: WatchEnd) -> None:
-        if callback := watch.end():
-            callback(reason)
+            del self._by_path[path]
+        return True

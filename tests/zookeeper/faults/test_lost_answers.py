@@ -1,9 +1,9 @@
 """What an answer that never came meant."""
 
 import pytest
+from kazoo.protocol.serialization import Create2
 
 from distlock import Lock, LockLost, LockUnavailable, locks
-from distlock.backends.zookeeper.requests import create_ephemeral
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed, waits
 from tests.zookeeper.faults.outages import everywhere
@@ -51,7 +51,7 @@ def test_of_two_own_nodes_the_first_stays_in_the_queue(using, network, tree, act
         eventually(lambda: len(tree.queue(name)) == 2)
         queue = tree.queue(name)
         prefix = queue[1].rpartition("-")[0] + "-"
-        again = client.send(create_ephemeral(prefix, b"", client.options.acl))
+        again = client.send(Create2(prefix, b"", client.options.acl, 3))
         assert again.wait(PATIENCE) and again.error is None
         assert len(tree.queue(name)) == 3
         network.cut()
