@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 #: Seconds in which a child has to say what it is expected to say.
-LIMIT = 30.0
+LIMIT = 60.0
 
 _ROOT = Path(__file__).parent.parent
 _PROGRAM = "from tests.children import main; main()"

@@ -12,6 +12,8 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 from kazoo.retry import KazooRetry
 
+from tests.servers.process import START_LIMIT
+
 #: Below this node are the locks of tests that have no node of their own.
 ROOT = "/distlock"
 
@@ -22,7 +24,7 @@ class Nodes:
     def __init__(self, hosts: str) -> None:
         patient = KazooRetry(max_tries=30, delay=0.1, max_delay=1)
         self._kazoo: Any = KazooClient(hosts=hosts, timeout=10, command_retry=patient)
-        self._kazoo.start()
+        self._kazoo.start(START_LIMIT)
 
     def clear(self) -> None:
         """Remove every lock, whoever holds it."""

@@ -14,9 +14,10 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 from locksite.demo.server import HOST, site_server
 from tests.servers.debian import program
+from tests.servers.process import START_LIMIT
 
 #: Seconds that anything on a page may take.
-TIMEOUT_SECONDS = 15
+TIMEOUT_SECONDS = 30
 expect.set_options(timeout=TIMEOUT_SECONDS * 1000)
 
 #: Where screenshots of a run are kept.
@@ -80,7 +81,9 @@ def served() -> Iterator[str]:
 def chromium() -> Iterator[Browser]:
     """Start Debian's Chromium."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program("chromium"), args=_FLAGS)
+        browser = playwright.chromium.launch(
+            executable_path=program("chromium"), args=_FLAGS, timeout=START_LIMIT * 1000
+        )
         try:
             yield browser
         finally:

@@ -17,7 +17,8 @@ from tests.children import environment_of_child
 from tests.servers.guard import descendants, guard
 
 ROOT = Path(__file__).parents[2]
-LIMIT = 30.0
+#: Seconds in which a worker has to do what is expected of it next.
+LIMIT = 60.0
 
 
 class Worker:

@@ -95,13 +95,14 @@ def test_a_limit_covers_the_wait_in_the_process_and_the_wait_outside(actor, usin
     assert waits(ahead, 0.01)
 
 
-def test_who_gave_up_does_not_get_the_lock_later(first, second, at_once, name):
+def test_who_gave_up_does_not_get_the_lock_later(first, second, name):
     held = first.take(name)
     lock = second.lock(name)
     assert answered(lambda: lock.acquire(timeout=0.1)) is False
     held.release()
     assert lock.held is False
-    assert at_once(lambda: not lock.locked())
+    # The last request may have been granted after the wait was over: then it is taken back.
+    assert eventually(lambda: not lock.locked())
 
 
 def test_who_gave_up_does_not_hold_up_those_behind(first, fourth, third, using, name):

@@ -7,6 +7,9 @@ from typing import Any, ClassVar
 
 from tests.servers.process import Server
 
+#: Seconds in which a server that runs has to take a session.
+CONNECT_LIMIT = 30
+
 
 class DatabaseServer(Server):
     """A server with one database ``distlock`` that belongs to the user of that name."""

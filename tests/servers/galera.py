@@ -60,13 +60,20 @@ class Node(MariaDB):
 
     def answers(self) -> bool:
         """See Server.answers(); a member that is not in touch with most others answers nobody."""
+        return self._status_if_served("wsrep_ready") == "ON"
+
+    def cluster_size(self) -> int:
+        """Return how many members it knows of; 0 if it does not answer."""
+        return int(self._status_if_served("wsrep_cluster_size") or 0)
+
+    def _status_if_served(self, name: str) -> str | None:
         import MySQLdb
 
         try:
-            return self.status("wsrep_ready") == "ON"
+            return self.status(name)
         except MySQLdb.OperationalError:
             # A member that joins accepts connections before it serves them.
-            return False
+            return None
 
     def status(self, name: str) -> str:
         """Return one of the server's status variables."""
@@ -112,7 +119,7 @@ class Galera:
         """Wait until all running nodes know of so many."""
         ends_at = time.monotonic() + START_LIMIT
         running = [member for member in self.members if member.running]
-        while any(int(one.status("wsrep_cluster_size")) != size for one in running):
+        while any(one.cluster_size() != size for one in running):
             if time.monotonic() > ends_at:
                 raise RuntimeError(f"The cluster has not come to {size} members.")
             time.sleep(0.05)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.servers.database import DatabaseServer
+from tests.servers.database import CONNECT_LIMIT, DatabaseServer
 from tests.servers.debian import program
 
 
@@ -69,7 +69,7 @@ class MariaDB(DatabaseServer):
             password=self.password,
             database=self.database,
             charset="utf8mb4",
-            connect_timeout=10,
+            connect_timeout=CONNECT_LIMIT,
             autocommit=True,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from typing import Any
 
-from tests.servers.database import DatabaseServer
+from tests.servers.database import CONNECT_LIMIT, DatabaseServer
 from tests.servers.debian import postgresql_program
 
 
@@ -66,7 +66,7 @@ class PostgreSQL(DatabaseServer):
             user=self.administrator,
             password=self.password,
             dbname=self.database,
-            connect_timeout=10,
+            connect_timeout=CONNECT_LIMIT,
             autocommit=True,
         ) as connection:
             cursor = connection.execute(sql.encode())

@@ -17,8 +17,10 @@ from typing import Any, ClassVar, Self
 from tests.servers.guard import GRACE, descendants, guard, is_at_rest, send
 
 HOST = "127.0.0.1"
-#: Seconds in which a server has to answer after its start.
-START_LIMIT = 60.0
+#: Seconds in which a server has to answer after its start, also on a machine that has a lot to do.
+START_LIMIT = 100.0
+#: Seconds in which a server has to end in good order; after that it is killed.
+STOP_LIMIT = 30.0
 
 
 def free_port() -> int:
@@ -206,7 +208,7 @@ class Server(ABC):
             send(pid, signum)
         self.resume()
         try:
-            process.wait(GRACE)
+            process.wait(STOP_LIMIT)
         except subprocess.TimeoutExpired:
             for pid in family:
                 send(pid, signal.SIGKILL)

@@ -8,6 +8,7 @@ from kazoo.client import KazooClient
 from distlock import locks
 from tests.contract.actors import TaskActor, ThreadActor, part
 from tests.contract.watch import events
+from tests.servers.process import START_LIMIT
 from tests.servers.zookeeper import Ensemble, ZooKeeper
 from tests.zookeeper.tree import Tree
 
@@ -90,7 +91,7 @@ def backend(using):
 def tree(hosts, root):
     """The nodes as they are, read on a session of its own."""
     kazoo = KazooClient(hosts=hosts, timeout=10, command_retry={"max_tries": -1, "max_delay": 1})
-    kazoo.start()
+    kazoo.start(START_LIMIT)
     yield Tree(kazoo, root)
     kazoo.stop()
     kazoo.close()
