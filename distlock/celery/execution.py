@@ -6,7 +6,7 @@ import logging
 import random
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NoReturn
 
@@ -16,7 +16,7 @@ from distlock.activity import activity
 from distlock.celery import queueing
 from distlock.celery.publishing import RunningTask, lifetime, running_task
 from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
-from distlock.celery.task_options import TERMINATE, configured
+from distlock.celery.task_options import TERMINATE, backend_of
 from distlock.core.interrupters import body_interrupter
 from distlock.core.section import busy_message, run_under
 from distlock.exceptions import LockError, LockTimeout, LockUnavailable
@@ -28,16 +28,17 @@ logger = logging.getLogger("distlock.celery")
 class NotRequeued(Reject, Ignore):  # type: ignore[misc]
     """A task that was to be requeued could not be published.
 
-    To Celery it is a Reject; ``autoretry_for`` lets only those pass that are an Ignore.
+    Celery treats it as a Reject. It is an Ignore, too, because ``autoretry_for`` retries after a
+    Reject but not after an Ignore.
     """
 
 
 class Skipped(Exception):
-    """The task is not to be run, because its lock is busy."""
+    """The task does not run, because its lock is busy."""
 
 
 class TaskExecution(RunningTask):
-    """What goes on between the moment a worker calls a task and the moment the task returns."""
+    """One execution of a task, from the call to the return."""
 
     def __init__(self, task: Any, request: Any) -> None:
         """``request`` is Celery's; None for a task that was called as a plain function."""
@@ -53,7 +54,9 @@ class TaskExecution(RunningTask):
         return f"{self.task.name}[{self.task_id}]" if self.task_id else f"{self.task.name}()"
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-        """Call what runs the task :meth:`under_lock`; return its result, or a skipped task's.
+        """Call ``body``, which is or calls :meth:`under_lock`; free the queueing lock at the end.
+
+        Returns what the task returned, ``busy_result`` if it was skipped.
 
         Raises what the body raises, Retry for a task that has been requeued because its lock was
         busy or its lock's backend could not be asked, LockTimeout or LockUnavailable for one that
@@ -82,7 +85,7 @@ class TaskExecution(RunningTask):
         with body_interrupter() if terminates else nullcontext() as interrupter:
             lock = Lock(
                 self.task.lock_name(args, kwargs),
-                using=configured(self.task.name, "using", options.using),
+                using=backend_of(self.task.name, "using", options.using).alias,
                 lease=options.lease,
                 at_least=options.at_least,
                 on_lost=options.on_lost if interrupter is None else interrupter.on_lost,
@@ -91,14 +94,9 @@ class TaskExecution(RunningTask):
 
             def locked_body() -> Any:
                 self.lock = lock
-                logger.info(
-                    "Task %s runs under lock %r on %r, token %s",
-                    self,
-                    lock.name,
-                    lock.using,
-                    lock.token,
-                )
-                self._event("task-locked", lock=lock.name, using=lock.using, token=lock.token)
+                name, using, token = lock.name, lock.using, lock.token
+                logger.info("Task %s runs under lock %r on %r, token %s", self, name, using, token)
+                self._event("task-locked", lock=name, using=using, token=token)
                 self._start()
                 return body(*args, **kwargs)
 
@@ -121,7 +119,7 @@ class TaskExecution(RunningTask):
             if options.on_busy == "wait":
                 self._wait(lock, options.busy_timeout)
             elif options.on_busy == "retry" and not self._requeueable:
-                # It cannot be requeued: wait as long as that would have taken.
+                # It cannot be requeued, so it waits for as long as the pauses would have taken.
                 self._wait(lock, options.longest_delay)
             elif not lock.acquire(blocking=False):
                 reason = busy_message(lock)
@@ -171,7 +169,7 @@ class TaskExecution(RunningTask):
             request,
             countdown=countdown,
             retries=request.retries,
-            headers={**(request.headers or {}), HEADER: header.as_dict()},
+            headers={**(request.headers or {}), HEADER: asdict(header)},
         )
         level = logging.WARNING if isinstance(reason, LockUnavailable) else logging.INFO
         logger.log(level, "Task %s is requeued for %.1f s later: %s", self, countdown, reason)
@@ -179,7 +177,7 @@ class TaskExecution(RunningTask):
             # As a child of this task its result would be in a reference cycle. The garbage
             # collector would unsubscribe from it anywhere, also where gevent must not block.
             again.apply_async(add_to_parent=False)
-        except Exception as error:  # as Task.retry() does; unless the broker still has the message
+        except Exception as error:  # Task.retry() rejects, too; late acks: the message comes again
             raise NotRequeued(error, requeue=bool(self.task.acks_late)) from error
         raise Retry(str(reason), exc=reason, when=countdown, sig=again)
 

@@ -5,13 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
-from uuid import UUID
 
-from celery import states
 from celery.app.task import Context
 from celery.utils.time import maybe_iso8601, maybe_make_aware
 from kombu.utils.functional import maybe_list
@@ -19,7 +16,6 @@ from kombu.utils.uuid import uuid
 
 from distlock.celery import queueing
 from distlock.celery.queueing import HEADER, AlreadyQueued, LockHeader
-from distlock.celery.task_options import queueing_backend
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.lock import Lock
@@ -27,10 +23,10 @@ from distlock.types.lease import LONGEST_LEASE
 
 logger = logging.getLogger("distlock.celery")
 
-#: Seconds that a lock is held for a message that may not wait any longer.
+#: The shortest lease of a queueing lock, in seconds: for a message that expires at once.
 _SHORTEST = 1.0
 
-#: Options of a call by which others wait for its result under the id that it was given.
+#: Options of a call that is part of a canvas: others may wait for its result by its id.
 _CANVAS = ("chain", "chord", "group_id", "link")
 
 #: Options of a call that are attributes of its request under the same name.
@@ -38,9 +34,9 @@ _OF_REQUEST = ("chain", "chord", "group_index", "root_id", "parent_id")
 
 
 class RunningTask:
-    """A task of this thread or greenlet, by its id, while code may publish the same task again.
+    """The task whose code runs in this thread or greenlet, and may publish the same task again.
 
-    That code is the task's own body, or Celery when it requeues a task whose process has died.
+    That code is the task's own body, or Celery's when it requeues a task whose process has died.
     """
 
     def __init__(self, task_id: str | None, header: LockHeader) -> None:
@@ -54,7 +50,7 @@ class RunningTask:
         self.republished = False
 
     def stop_renewal(self) -> None:
-        """Renew the queueing lock no more; it is freed at the end, or by the next message."""
+        """Stop renewing the queueing lock. It is freed at the end, or by the next worker."""
         renewed, self.renewed = self.renewed, None
         if renewed is not None:
             manager.unwatch(renewed)
@@ -69,7 +65,7 @@ class RunningTask:
         )
 
 
-#: The innermost one.
+#: The innermost running task.
 running_task: ContextVar[RunningTask | None] = ContextVar("distlock_running_task", default=None)
 
 
@@ -110,19 +106,13 @@ def publish(
             header = replace(header, queue_lock=handle)
     elif task.queueing_name is not None:
         try:
-            handle = queueing.acquire(
-                task.queueing_name(args, kwargs),
-                queueing_backend(task.name, task.locking),
-                lifetime(task, options),
-                task.name,
-                task_id,
-                partial(_has_ended, task),
-            )
+            name = task.queueing_name(args, kwargs)
+            handle = queueing.acquire(task, name, task_id, lifetime(task, options))
         except AlreadyQueued as error:
             return _result_of_first(task, error, args, kwargs, known_id, options)
         header = LockHeader(task_id, queue_lock=handle)
     if header is not None:
-        headers[HEADER] = header.as_dict()
+        headers[HEADER] = asdict(header)
     if headers:
         options["headers"] = headers
     try:
@@ -135,21 +125,6 @@ def publish(
     if running is not None:
         running.republished = True
     return result
-
-
-def _has_ended(task: Any, task_id: str) -> bool:
-    """Return whether a task that has a queueing lock has run or been revoked, as far as is known.
-
-    Then the lock is left over: the worker that was to free it died while the backend did not
-    answer. A result counts only for a random id: an id that a caller chose may have the result of
-    an earlier call.
-    """
-    try:
-        is_random = UUID(task_id).version == 4
-        return is_random and task.backend.get_state(task_id) in states.READY_STATES
-    except Exception as error:  # the id is no UUID, or there is no result backend
-        logger.debug("not known whether task %s has ended: %s", task_id, error)
-        return False
 
 
 def _result_of_first(

@@ -1,6 +1,6 @@
 """The lock of a queued task: taken by the process that publishes it, freed by the task's worker.
 
-No process watches over it while the message waits, so it is not renewed, and ends by itself if no
+While the message waits no process renews the lock, so it has a long lease, and ends with it if no
 worker takes the message in time. Each call is an owner of its own, whose name contains the task's
 id; when the same task is queued again, the same owner takes the lock again. A message header tells
 the worker which hold to free.
@@ -11,13 +11,15 @@ from __future__ import annotations
 import logging
 import uuid
 import weakref
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
+from celery import states
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
+from distlock.celery.task_options import queueing_backend
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
@@ -95,11 +97,19 @@ class QueueLockHandle:
 class LockHeader:
     """The message header of the task ``task_id``.
 
-    The task was requeued ``busy`` times because its lock was busy, and then ``unavailable`` times
-    in a row because its lock's backend could not be asked. ``queue_lock`` is its queueing lock. The
-    worker that receives the message adds the rest: the nonces of the claims that are made for this
-    delivery, on the running lock and on the queueing lock, so that it can cancel them if their
-    process dies; and whether the worker sends events.
+    In a message it is a dict of these fields.
+
+    - ``busy``: how often the task was requeued because its lock was busy.
+    - ``unavailable``: how often in a row it was requeued after that because the backend of its lock
+      could not be asked.
+    - ``queue_lock``: the hold of its queueing lock.
+
+    The worker that receives the message adds the rest:
+
+    - ``claim_nonce``, ``queue_claim_nonce``: the nonces of the claims that are made for this
+      delivery, on the running lock and on the queueing lock. The worker's main process cancels
+      these claims if the process of the task dies.
+    - ``events``: whether the worker sends events.
     """
 
     task_id: str
@@ -114,55 +124,60 @@ class LockHeader:
     def read(cls, headers: Mapping[str, Any] | None, task_id: str | None) -> Self | None:
         """Return the header of this task; None if there is none, or it is another task's.
 
-        Code that passes on the headers of its own task passes on this one, too, which is not meant
-        for the other task.
+        A task may publish another one with its own headers. Then this header is among them, too.
         """
         found = (headers or {}).get(HEADER)
         if not isinstance(found, Mapping) or found.get("task_id") != task_id:
             return None
+        # A message of a newer version may have more fields.
         known = {field.name: found[field.name] for field in fields(cls) if field.name in found}
         handle = known.get("queue_lock")
         return cls(**{**known, "queue_lock": QueueLockHandle(**handle) if handle else None})
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return it as a message has it."""
-        return asdict(self)
 
 
 @async_unsafe(
     "A task with a queueing lock would block the event loop here; use"
     " `await sync_to_async(task.delay)()`."
 )
-def acquire(
-    name: str,
-    backend: BaseBackend,
-    seconds: float,
-    task: str,
-    task_id: str,
-    has_ended: Callable[[str], bool],
-) -> QueueLockHandle:
+def acquire(task: Any, name: str, task_id: str, seconds: float) -> QueueLockHandle:
     """Take a queueing lock for a task that is about to be published.
 
-    It is taken over from a queued task for which ``has_ended(task_id)`` is true, because that one
-    will not free it.
+    If a queued task has it whose result is there, it is broken first: that task will not free it.
     Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
     backend cannot be asked.
     """
-    using = backend.alias
+    backend = queueing_backend(task.name, task.locking)
     owner = current_owner(new_owner_name(task_id))
+    described = describe(f"{task.name}[{task_id}]")
     for _ in range(_TRIES):
-        claim = Claim(name, owner, seconds, describe(f"{task}[{task_id}]"))
-        if lease := _try_or_cancel(backend, claim):
-            return QueueLockHandle.of(lease, using)
+        if lease := _try_or_cancel(backend, Claim(name, owner, seconds, described)):
+            return QueueLockHandle.of(lease, backend.alias)
         info = backend.inspect(name)
-        if info.state is not State.HELD or info.owner is None:
+        if info.state is not State.HELD:
             continue
         first = task_id_of(info)
-        if first is not None and is_queued(info) and has_ended(first):
-            _break(backend, info)
-            continue
-        raise AlreadyQueued(f"task {task} is queued already: {holder_message(info)}", first)
-    raise LockUnavailable(f"lock {name!r} on {using!r} changes hands too fast to be asked about")
+        if first is None or not is_queued(info) or not _has_ended(task, first):
+            message = f"task {task.name} is queued already: {holder_message(info)}"
+            raise AlreadyQueued(message, first)
+        _break(backend, info)
+    raise LockUnavailable(
+        f"lock {name!r} on {backend.alias!r} changes hands too fast to be asked about"
+    )
+
+
+def _has_ended(task: Any, task_id: str) -> bool:
+    """Return whether a task that has a queueing lock has run or been revoked, as far as is known.
+
+    Then the lock is left over: the worker that was to free it died while the backend did not
+    answer. A result counts only for a random id: an id that a caller chose may have the result of
+    an earlier call.
+    """
+    try:
+        is_random = uuid.UUID(task_id).version == 4
+        return is_random and task.backend.get_state(task_id) in states.READY_STATES
+    except Exception as error:  # the id is no UUID, or there is no result backend
+        logger.debug("not known whether task %s has ended: %s", task_id, error)
+        return False
 
 
 def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> QueueLockHandle | None:
@@ -225,10 +240,10 @@ def unqueue_task(backend: BaseBackend, task_id: str) -> None:
 
 
 def renew(handle: QueueLockHandle, nonce: str, execution: object) -> HeldLease | None:
-    """Renew the lock of a task that starts; None if that cannot be, and it runs without.
+    """Take the lock for a task that starts, and renew it; None if that fails, and it runs without.
 
-    ``execution`` stands for the task: if a time limit has kept the lock from being freed, it is
-    renewed only until this is garbage.
+    The lock is renewed for no longer than ``execution`` exists: a time limit may interrupt the
+    code that frees the lock.
     """
     backend = handle.backend
     nonce = nonce or uuid.uuid4().hex

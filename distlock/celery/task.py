@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from celery import shared_task
@@ -48,7 +47,7 @@ _NAMED = ("lock", "lock_name", ""), ("queueing_lock", "queueing_name", PREFIX)
 
 
 class LockedTask(DjangoTask):  # type: ignore[misc]
-    """A base class for tasks that do not overlap, or are not queued twice.
+    """The base class of tasks that do not overlap, or are not queued twice.
 
     Its options are attributes, as Celery's own are: those of
     :class:`~distlock.celery.task_options.TaskOptions`, given to
@@ -93,13 +92,15 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
             cls.locking = replace(cls.locking, **given)
         except (TypeError, ValueError) as error:
             raise type(error)(f"task {task}: {error}") from None
-        if (body := _body_of(cls)) is None:
-            return
+        run = inspect.getattr_static(cls, "run")
+        if run is Task.run:
+            return  # a base class
+        body = run.__get__(object(), cls)  # as its callers see it, without `self`
         for option, attribute, prefix in _NAMED:
             template = getattr(cls.locking, option)
-            if template is not None:
-                whose = f"task {task}: {option}={template!r}"
-                setattr(cls, attribute, CallName(template, body, whose, prefix))
+            what = f"task {task}: {option}={template!r}"
+            name_of = None if template is None else CallName(template, body, what, prefix)
+            setattr(cls, attribute, name_of)
         if cls.queueing_name is not None:
             declare(task, cls.locking)
 
@@ -251,16 +252,6 @@ def locked_task(
         return shared_task(bind=bind, base=base, **given, **options)(function)
 
     return cast("TaskMaker[Bind]", make)
-
-
-def _body_of(cls: type[Any]) -> Callable[..., Any] | None:
-    """Return the body of a task's class as its callers see it, without ``self``."""
-    run = inspect.getattr_static(cls, "run", None)
-    if run is None or run is Task.run:
-        return None
-    if isinstance(run, staticmethod):
-        return run.__func__
-    return MethodType(run, object())
 
 
 worker.connect_signals()

@@ -140,14 +140,14 @@ OF_LOCK = {
 }
 
 
-def configured(task: str, option: str, alias: str) -> str:
-    """Return the alias of a backend; ImproperlyConfigured, naming the task, if there is none."""
-    if alias not in locks:
-        known = ", ".join(map(repr, locks))
+def backend_of(task: str, option: str, alias: str) -> BaseBackend:
+    """Return the backend of an alias; ImproperlyConfigured, naming the task, if there is none."""
+    try:
+        return locks[alias]
+    except ImproperlyConfigured as error:
         raise ImproperlyConfigured(
-            f"task {task}: {option}={alias!r} is not in DISTLOCK, whose aliases are: {known}."
-        )
-    return alias
+            f"task {task}: {option}={alias!r} cannot be used: {error}"
+        ) from error
 
 
 def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
@@ -157,7 +157,7 @@ def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
     that took them: the publisher may end before a worker gets the message.
     """
     option = "using" if locking.queueing_using is None else "queueing_using"
-    backend = locks[configured(task, option, getattr(locking, option))]
+    backend = backend_of(task, option, getattr(locking, option))
     if backend.capabilities.outlives_process:
         return backend
     able = ", ".join(f"{each.alias!r} ({type(each).__name__})" for each in _able_to_queue())

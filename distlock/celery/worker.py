@@ -10,7 +10,7 @@ import logging
 import os
 import time
 import uuid
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
@@ -31,7 +31,7 @@ logger = logging.getLogger("distlock.celery")
 
 #: With these errors the process of the task has ended, or is about to.
 _PROCESS_ENDED = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
-#: Seconds between two looks at a process that was killed, and until it is not waited for any more.
+#: Seconds between two looks at a process that was killed, and after which the looking ends.
 _POLL_INTERVAL, _KILL_LIMIT = 0.05, 60.0
 
 
@@ -47,7 +47,7 @@ class LockedRequest(Request):  # type: ignore[misc]
             events=bool(self.eventer and self.eventer.enabled),
         )
         self._comes_again = False
-        self.request_dict[HEADER] = self._header.as_dict()
+        self.request_dict[HEADER] = asdict(self._header)
 
     def reject(self, requeue: bool = False) -> None:
         """See Request.reject()."""
@@ -61,7 +61,8 @@ class LockedRequest(Request):  # type: ignore[misc]
         error = getattr(exc_info.exception, "exc", exc_info.exception)
         if not isinstance(error, _PROCESS_ENDED):
             return super().on_failure(exc_info, send_failed_event, return_ok)
-        requeued = RunningTask(self.id, self._header)  # notices if Celery publishes it again
+        # publish() notes on it whether Celery publishes the task again.
+        requeued = RunningTask(self.id, self._header)
         outer = running_task.set(requeued)
         try:
             answer = super().on_failure(exc_info, send_failed_event, return_ok)
@@ -109,7 +110,7 @@ class LockedRequest(Request):  # type: ignore[misc]
 
 def _await_end(pid: int) -> bool:
     """Wait until a process is gone; False if it still is not after some time."""
-    if pid == os.getpid() or pid <= 0:
+    if pid == os.getpid():
         return True  # the pool has no processes: what ran has ended
     until = clock() + _KILL_LIMIT
     while clock() < until:
