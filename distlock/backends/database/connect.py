@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -28,7 +28,6 @@ Options = dict[str, Any]
 _REOPENINGS = 2
 #: Updates then count the rows that they matched. MySQLdb.constants.CLIENT.FOUND_ROWS
 _CLIENT_FOUND_ROWS = 2
-_MAX_APPLICATION_NAME = 63  # bytes; PostgreSQL cuts the rest off
 # Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The statement
 # that acquires a lock relies on assignments being made one after the other. The mode ORACLE, for
 # one, makes them all at once; other modes read '' as NULL.
@@ -69,8 +68,8 @@ def open_session(
 
     ``timeout`` is the most that a statement will be given, in seconds. ``blocking`` sessions may
     wait in the server for as long as they like. ``pooled`` says that a pooler may give every
-    packet to another server process: nothing is set that would last there. None finds out, and
-    takes every pooler for one of that kind.
+    packet to another server process: nothing is set that would last there. None finds out whether
+    there is a pooler, and takes each for one of that kind.
     """
     settings = {**current_settings(database), "AUTOCOMMIT": True, "TIME_ZONE": None}
     wrapper = type(connections[database])(settings, database)
@@ -85,17 +84,17 @@ def open_session(
             )
         try:
             with gate.closed:
-                return _set_up(_connected(SQLiteSession, wrapper), limit, "PRAGMA busy_timeout = 0")
+                return _opened(SQLiteSession, wrapper, limit)
         except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
             with suppress(Exception):  # there may be none yet
                 wrapper.connection.close()
             raise
     if wrapper.vendor == "mysql":
-        _mysql(options, limit, timeout, blocking)
+        _mysql_options(options, limit, timeout, blocking)
     else:
-        _postgresql(options, limit)
+        _postgresql_options(options, limit)
     return connect_with_timeout(
-        limit, lambda: _opened(wrapper, limit, blocking=blocking, pooled=pooled)
+        limit, lambda: _opened(Session, wrapper, limit, blocking=blocking, pooled=pooled)
     )
 
 
@@ -105,7 +104,7 @@ def current_settings(database: str) -> dict[str, Any]:
     return {**settings, "OPTIONS": {**settings["OPTIONS"]}}
 
 
-def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> None:
+def _mysql_options(options: Options, limit: float, timeout: float, blocking: bool) -> None:
     options.update(charset="utf8mb4", isolation_level="read committed")
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
     options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FOUND_ROWS
@@ -117,11 +116,10 @@ def _mysql(options: Options, limit: float, timeout: float, blocking: bool) -> No
             options[option] = _at_most(options, option, timeout + 1)
 
 
-def _postgresql(options: Options, limit: float) -> None:
+def _postgresql_options(options: Options, limit: float) -> None:
     for option in ("pool", "isolation_level", "server_side_binding"):
         options.pop(option, None)
-    name = f"distlock {socket.gethostname()}:{os.getpid()}"
-    options["application_name"] = name.encode()[:_MAX_APPLICATION_NAME].decode(errors="ignore")
+    options["application_name"] = f"distlock {socket.gethostname()}:{os.getpid()}"
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
     for option, seconds in {"idle": 30, "interval": 10, "count": 3}.items():
         options.setdefault(f"keepalives_{option}", seconds)
@@ -134,50 +132,46 @@ def _at_most(options: Options, option: str, seconds: float) -> int:
     return min(own, most) if own > 0 else most
 
 
-def _opened(wrapper: Any, limit: float, *, blocking: bool, pooled: bool | None) -> Session:
-    session = _connected(Session, wrapper)
-    if wrapper.vendor == "mysql":
-        return _set_up(session, limit, _MYSQL, _GALERA.format(_NO_SELECT if blocking else _ALL))
-    return _set_up_postgresql(session, limit, pooled)
-
-
-def _set_up(session: Session, limit: float, sql: str, galera: str = "") -> Session:
-    with _closing_on_failure(session):
-        result = session.run(Statement(sql), limit)
-        if ("wsrep_on", "ON") in result.rows:
-            session.run(Statement(galera), limit)
-    return session
-
-
-def _set_up_postgresql(session: Session, limit: float, pooled: bool | None) -> Session:
-    with _closing_on_failure(session):
-        # Before anything is set that the pooler would hand to others.
-        session.pooled = _is_pooled(session, limit) if pooled is None else pooled
-        if session.pooled:
-            session.before = _POSTGRESQL_EVERY_TIME
-        else:
-            session.run(Statement(_POSTGRESQL_ONCE), limit)
-    return session
-
-
-@contextmanager
-def _closing_on_failure(session: Session) -> Iterator[None]:
+def _opened(
+    kind: type[Session],
+    wrapper: Any,
+    limit: float,
+    *,
+    blocking: bool = False,
+    pooled: bool | None = False,
+) -> Session:
+    session = _connected(kind, wrapper)
     try:
-        yield
+        _set_up(session, limit, blocking, pooled)
     except BaseException as error:
         session.close()
         if isinstance(error, StatementFailed):
             raise NoSession(f"cannot set up a session: {error}") from error.__cause__
         raise
+    return session
 
 
-def _is_pooled(session: Session, limit: float) -> bool:
-    """Return whether PostgreSQL is behind a pooler, which tells its clients made-up ids."""
-    ((ident,),) = session.run(Statement("SELECT pg_backend_pid()"), limit).rows
-    return int(ident) != session.ident
+def _set_up(session: Session, limit: float, blocking: bool, pooled: bool | None) -> None:
+    """Set in the server what the statements about locks rely on."""
+    vendor = session.wrapper.vendor
+    if vendor == "sqlite":
+        session.run(Statement("PRAGMA busy_timeout = 0"), limit)
+    elif vendor == "mysql":
+        if ("wsrep_on", "ON") in session.run(Statement(_MYSQL), limit).rows:
+            session.run(Statement(_GALERA.format(_NO_SELECT if blocking else _ALL)), limit)
+    else:
+        # Asked before anything is set, because a pooler would hand that to others.
+        if pooled is None:
+            ((ident,),) = session.run(Statement("SELECT pg_backend_pid()"), limit).rows
+            pooled = int(ident) != session.ident  # a pooler invents the ids for its clients
+        session.pooled = pooled
+        if pooled:
+            session.before = _POSTGRESQL_EVERY_TIME
+        else:
+            session.run(Statement(_POSTGRESQL_ONCE), limit)
 
 
-def _connected(kind: type[Session], wrapper: Any) -> Session:
+def _connected(kind: type[Session], wrapper: Any, reopenings: int = _REOPENINGS) -> Session:
     """Connect, and again if the process forked meanwhile.
 
     A child gives up only what was a Session when the process forked. Of a connection that was still
@@ -185,32 +179,29 @@ def _connected(kind: type[Session], wrapper: Any) -> Session:
     server does not notice the death of the parent. So the parent closes the connection, and tells
     the server that it does.
     """
-    for _ in range(_REOPENINGS):
-        began = clock()
-        session = _connect(kind, wrapper)
-        if _forked_at < began:
-            return session
-        session.close()
-    return _connect(kind, wrapper)
-
-
-def _connect(kind: type[Session], wrapper: Any) -> Session:
+    forks = _forks
     try:
         wrapper.ensure_connection()
     except (wrapper.Database.Error, DjangoDatabaseError) as error:
         raise NoSession("cannot connect") from (error.__cause__ or error)
-    return kind(wrapper)
+    session = kind(wrapper)
+    if forks == _forks or not reopenings:
+        return session
+    session.close()
+    return _connected(kind, wrapper, reopenings - 1)
 
 
-_forked_at = -math.inf
+#: grows with every fork
+_forks = 0
 
 
-# Before the fork for what began before it, and after it for what began while other hooks ran.
+# Before a fork for connections that were begun before it, and after it for those that were begun
+# while other hooks ran.
 @fork.before
 @fork.in_parent
-def _note_fork() -> None:
-    global _forked_at
-    _forked_at = clock()
+def _count_fork() -> None:
+    global _forks
+    _forks += 1
 
 
 def connect_with_timeout(limit: float, connect: Callable[[], Session]) -> Session:
