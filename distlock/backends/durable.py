@@ -1,7 +1,8 @@
-"""A transaction that is not part of another, so that its commit is the commit."""
+"""The transaction of atomic(): it is not part of another one, so its commit is final."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,15 +11,31 @@ from django.db import transaction
 
 from distlock.backends.testcase import blocks_of_test_case
 from distlock.exceptions import LockError
+from distlock.types.lease import Lease
 
 
-def check_durable(using: str) -> None:
-    """Raise LockError if a transaction is open on ``using``; connects to nothing.
+class _OfThread(threading.local):
+    def __init__(self) -> None:
+        self.nonces: set[str] = set()
 
-    What an open transaction has read may be older than the lock, and its commit comes after the
-    lock is freed. The transaction around a test case does not count, as with
-    ``transaction.atomic(durable=True)``.
+
+_inside = _OfThread()
+
+
+def is_inside(lease: Lease, using: str) -> bool:
+    """Return whether this thread is in atomic() of a lease, on the database ``using``."""
+    return lease.nonce in _inside.nonces and transaction.get_connection(using).in_atomic_block
+
+
+def check_durable(using: str, lease: Lease | None) -> None:
+    """Raise LockError if a transaction is open on ``using``, unless it is atomic() of ``lease``.
+
+    Connects to nothing. What an open transaction has read may be older than the lock, and its
+    commit comes after the lock is freed. The transaction around a test case does not count, as
+    with ``transaction.atomic(durable=True)``.
     """
+    if lease is not None and is_inside(lease, using):
+        return
     connection: Any = transaction.get_connection(using)
     if connection.in_atomic_block:
         if len(connection.atomic_blocks) > blocks_of_test_case(connection):
@@ -37,15 +54,12 @@ def check_durable(using: str) -> None:
 
 
 @contextmanager
-def durable(using: str) -> Iterator[None]:
-    """Begin a transaction on ``using`` that is not part of another. See check_durable()."""
-    check_durable(using)
-    block = transaction.atomic(using, durable=True)
-    block.__enter__()
+def durable(using: str, lease: Lease) -> Iterator[None]:
+    """Begin the transaction of atomic() of a lease, which is not part of another."""
+    check_durable(using, None)
     try:
-        yield
-    except BaseException as error:
-        block.__exit__(type(error), error, error.__traceback__)
-        raise
-    else:
-        block.__exit__(None, None, None)
+        _inside.nonces.add(lease.nonce)
+        with transaction.atomic(using, durable=True):
+            yield
+    finally:
+        _inside.nonces.discard(lease.nonce)

@@ -15,7 +15,7 @@ from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.backends.base import BaseBackend, Capabilities
-from distlock.backends.durable import check_durable, durable
+from distlock.backends.durable import check_durable, durable, is_inside
 from distlock.backends.testcase import in_test_environment
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
@@ -58,7 +58,6 @@ class LocalBackend(BaseBackend):
         """Hold nothing: the holds are the parent's."""
         self._mutex = threading.Lock()
         self._held: dict[str, _Held] = {}
-        self._of_thread = threading.local()  # the holds that its open transaction is tied to
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         with self._mutex:
@@ -157,24 +156,20 @@ class LocalBackend(BaseBackend):
             return SweepResult(expired=len(ended))
 
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
-        if lease is None or lease.nonce not in self._inside:
-            check_durable(using or DEFAULT_DB_ALIAS)
+        check_durable(using or DEFAULT_DB_ALIAS, lease)
 
     @contextmanager
     def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
         database = using or DEFAULT_DB_ALIAS
-        inside = self._inside
-        if lease.nonce in inside:
+        if is_inside(lease, database):
             with transaction.atomic(database):
                 yield
             return
-        inside.add(lease.nonce)
         try:
-            with durable(database):
+            with durable(database, lease):
                 yield
                 self._set_committing(lease, True)
         finally:
-            inside.discard(lease.nonce)
             self._set_committing(lease, False)
 
     def checks(self) -> Iterator[CheckMessage]:
@@ -185,11 +180,6 @@ class LocalBackend(BaseBackend):
                 obj=f"DISTLOCK[{self.alias!r}]",
                 id="distlock.W001",
             )
-
-    @property
-    def _inside(self) -> set[str]:
-        inside: set[str] = self._of_thread.__dict__.setdefault("inside", set())
-        return inside
 
     def _set_committing(self, lease: Lease, committing: bool) -> None:
         with self._mutex:

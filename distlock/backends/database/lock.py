@@ -101,7 +101,7 @@ class DatabaseBackend(BaseBackend):
         #: SQLite: its processes are all on one machine, and queue there
         self._poll_queue = PollQueue(self.database, self.attempt) if on_sqlite else None
         self._runner = StatementRunner(self.pool, self._caller)
-        self._transactions = Transactions(self._runner, self.dialect_for)
+        self._transactions = Transactions(self._runner)
         advisory_locks = advisory_locks_for(vendor)
         self.waits: WaitManager | None = None
         # A greenlet that waits in a driver keeps all others from running.
