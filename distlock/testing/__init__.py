@@ -1,6 +1,6 @@
-"""For the tests of projects: every test finds its locks free, and one that keeps a lock fails.
+"""For the tests of projects: a test that does not leave a lock fails, and the lock is free again.
 
-A mixin for Django's test cases, a context manager and decorator for everything else, and a fixture
+There is a mixin for Django's test cases, a context manager that is also a decorator, and a fixture
 for pytest of the same name.
 """
 
@@ -33,14 +33,14 @@ class LeakedLock(AssertionError):
 
 @contextmanager
 def isolated_locks() -> Iterator[None]:
-    """Run a test of whatever kind, as ``with isolated_locks():`` or below ``@isolated_locks()``.
+    """Run any test, as ``with isolated_locks():`` or decorated with ``@isolated_locks()``.
 
-    What this process took meanwhile is free afterwards, whoever in it has it: locks that were not
-    left, queueing locks of tasks that no worker ran, and what ``at_least`` would keep taken (except
-    in ZooKeeper).
+    All locks that this process has taken inside are free afterwards: those that no thread or task
+    has left, queueing locks of tasks that no worker ran, and what ``at_least`` would keep taken
+    (except in ZooKeeper).
 
-    Raises LeakedLock that names the locks which were not left, except those that were held before.
-    Other threads and tasks get five seconds to leave theirs. An error of the body goes first.
+    Raises LeakedLock, which names the locks that were taken inside and not left. Other threads and
+    tasks get five seconds to leave theirs. If the body fails, the names become a note of its error.
     """
     before = _entered()
     try:
@@ -53,9 +53,9 @@ def isolated_locks() -> Iterator[None]:
 
 
 class IsolatedLocksMixin(unittest.TestCase):
-    """Put it before Django's test case: ``class ReportTest(IsolatedLocksMixin, TestCase)``.
+    """Runs each test as under :func:`isolated_locks`; locks that ``setUpClass()`` takes stay held.
 
-    Each test runs as under :func:`isolated_locks`. Locks that ``setUpClass()`` takes may be kept.
+    Put it before Django's test case: ``class ReportTest(IsolatedLocksMixin, TestCase)``.
     """
 
     def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
@@ -74,21 +74,21 @@ def _check_for_leaks(before: Entered) -> None:
 
 
 def _free_again(before: Entered) -> str:
-    """Free what was taken since then; return a message that names what was not left, if any was."""
+    """Free what was taken since then; return a message about what was not left, or nothing."""
     until = time.monotonic() + _TIME_TO_LEAVE
     while any(map(_is_elsewhere, leaked := _leaked(before))) and time.monotonic() < until:
         time.sleep(_PAUSE)
     message = "; ".join(map(_sentence, leaked))
     for hold in manager.all():
         if hold not in before:
-            with suppress(Exception):  # its backend may be gone, or forbidden by now
+            with suppress(Exception):  # its backend may be down, or closed to this test
                 manager.free(hold)
-    _free_what_nobody_is_in()
+    _free_without_holder()
     return message
 
 
 def _leaked(before: Entered) -> list[HeldLease]:
-    # A named owner's hold that ended was carried on elsewhere, or left there.
+    # A named owner's hold that ended was left, or entered again, by another process.
     return [
         hold
         for hold in manager.all()
@@ -97,7 +97,7 @@ def _leaked(before: Entered) -> list[HeldLease]:
 
 
 def _is_elsewhere(hold: HeldLease) -> bool:
-    """Return whether a thread or task that goes on has it, other than the one that looks."""
+    """Return whether another thread or task has the hold, and still runs."""
     here = current_liveness()
     return any(entry.is_alive() and entry.is_alive != here for entry in hold.entries)
 
@@ -111,14 +111,14 @@ def _sentence(hold: HeldLease) -> str:
     )
 
 
-def _free_what_nobody_is_in() -> None:
-    """Free the queueing locks, and what ``at_least`` keeps, if this process took them.
+def _free_without_holder() -> None:
+    """Free queueing locks, and locks that ``at_least`` reserves, if this process has taken them.
 
-    Other rows of this process may be about to be freed by another thread.
+    Other locks of this process are left alone: a thread may be about to free them.
     """
     me = current_owner()
     for backend in locks.made():
-        with suppress(Exception):  # where it may not be asked, this test has taken nothing
+        with suppress(Exception):  # a test that may not use this backend has taken nothing in it
             for info in list(backend.list()):
                 who, token = info.owner, info.token
                 if who is None or token is None or (who.host, who.pid) != (me.host, me.pid):

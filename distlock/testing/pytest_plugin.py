@@ -9,12 +9,11 @@ import pytest
 
 @pytest.fixture
 def isolated_locks(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Find the locks free; free them again, and fail if the test has not left one.
+    """Fail the test if it does not leave a lock; see :func:`distlock.testing.isolated_locks`.
 
     The setting ``usefixtures = ["isolated_locks"]`` gives it to every test.
-    See :func:`distlock.testing.isolated_locks`.
     """
-    # pytest-django's access to the database must outlast this, to free what lies there.
+    # Rows of locks are freed after the test, so the test's access to the database must end later.
     for database in ("transactional_db", "db"):
         if database in request.fixturenames:
             request.getfixturevalue(database)

@@ -56,13 +56,13 @@ def _checked(argument: str, value: object, longest: int, *, spaces: bool = False
 
 def checked_flag(argument: str, value: object) -> bool:
     """Return a true or false argument; TypeError for anything else."""
-    if not isinstance(value, (bool, int)):
+    if not isinstance(value, int):
         raise TypeError(f"{argument} must be True or False, not {value!r}")
     return bool(value)
 
 
 def checked_seconds(argument: str, value: object) -> float:
-    """Return a length of time in seconds for which a lock may be taken."""
+    """Return the seconds for which a lock may be taken; TypeError or ValueError for others."""
     seconds = _number(argument, value)
     if not math.isfinite(seconds) or seconds <= 0:
         raise ValueError(f"{argument} must be finite and greater than 0, got {value!r}")
@@ -72,7 +72,7 @@ def checked_seconds(argument: str, value: object) -> float:
 
 
 def checked_callback(argument: str, value: object) -> None:
-    """Refuse what cannot be called from a thread without a result being awaited."""
+    """Raise TypeError unless ``value`` is None or can be called on a thread, without awaiting."""
     if value is None:
         return
     if not callable(value):
