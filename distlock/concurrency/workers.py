@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -101,10 +100,8 @@ class WorkerThreads:
         """Have no threads and no calls: they are the parent's."""
         self._mutex = threading.Lock()
         self._threads: set[threading.Thread] = set()
-        #: Where each idle thread takes its next call from.
-        self._idle: list[SimpleQueue[Job[Any]]] = []
-        #: Calls that wait because all threads are busy.
-        self._line: deque[Job[Any]] = deque()
+        self._jobs: SimpleQueue[Job[Any]] = SimpleQueue()
+        #: Calls that have not ended. There are as many threads, or more, up to the limit.
         self._unfinished: set[Job[Any]] = set()
 
     def submit(self, call: Callable[[], T], undo: Callable[[], object] | None = None) -> Job[T]:
@@ -116,7 +113,8 @@ class WorkerThreads:
         job = Job(call, undo)
         try:
             self._unfinished.add(job)
-            self._assign(job)
+            self._have_enough_threads()
+            self._jobs.put(job)
         except BaseException:  # also Ctrl-C: nobody would have the job
             job.discard()
             if not job.begun:
@@ -154,50 +152,33 @@ class WorkerThreads:
                 return
             time.sleep(_SETTLE_PAUSE)
 
-    def _assign(self, job: Job[Any]) -> None:
-        """Give a call to an idle thread or to a new one, or let it wait in line."""
+    def _have_enough_threads(self) -> None:
         with self._mutex:
-            if self._idle:
-                inbox = self._idle[-1]
-                del self._idle[-1]  # no call before put(), so no interrupt comes between the two
-                inbox.put(job)
-                return
-            if len(self._threads) < self._limit:
-                inbox = SimpleQueue()
-                inbox.put(job)
+            if len(self._threads) < min(len(self._unfinished), self._limit):
                 try:
-                    self._threads.add(self._start(self._work, self._name, inbox))
-                    return
+                    self._threads.add(self._start(self._work, self._name))
                 except RuntimeError:  # no more threads can be had: those there are have to do
                     if not self._threads or self._limit == math.inf:
                         raise
-            self._line.append(job)
 
-    def _work(self, inbox: SimpleQueue[Job[Any]]) -> None:
+    def _work(self) -> None:
         while True:
             try:
-                job = inbox.get(timeout=_LINGER)
+                job = self._jobs.get(timeout=_LINGER)
             except Empty:
-                if self._ends(inbox):
+                if self._ends():
                     return
                 continue
-            job.run(partial(self._finish, inbox, job))
+            # It has ended before that is told: the next call then needs no other thread.
+            job.run(partial(self._unfinished.discard, job))
             del job  # it may be the last to know a lot of things
 
-    def _finish(self, inbox: SimpleQueue[Job[Any]], job: Job[Any]) -> None:
-        """Note the end of a call before it is told: the next call then needs no other thread."""
-        self._unfinished.discard(job)
+    def _ends(self) -> bool:
+        """Let an idle thread end, unless a call needs it that was submitted just before."""
+        own = threading.current_thread()
         with self._mutex:
-            if self._line:
-                inbox.put(self._line.popleft())
-            else:
-                self._idle.append(inbox)
-
-    def _ends(self, inbox: SimpleQueue[Job[Any]]) -> bool:
-        """Let an idle thread end, unless it was given a call just before."""
-        with self._mutex:
-            if inbox not in self._idle:
+            # An interrupt may have kept it from being noted as one of the threads.
+            if own in self._threads and len(self._threads) <= len(self._unfinished):
                 return False
-            self._idle.remove(inbox)
-            self._threads.discard(threading.current_thread())
+            self._threads.discard(own)
             return True
