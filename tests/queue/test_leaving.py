@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.backends.database.queue.stall_monitor import StallMonitor
 from distlock.backends.database.queue.wait_manager import WaitManager
+from distlock.backends.database.queue.waiter import Waiter
 from distlock.types.lease import State
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
@@ -185,8 +185,8 @@ def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
 def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, name, monkeypatch):
     """Nobody waits any more, but the server has not been told when the lock becomes free."""
     asked = []
-    cancel_soon = StallMonitor.cancel_soon
-    monkeypatch.setattr(StallMonitor, "cancel_soon", lambda *args: asked.append(args))
+    wake = Waiter.wake
+    monkeypatch.setattr(Waiter, "wake", lambda *args: asked.append(args))
     first, late = actor().lock(name), actor("task")
     got = first.start("acquire")
     engine.reaches_line(1)
@@ -196,7 +196,9 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
     with pytest.raises(asyncio.CancelledError):
         waiting.result(PATIENCE)
     eventually(cleaned_up)
-    monitor, waiter = next(call for call in asked if call[1].claim.name == name)
+    waiter, reason = eventually(
+        lambda: next((call for call in asked if call[0].claim.name == name), None)
+    )
     engine.reaches_waiting(1)
     held.release()
     assert got.result(PATIENCE)
@@ -205,8 +207,8 @@ def test_a_grant_that_comes_too_late_is_given_back(held, actor, engine, using, n
     eventually(lambda: locks[using].inspect(name).state is State.FREE)
     assert Lock(name).acquire(blocking=False)
     Lock(name).release()
-    monkeypatch.setattr(StallMonitor, "cancel_soon", cancel_soon)
-    monitor.cancel_soon(waiter)  # the cancel comes late, too
+    monkeypatch.setattr(Waiter, "wake", wake)
+    waiter.wake(reason)  # the cancel comes late, too
     assert nobody_waits(engine)
 
 

@@ -43,12 +43,11 @@ class AdvisoryLocks(ABC):
         """Read the answer to wait(): whether the session has the native lock."""
 
     @abstractmethod
-    def has(self, key: str) -> Statement:
-        """Ask whether this session has the native lock (1 or 0)."""
-
-    @abstractmethod
     def leave(self, key: str) -> str:
-        """Return the statement that gives the native lock to the next one."""
+        """Return the statement that gives the native lock to the next one, if the session has it.
+
+        It ends a long wait, too.
+        """
 
     @abstractmethod
     def cancel(self, ident: int) -> Statement:
@@ -75,6 +74,13 @@ class AdvisoryLocks(ABC):
         Their texts are the same for all locks, and can be planned once for a session.
         """
 
+    def nobody_waits_longer(self, key: str, number: int) -> tuple[str, Mapping[str, Any]]:
+        """Return a condition: of those who wait for long nobody has a smaller number.
+
+        With it its parameters; its text is the same for all locks, too.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         """Return one packet that frees the row, and gives the native lock to the next one.
@@ -91,12 +97,8 @@ class AdvisoryLocks(ABC):
     def begin_long_wait(self, key: str, waited: float) -> Statement:
         """Put a session that has waited for ``waited`` seconds before the whole queue.
 
-        It stays there until it ends. Returns a number by which those who do so are in order.
+        It stays there until it leaves. Returns a number by which those who do so are in order.
         """
-        raise NotImplementedError
-
-    def is_longest_waiter(self, key: str, number: int) -> str:
-        """Return a condition: of those who wait for long nobody has a smaller number."""
         raise NotImplementedError
 
     # Looking at sessions

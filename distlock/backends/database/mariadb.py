@@ -155,9 +155,6 @@ class MySQLLocks(AdvisoryLocks):
         # 0 after the time is over; NULL when it was cancelled: an answer, and no error.
         return [str(got) for (got,) in answer.rows] == ["1"]
 
-    def has(self, key: str) -> Statement:
-        return Statement(f"SELECT COALESCE(IS_USED_LOCK({key}) = CONNECTION_ID(), 0)")
-
     def leave(self, key: str) -> str:
         return f"DO RELEASE_LOCK({key})"
 

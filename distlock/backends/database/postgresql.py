@@ -87,8 +87,6 @@ _SET_UP_WAITS = (
     + " END $$; SELECT pg_backend_pid()"
 )
 
-# How pg_locks shows a key of 64 bits.
-_KEY = "((classid::bigint << 32) | objid::bigint)"
 # The number of a long wait is when it began, in quarters of a second since 2023: 31 bits last for
 # 17 years.
 _SINCE, _PER_SECOND = 1_672_531_200, 4
@@ -105,7 +103,8 @@ class PostgreSQLLocks(AdvisoryLocks):
 
     # A waiting statement keeps a snapshot, which VACUUM cannot look past.
     longest_wait: ClassVar[float] = 600.0
-    # That lock is not kept until the end of the statement, whose commit may take long.
+    # A session-level lock, which is left at once. One of the transaction would be kept until the
+    # commit has ended, which may take long, and would look to others like a long wait.
     nobody_waits_long: ClassVar[str] = (
         "(CASE WHEN pg_try_advisory_lock(%(long_wait_key)s)"
         " THEN pg_advisory_unlock(%(long_wait_key)s) ELSE FALSE END)"
@@ -129,14 +128,8 @@ class PostgreSQLLocks(AdvisoryLocks):
     def got(self, answer: Result) -> bool:
         return True  # or it would have been an error
 
-    def has(self, key: str) -> Statement:
-        return Statement(
-            "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted"
-            f" AND objsubid = 1 AND pid = pg_backend_pid() AND {_KEY} = {key}"
-        )
-
     def leave(self, key: str) -> str:
-        return f"SELECT pg_advisory_unlock({key})"
+        return "SELECT pg_advisory_unlock_all()"  # unlike pg_advisory_unlock() it never warns
 
     def cancel(self, ident: int) -> Statement:
         return Statement("SELECT pg_cancel_backend(%s)", (ident,))
@@ -149,19 +142,18 @@ class PostgreSQLLocks(AdvisoryLocks):
             "::integer AS number) began"
         )
 
-    def is_longest_waiter(self, key: str, number: int) -> str:
+    def nobody_waits_longer(self, key: str, number: int) -> tuple[str, Mapping[str, Any]]:
         return (
             "NOT EXISTS (SELECT FROM pg_locks WHERE locktype = 'advisory' AND granted AND database"
             " = (SELECT oid FROM pg_database WHERE datname = current_database()) AND objsubid = 2"
-            f" AND classid = '{_half(key) % 2**32}'::oid AND objid < '{number}'::oid)"
+            " AND classid::bigint = %(half)s AND objid::bigint < %(number)s)",
+            {"half": _half(key) % 2**32, "number": number},
         )
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         # The next one may come as soon as the row is written: it waits for the rest of the
         # transaction.
-        return Statement(
-            f"{free.sql}, pg_advisory_unlock(%(key)s)", {**free.named, "key": int(key)}, True
-        )
+        return Statement(f"{free.sql}, pg_advisory_unlock_all()", free.params, prepare=True)
 
     def look(self, table: str, names: Collection[str]) -> Statement:
         return Statement(

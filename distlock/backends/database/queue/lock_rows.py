@@ -14,11 +14,9 @@ from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connection import Session
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.queue.wait_session import WaitSession
 from distlock.backends.database.sql import TABLE, holder
-from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
-from distlock.types.lease import Claim, Lease
+from distlock.types.lease import Claim
 
 #: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
 #: pause between two looks of the head of the queue.
@@ -71,7 +69,7 @@ class LockRows:
 
     def key(self, name: str) -> str:
         """Return the native lock of the lock ``name``."""
-        database = connections[self.pool.database].settings_dict.get("NAME")
+        database = connections.settings[self.pool.database].get("NAME")
         return self.locks.key(str(database or ""), name)
 
     def take_if_no_waiters(self, claim: Claim, deadline: float | None = None) -> int | None:
@@ -96,45 +94,10 @@ class LockRows:
         except errors.SerializationFailure:  # someone is writing the row at the moment
             return None
 
-    def take(self, session: WaitSession, claim: Claim, *, in_turn: bool) -> int | None:
-        """Take the row from the session of one who waits; the token, or None.
-
-        ``in_turn``: only if it is the head, and nobody waits for long, or is the longest of those.
-        """
-        dialect = session.session.dialect
-        if not in_turn:
-            return dialect.acquire(session.run, claim)
-        key = session.key
-        if session.long_wait is not None:
-            first = self.locks.is_longest_waiter(key, session.long_wait)
-            return dialect.acquire(session.run, claim, dialect.in_order(first))
-        return dialect.acquire(
-            session.run,
-            claim,
-            dialect.in_order(self.locks.nobody_waits_long),
-            self.locks.values(key),
-        )
-
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
         """Look at the rows of some locks, by name."""
         answer = self.pool.run(self.locks.look(TABLE, list(names)), deadline)
         return {row.name: row for row in map(RowSnapshot.of, answer.rows)}
-
-    def look_from(
-        self, session: WaitSession, name: str, pause: float, waiter: object, comment: str = ""
-    ) -> RowSnapshot | None:
-        """Look at the row of a lock from the session of one who waits; None if there is none.
-
-        See WaitSession.run_after() for the rest.
-        """
-        look = self.locks.look(TABLE, [name])
-        for row in session.run_after(look, pause, waiter, comment).rows:
-            return RowSnapshot.of(row)
-        return None
-
-    def free(self, session: WaitSession, lease: Lease) -> Statement:
-        """Return what frees a lock if it is held by exactly this lease."""
-        return session.session.dialect.release_sql(lease)
 
 
 @dataclass(slots=True)
@@ -162,7 +125,7 @@ class HolderEvidence:
             self.held_at = sent_at
         return held
 
-    def check(self) -> None:
+    def check(self, _: float | None) -> None:
         """Raise a StatementFailed unless someone else had the lock, by the database's word.
 
         That word must not be older than what the database gets for an answer. If there is none,

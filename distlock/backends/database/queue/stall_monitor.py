@@ -11,16 +11,19 @@ import logging
 import random
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.queue import lock_rows
 from distlock.backends.database.queue.lock_rows import RowSnapshot
-from distlock.backends.database.queue.waiter import Waiter, Waits, WakeReason, retry_until
-from distlock.concurrency.backoff import Backoff
+from distlock.backends.database.queue.waiter import Waiter, WakeReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start
+
+if TYPE_CHECKING:
+    from distlock.backends.database.queue.wait_manager import WaitManager
 
 logger = logging.getLogger("distlock")
 
@@ -29,32 +32,23 @@ logger = logging.getLogger("distlock")
 _LONGEST_PERIOD, _PERIOD = 2.0, 0.3
 #: Seconds until a look that failed is tried again.
 _RETRY_PAUSE = 0.2
-#: Seconds between two cancels of one waiter.
-_FIRST_CANCEL_PAUSE, _LONGEST_CANCEL_PAUSE = 0.02, 1.0
+#: Seconds until a waiter is cancelled again: the first time may have been before its statement.
+_CANCEL_PAUSE = 0.1
 #: Seconds that the thread stays after the last wait.
 _LINGER = 1.0
 #: Seconds after which a statement of which the server knows nothing does not reach it any more.
 _LOST = 1.0
 
 
-class MonitoredWaits(Waits, Protocol):
-    """What the monitor needs of the waits of its process."""
-
-    @property
-    def waiters(self) -> Collection[Waiter]: ...
-
-
 class StallMonitor:
     """One thread for all waits of a process; it lives while there are any."""
 
-    def __init__(self, waits: MonitoredWaits) -> None:
+    def __init__(self, waits: WaitManager) -> None:
         self._waits = waits
         self._mutex = threading.Lock()
         self._running = False
-        self._cancel_requests: SimpleQueue[Waiter] = SimpleQueue()
-        self._cancels: dict[Waiter, tuple[float, Backoff]] = {}  # when next
+        self._wakeups: SimpleQueue[None] = SimpleQueue()
         self._next_look = 0.0
-        self._trouble_since: float | None = None
 
     def start(self) -> None:
         """Begin to look, after a wait was added."""
@@ -64,12 +58,12 @@ class StallMonitor:
                 start(self._run, "distlock-stall-monitor")
                 self._running = True
 
-    def cancel_soon(self, waiter: Waiter) -> None:
-        """Cancel what a waiter does in the server, as long as it is there.
+    def wake(self) -> None:
+        """Cancel soon what those do in the server whose answer nobody wants.
 
         Takes no mutex: the garbage collector may call it, in a thread that has one.
         """
-        self._cancel_requests.put(waiter)
+        self._wakeups.put(None)
 
     def _run(self) -> None:
         self._next_look = clock() + self._period()
@@ -80,34 +74,24 @@ class StallMonitor:
                 last_wait = clock()
             elif clock() >= last_wait + _LINGER and self._ends():
                 return
+            cancelled = [one for one in waiters if one.lease.over and not one.lease.answered]
             try:
-                self._repeat_cancels(waiters)
+                for waiter in cancelled:
+                    waiter.wake(WakeReason.CANCEL)
                 if clock() >= self._next_look:
                     self._next_look = clock() + self._period()
                     self._look()
             except Exception:  # those who wait for ever rely on this thread
                 logger.exception("the monitor of waits goes on after an error")
                 self._look_again_at(clock() + _RETRY_PAUSE)
-            due = min([self._next_look, *(when for when, _ in self._cancels.values())])
-            try:
-                waiter = self._cancel_requests.get(timeout=max(due - clock(), 0.0))
-            except Empty:
-                continue
-            pauses = Backoff(_FIRST_CANCEL_PAUSE, _LONGEST_CANCEL_PAUSE, 2, jitter=False)
-            self._cancels[waiter] = (clock(), pauses)
+            rest = max(self._next_look - clock(), 0.0)
+            with suppress(Empty):
+                self._wakeups.get(timeout=min(rest, _CANCEL_PAUSE) if cancelled else rest)
 
     def _ends(self) -> bool:
         with self._mutex:
             self._running = bool(self._waits.waiters)
             return not self._running
-
-    def _repeat_cancels(self, waiters: Collection[Waiter]) -> None:
-        """Cancel those who are to leave. Again, if that was in vain: it may come too early."""
-        self._cancels = {waiter: due for waiter, due in self._cancels.items() if waiter in waiters}
-        for waiter, (when, pauses) in self._cancels.items():
-            if when <= clock():
-                waiter.wake(WakeReason.CANCEL)
-                self._cancels[waiter] = (clock() + next(pauses), pauses)
 
     def _look_again_at(self, when: float) -> None:
         self._next_look = min(self._next_look, when)
@@ -123,22 +107,18 @@ class StallMonitor:
         sent_at = clock()
         # Under steady contention nobody waits long enough to be worth a look.
         waiters = [
-            waiter
-            for waiter in self._waits.waiters
-            if sent_at - waiter.queued_at >= lock_rows.GRACE
+            waiter for waiter in self._waits.waiters if sent_at - waiter.began >= lock_rows.GRACE
         ]
         if not waiters:
             return
-        since = self._trouble_since or sent_at
-        heard_at = min(waiter.heard_at for waiter in waiters)
-        until = retry_until(since, heard_at, self._waits.pool.timeout)
+        until = min(waiter.patient_until for waiter in waiters)
         try:
             rows = self._waits.rows.look({waiter.claim.name for waiter in waiters}, until)
             sessions = self._sessions(waiters, until)
         except StatementFailed as failed:
-            self._trouble_since = since
-            return self._handle_failure(failed, until)
-        self._trouble_since = None
+            for waiter in waiters:
+                waiter.note_failure(failed)
+            return self._look_again_at(clock() + _RETRY_PAUSE)
         for waiter in waiters:
             self.consider(waiter, rows.get(waiter.claim.name), sessions, sent_at)
 
@@ -161,7 +141,9 @@ class StallMonitor:
             if session.waits_since(waiter, sent_at - _LOST):
                 session.hang_up()  # the server has lost it, which it does not know yet
             return
-        waiter.note_alive(sent_at, held=row is not None and not row.grantable_to(waiter.claim))
+        waiter.note_answer()
+        if row is not None and not row.grantable_to(waiter.claim):
+            waiter.evidence.held_at = sent_at
         if row is None or row.stalled or row.is_held_by(waiter.claim):
             waiter.wake(WakeReason.GRANTABLE)
         elif sessions[session.ident]:
@@ -169,10 +151,3 @@ class StallMonitor:
         elif row.remaining < _LONGEST_PERIOD:
             grace = lock_rows.GRACE
             self._look_again_at(sent_at + max(row.remaining, -grace) + grace)
-
-    def _handle_failure(self, failed: StatementFailed, until: float) -> None:
-        if clock() < until:
-            return self._look_again_at(clock() + _RETRY_PAUSE)
-        self._trouble_since = None
-        for waiter in self._waits.waiters:
-            waiter.fail(self._waits.unavailable(failed))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from functools import partial
 
 from distlock.backends.base import PendingLease
@@ -95,11 +94,11 @@ class WaitManager:
                 if lease is not None:
                     return lease
             if waiter:
-                with suppress(NotAnswered):
-                    return waiter.lease.take()  # at the last moment
                 waiter.abandon()
-            check = partial(self._check, evidence)
-            yield Call(check, clock() + LAST_ANSWER, executor=self._calls)
+            try:
+                yield Call(evidence.check, clock() + LAST_ANSWER, executor=self._calls)
+            except errors.StatementFailed as failed:
+                raise self.unavailable(failed) from failed.__cause__
             return None
         finally:
             if waiter:
@@ -115,7 +114,7 @@ class WaitManager:
         if session is None:
             return None
         try:
-            return session.leave(self.rows.free(session, lease), limit)
+            return session.leave(lease, limit)
         finally:
             self._put(session)
 
@@ -187,11 +186,10 @@ class WaitManager:
         """Let a waiter begin; False if there is no session left to wait in, or none that could."""
         if self.pool.pooled:
             return False
-        waiter.session = self.sessions.take()
         with self._mutex:
             full = len(self._waiters) + self.sessions.holding >= self.size
             # Who holds a lock may do without its native one: it is the row that holds it.
-            if waiter.session is None and full and not self.sessions.drop_oldest():
+            if full and not self.sessions.drop_oldest():
                 return False
             self._waiters.add(waiter)
         try:
@@ -202,7 +200,7 @@ class WaitManager:
             # get in the end, it frees.
             never_runs = waiter.begin()
             if never_runs:
-                self.finished(waiter, waiter.session)
+                self._waiters.discard(waiter)
             if never_runs and isinstance(error, RuntimeError):  # no more threads
                 return False
             raise
@@ -217,13 +215,6 @@ class WaitManager:
                 f"lock {waiter.claim.name!r} was granted, but nobody took it before its lease ended"
             ) from None
 
-    def _check(self, evidence: HolderEvidence, deadline: float | None) -> None:
-        """Raise LockUnavailable unless it is proven that someone else had the lock."""
-        try:
-            evidence.check()
-        except errors.StatementFailed as failed:
-            raise self.unavailable(failed) from failed.__cause__
-
     # For waiters and the monitor
 
     @property
@@ -231,7 +222,9 @@ class WaitManager:
         return self._waiters.copy()
 
     def open_session(self) -> WaitSession:
-        """Open a session to wait in; raises NoSession, also if a pooler would lend it to others."""
+        """Return a session to wait in; NoSession, also where a pooler would lend it to others."""
+        if idle := self.sessions.take():
+            return idle
         session = self.pool.open(blocking=True)
         if session.pooled:
             session.close()
@@ -243,9 +236,9 @@ class WaitManager:
             raise errors.NoSession(str(failed)) from failed.__cause__
 
     def cancel_soon(self, waiter: Waiter) -> None:
-        """See StallMonitor.cancel_soon()."""
+        """Have a waiter cancelled whose answer nobody wants any more. See StallMonitor.wake()."""
         if waiter in self._waiters:
-            self._monitor.cancel_soon(waiter)
+            self._monitor.wake()
 
     def granted(self, lease: Lease, session: WaitSession | None) -> None:
         """Keep the native lock of a lease for as long as that is held."""

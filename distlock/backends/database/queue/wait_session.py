@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 
 from django.db import connections
 
@@ -12,12 +14,13 @@ from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connection import Session
 from distlock.backends.database.pool import Pool
+from distlock.backends.database.queue.lock_rows import RowSnapshot
+from distlock.backends.database.sql import TABLE
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
-
-_NOTHING = Statement("SELECT 1")
+from distlock.types.lease import Claim, Lease
 
 #: Seconds after which a waiter that was cancelled and does not come back is hung up on.
 _CANCEL_LIMIT = 1.0
@@ -41,8 +44,10 @@ class WaitSession:
         self.name = ""
         #: whether it has the native lock of that one
         self.is_head = False
-        #: its number if it waits for long, until it is closed
+        #: its number if it waits for long
         self.long_wait: int | None = None
+        #: closes it if it is idle for long
+        self.idle_timer: Timer | None = None
         self._cancelling = threading.Lock()
         self._waiter: object = None  # whose statement the server may be asked to cancel
         self._sent_at = 0.0  # of that statement
@@ -62,91 +67,97 @@ class WaitSession:
         """The native lock of the lock that it waited for last."""
         return self.locks.key(str(self.session.settings.get("NAME") or ""), self.name)
 
-    def run(self, statement: Statement) -> Result:
-        """Run a statement that answers at once, and is never cancelled."""
-        self._drain_cancel()
-        return self.session.run(statement, self.limit)
-
     def wait(self, name: str, waiter: object, seconds: float, comment: str = "") -> None:
         """Wait for the native lock of ``name``; ``is_head`` tells afterwards whether it was got.
 
         Nothing is written meanwhile, so a session whose client has died takes nothing. ``comment``
-        is SQL that others can read. If ``waiter`` was cancelled, or so many ``seconds`` have
-        passed, it returns without the native lock, or raises Cancelled, with or without it.
+        is SQL that others can read. It returns without the native lock if ``waiter`` was cancelled,
+        or so many ``seconds`` have passed.
         """
-        self._drain_cancel()
         self.name = name
         statement = Statement(f"{comment}{self.locks.wait(self.key, seconds)}")
         self._sent_at, self._waiter = clock(), waiter
         try:
-            answer = self.session.run(statement, None)
-            self.is_head = self.locks.got(answer)
-        except errors.StatementFailed as failed:
-            self._waiter = None
-            if self.session.usable:
-                self._ask_whether_head()
-            if not isinstance(failed, errors.RowLocked):  # the seconds have passed
-                raise
+            with suppress(errors.Cancelled, errors.RowLocked):  # the latter: the seconds are over
+                self.is_head = self.locks.got(self.session.run(statement, None))
         finally:
-            self._waiter = None
+            with self._cancelling:  # a cancel that is being sent would end the next statement
+                self._waiter, cancelled = None, self._cancelled_at is not None
+                self._cancelled_at = None
+        if cancelled or not self.is_head:
+            self._leave_after_cancel()
 
-    def _ask_whether_head(self) -> None:
+    def _leave_after_cancel(self) -> None:
+        """Have no native lock, also if it was granted just when the wait was cancelled."""
+        leave = Statement(self.locks.leave(self.key))
         try:
-            self.is_head = bool(int(self.run(self.locks.has(self.key)).rows[0][0]))
+            with suppress(errors.Cancelled):  # the cancel of the wait came late; there is one only
+                self.session.run(leave, self.limit)
+                return
+            self.session.run(leave, self.limit)
         except errors.StatementFailed:
             self.hang_up()  # else the native lock could be got twice, and left once
             raise
+        finally:
+            self.is_head = False
 
     def begin_long_wait(self, name: str, waited: float) -> None:
         """Come before all who stand in the queue of ``name``, by the seconds that it has waited."""
         self.name = name
         try:
-            answer = self.run(self.locks.begin_long_wait(self.key, waited))
+            answer = self.session.run(self.locks.begin_long_wait(self.key, waited), self.limit)
         except errors.StatementFailed:
             self.hang_up()  # it may have some of the locks that this needs
             raise
         self.long_wait = int(answer.rows[0][0])
 
-    def run_after(
-        self, statement: Statement, seconds: float, waiter: object, comment: str = ""
-    ) -> Result:
-        """Run a statement that answers at once, after a pause that the server makes.
+    def take(self, claim: Claim, *, in_turn: bool) -> int | None:
+        """Take the row of the lock; the token, or None.
 
-        ``comment`` is SQL that others can read meanwhile. If ``waiter`` was cancelled, raises
-        Cancelled.
+        ``in_turn``: only if it is the head, and nobody waits for long, or is the longest of those.
         """
-        steps = [self.locks.sleep(seconds), statement.sql] if seconds else [statement.sql]
-        packet = statement._replace(sql="; ".join(f"{comment}{step}" for step in steps))
-        self._drain_cancel()
-        self._sent_at, self._waiter = clock(), waiter
-        try:
-            return self.session.run(packet, seconds + self.limit)
-        finally:
-            self._waiter = None
+        dialect, locks = self.session.dialect, self.locks
+        run = partial(self.session.run, limit=self.limit)
+        if not in_turn:
+            return dialect.acquire(run, claim)
+        first, values = locks.nobody_waits_long, locks.values(self.key)
+        if self.long_wait is not None:
+            first, values = locks.nobody_waits_longer(self.key, self.long_wait)
+        return dialect.acquire(run, claim, dialect.in_order(first), values)
 
-    def leave(self, free: Statement | None = None, limit: float | None = None) -> Result | None:
-        """Run ``free``, if any, and give the native lock to the next one; the answer to ``free``.
+    def look(self, name: str, pause: float, comment: str) -> RowSnapshot | None:
+        """Look at the row of a lock after a pause that the server makes; None if there is none.
 
-        ``limit`` is the seconds that the server gets for each answer.
+        ``pause`` is in seconds, ``comment`` is SQL that others can read meanwhile.
+        """
+        look = self.locks.look(TABLE, [name])
+        steps = [self.locks.sleep(pause), look.sql] if pause else [look.sql]
+        packet = look._replace(sql="; ".join(f"{comment}{step}" for step in steps))
+        rows = self.session.run(packet, pause + self.limit).rows
+        return RowSnapshot.of(rows[0]) if rows else None
+
+    def leave(self, lease: Lease | None = None, limit: float | None = None) -> Result | None:
+        """Free the row of a lease, if any, and give the native lock to the next one.
+
+        Returns the answer about the row. ``limit`` is the seconds that the server gets for each
+        answer.
         """
         limit = self.limit if limit is None else limit
         answer = None
-        self._drain_cancel()
-        if free is not None:
-            packet = self.locks.free_and_leave(self.key, free) if self.is_head else free
-            answer = self.session.run(packet, limit)
-        if self.is_head and (answer is None or not answer.affected):
+        if lease is not None:
+            free = self.session.dialect.release_sql(lease)
+            answer = self.session.run(self.locks.free_and_leave(self.key, free), limit)
+        if not self.empty and not (answer and answer.affected):
             self.session.run(Statement(self.locks.leave(self.key)), limit)
-        self.is_head = False
+        self.is_head, self.long_wait = False, None
         return answer
 
     def cancel(self, waiter: object, run: Callable[[Statement], object]) -> None:
         """End the statement in which ``waiter`` waits, if any, through ``run`` on another session.
 
-        Only statements that write nothing are cancelled: a commit that is kept from waiting for
-        its standby is told as a success. A waiter that was cancelled before and does not come back
-        is hung up on. MariaDB, cancelled between two statements of a packet, may announce an answer
-        that it does not give.
+        Only wait() is cancelled, which writes nothing: a commit that is kept from waiting for its
+        standby is told as a success. A waiter that was cancelled before and does not come back is
+        hung up on.
         """
         with self._cancelling:
             if self._waiter is not waiter:
@@ -160,17 +171,8 @@ class WaitSession:
             except errors.StatementFailed:
                 self.hang_up()  # a late cancel would end a statement it was not meant for
 
-    def _drain_cancel(self) -> None:
-        """Wait until no cancel is under way that would end a statement it was not meant for."""
-        with self._cancelling:
-            if self._cancelled_at is None:
-                return
-            self._cancelled_at = None
-        with suppress(errors.Cancelled):
-            self.session.run(_NOTHING, self.limit)
-
     def waits_since(self, waiter: object, moment: float) -> bool:
-        """Return whether the server keeps ``waiter`` waiting since ``moment`` or before."""
+        """Return whether the server keeps ``waiter`` in its queue since ``moment`` or before."""
         return self._waiter is waiter and self._sent_at <= moment
 
     def hang_up(self) -> None:
@@ -193,10 +195,9 @@ class WaitSessionPool:
     def __init__(self, pool: Pool, threads: WorkerThreads) -> None:
         self._pool = pool
         self._threads = threads
-        self._mutex = threading.Lock()
-        self._kept: dict[str, WaitSession] = {}  # by nonce of the lease, longest kept first
-        self._idle: list[tuple[WaitSession, float]] = []  # and since when
-        self._reaping = False
+        # No mutex: each method of these that is called here is atomic.
+        self._kept: OrderedDict[str, WaitSession] = OrderedDict()  # by nonce of the lease
+        self._idle: list[WaitSession] = []
 
     @property
     def holding(self) -> int:
@@ -209,59 +210,54 @@ class WaitSessionPool:
 
     def keep(self, nonce: str, session: WaitSession) -> None:
         """Keep a session and its native lock for as long as a lease is held."""
-        with self._mutex:
-            self._kept[nonce] = session
+        self._kept[nonce] = session
 
     def pop(self, nonce: str) -> WaitSession | None:
         """Return the session that was kept for a lease, and keep it no longer."""
-        with self._mutex:
-            return self._kept.pop(nonce, None)
+        return self._kept.pop(nonce, None)
 
     def drop_oldest(self) -> bool:
         """Drop the native lock that was kept longest. The row holds its lock all the same."""
-        with self._mutex:
-            session = self._kept.pop(next(iter(self._kept)), None) if self._kept else None
-        if session is not None:
-            self.drop(session)
-        return session is not None
+        try:
+            _, session = self._kept.popitem(last=False)
+        except KeyError:
+            return False
+        self.drop(session)
+        return True
 
     def waited_for(self, name: str) -> bool:
         """Return whether the lock ``name`` was waited for here some seconds ago."""
-        return bool(self._idle) and any(session.name == name for session, _ in self._idle)
+        return bool(self._idle) and any(session.name == name for session in self._idle)
 
     def take(self) -> WaitSession | None:
         """Return a session that is idle, if any."""
-        settings = connections[self._pool.database].settings_dict
-        while True:
-            with self._mutex:
-                if not self._idle:
-                    return None
-                session, _ = self._idle.pop()
-            # The test runner points an alias to another database.
-            if session.usable and session.session.settings == settings:
-                return session
-            self.drop(session)
+        while self._idle:
+            with suppress(IndexError):  # another thread was faster
+                session = self._idle.pop()
+                if session.idle_timer is not None:
+                    session.idle_timer.cancel()
+                # The test runner points an alias to another database.
+                settings = connections.settings[self._pool.database]
+                if session.usable and session.session.settings == settings:
+                    return session
+                session.close()
+        return None
 
     def put(self, session: WaitSession, *, full: bool) -> None:
         """Keep a session for the next wait, unless there are enough, or it cannot be used."""
         seconds = min(self._pool.idle, _IDLE)
-        wanted = not full and seconds > 0 and session.session.usable and session.empty
-        if not wanted:
+        if full or seconds <= 0 or not session.usable or not session.empty:
             session.close()
             return
-        with self._mutex:
-            self._idle.append((session, clock()))
-            if not self._reaping:
-                with suppress(RuntimeError):  # no more threads: the next one tries again
-                    call_after(seconds, self._reap)
-                    self._reaping = True
+        self._idle.append(session)
+        with suppress(RuntimeError):  # no more threads can be had: it is kept longer
+            session.idle_timer = call_after(seconds, partial(self._close_idle, session))
 
     def close(self) -> None:
         """Close all. Locks that are held stay held, by their rows."""
-        with self._mutex:
-            sessions = [*self._kept.values(), *(session for session, _ in self._idle)]
-            self._kept, self._idle = {}, []
-        for session in sessions:
+        kept, self._kept = self._kept, OrderedDict()
+        idle, self._idle = self._idle, []
+        for session in (*kept.values(), *idle):
             self.drop(session)
 
     def drop(self, session: WaitSession) -> None:
@@ -271,15 +267,7 @@ class WaitSessionPool:
         with suppress(RuntimeError):  # no more threads; the server knows all the same
             self._threads.submit(session.close)
 
-    def _reap(self) -> None:
-        seconds = min(self._pool.idle, _IDLE)
-        now = clock()
-        with self._mutex:
-            old = [session for session, since in self._idle if now - since >= seconds]
-            self._idle = [(session, since) for session, since in self._idle if session not in old]
-            self._reaping = bool(self._idle)
-            if self._idle:
-                call_after(self._idle[0][1] + seconds - now, self._reap)
-        for session in old:
-            with suppress(RuntimeError):  # no more threads: it is closed with its last reference
-                self._threads.submit(session.close)
+    def _close_idle(self, session: WaitSession) -> None:
+        with suppress(ValueError):  # it has been taken
+            self._idle.remove(session)
+            session.close()

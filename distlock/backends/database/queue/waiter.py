@@ -7,12 +7,11 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
-from typing import Protocol
+from functools import partial
+from typing import TYPE_CHECKING
 
 from distlock.backends.database import errors
-from distlock.backends.database.advisory_locks import AdvisoryLocks
-from distlock.backends.database.pool import Pool
-from distlock.backends.database.queue.lock_rows import HolderEvidence, LockRows
+from distlock.backends.database.queue.lock_rows import HolderEvidence
 from distlock.backends.database.queue.sql_comment import comment
 from distlock.backends.database.queue.wait_session import WaitSession
 from distlock.concurrency.clock import clock
@@ -21,6 +20,9 @@ from distlock.concurrency.threads import start
 from distlock.concurrency.timers import Timer, call_after
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease
+
+if TYPE_CHECKING:
+    from distlock.backends.database.queue.wait_manager import WaitManager
 
 logger = logging.getLogger("distlock")
 
@@ -47,44 +49,22 @@ class WakeReason(Enum):
     CANCEL = "nobody waits for the answer any more"
 
 
-class Waits(Protocol):
-    """What a waiter needs of the waits of its process."""
-
-    pool: Pool
-    locks: AdvisoryLocks
-    rows: LockRows
-
-    def open_session(self) -> WaitSession: ...
-
-    def cancel_soon(self, waiter: Waiter) -> None: ...
-
-    def granted(self, lease: Lease, session: WaitSession | None) -> None: ...
-
-    cancel_later: Callable[[Claim], None]
-
-    def finished(self, waiter: Waiter, session: WaitSession | None) -> None: ...
-
-    def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable: ...
-
-
 class Waiter:
     """A wait: from when it enters the queue to a lease, an error, or until the caller gives up."""
 
-    def __init__(self, waits: Waits, claim: Claim, evidence: HolderEvidence) -> None:
+    def __init__(self, waits: WaitManager, claim: Claim, evidence: HolderEvidence) -> None:
         self.waits = waits
         self.claim = claim
         self.evidence = evidence
         #: the answer
         self.lease: Pending[Lease] = Pending(self._cancel)
-        #: where it waits; it opens one itself if it was given none
+        #: where it waits
         self.session: WaitSession | None = None
-        #: when the server last answered a question about this wait
-        self.heard_at = clock()
-        #: since when it has been in the queue
-        self.queued_at = self.heard_at
         #: why its statement was cancelled
         self.wake_reason: WakeReason | None = None
-        self._began = self.heard_at
+        #: when the wait began
+        self.began = clock()
+        self._heard_at = self.began  # when the server last answered a question about this wait
         self._trouble_since: float | None = None
         # A request to take the row may still be carried out, though its answer was lost.
         self._maybe_granted = False
@@ -108,11 +88,10 @@ class Waiter:
             self._reclaim.cancel()
 
     def _cancel(self) -> None:
-        self.wake_reason = WakeReason.CANCEL
         self._ended.set()
         self.waits.cancel_soon(self)
 
-    # For the monitor
+    # For the monitor, too
 
     def fail(self, error: LockError) -> None:
         """Answer with an error, and stop waiting."""
@@ -123,18 +102,28 @@ class Waiter:
 
     def wake(self, reason: WakeReason) -> None:
         """Cancel the statement in which it waits in the server, if it does."""
-        if (session := self.session) and session.waits_since(self, clock()):
+        if session := self.session:
             self.wake_reason = reason
             session.cancel(self, self.waits.pool.run)
 
-    def note_alive(self, sent_at: float, *, held: bool) -> None:
-        """Note that by a look sent at ``sent_at`` all was well; ``held``: someone has the lock."""
-        self._note_answer()
-        if held:
-            self.evidence.held_at = sent_at
+    def note_answer(self) -> None:
+        """Note that the server has answered a question about this wait."""
+        self._heard_at, self._trouble_since = clock(), None
 
-    def _note_answer(self) -> None:
-        self.heard_at, self._trouble_since = clock(), None
+    def note_failure(self, failed: errors.StatementFailed) -> None:
+        """Note that the server cannot be asked, and fail if that has lasted for too long."""
+        self._trouble_since = self._trouble_since or clock()
+        if clock() >= self.patient_until:
+            self.fail(self.waits.unavailable(failed))
+
+    @property
+    def patient_until(self) -> float:
+        """How long a failing server is asked again: for its time-out since its last answer.
+
+        This process may have stood still since then, so that some time is given in any case.
+        """
+        timeout = self.waits.pool.timeout
+        return max(self._heard_at + timeout, (self._trouble_since or clock()) + timeout / 2)
 
     # The worker thread
 
@@ -148,8 +137,6 @@ class Waiter:
                     self._wait_once()
                 except errors.StatementFailed as failed:
                     self._handle_failure(failed)
-        except LockError as error:
-            self.fail(error)
         except Exception as error:
             logger.exception("waiting for lock %r failed", self.claim.name)
             self.fail(LockUnavailable(f"waiting for lock {self.claim.name!r} failed: {error!r}"))
@@ -161,47 +148,45 @@ class Waiter:
         if self.session is None:
             try:
                 self.session = self.waits.open_session()
-            except errors.NoSession as failed:
-                return self._try_without_session(failed)
-        session, waited = self.session, clock() - self._began
+            except errors.NoSession:  # look at the row now and then, through the shared sessions
+                if not self._take(partial(self.waits.rows.take_if_no_waiters, self.claim)):
+                    self._ended.wait(_LONGEST_PAUSE)
+                return
+        session = self.session
         reason, self.wake_reason = self.wake_reason, None
-        if self.lease.over:  # fail() and cancel() found no session
+        if self.lease.over:  # whoever ended the wait found no session to cancel or to hang up
             return
-        if reason is WakeReason.GRANTABLE and self._take(session, in_turn=False):
+        if reason is WakeReason.GRANTABLE and self._take_row(session, in_turn=False):
             return
         if session.empty and not self._is_long:
-            self.queued_at = clock()
-            rest = self.waits.locks.longest_wait - waited
+            rest = self.waits.locks.longest_wait - (clock() - self.began)
             session.wait(self.claim.name, self, rest, self._comment(session))
             if session.empty and self.wake_reason is None and not self._is_long:
                 raise errors.Cancelled("the server ended a wait by itself")
         elif session.empty:
-            session.begin_long_wait(self.claim.name, waited)
+            session.begin_long_wait(self.claim.name, clock() - self.began)
         if not session.empty:
             self._poll_row(session)
 
     @property
     def _is_long(self) -> bool:
         """Whether it has waited for so long that it must not wait in the server any more."""
-        return clock() - self._began >= self.waits.locks.longest_wait
+        return clock() - self.began >= self.waits.locks.longest_wait
 
     def _poll_row(self, session: WaitSession) -> None:
         """Take the row as soon as it is free: nothing wakes the head, or one who waits for long."""
-        if self.lease.over or self._take(session):
+        if self.lease.over or self._take_row(session):
             return
-        began = clock() if session.long_wait is None else self._began
-        pause = 0.0
+        began, pause = clock(), 0.0
         while not self.lease.over:
             sent_at = clock()
             if session.long_wait is None and self._is_long:
-                session.begin_long_wait(self.claim.name, sent_at - self._began)
-            row = self.waits.rows.look_from(
-                session, self.claim.name, pause, self, self._comment(session)
-            )
-            self._note_answer()
+                session.begin_long_wait(self.claim.name, sent_at - self.began)
+            row = session.look(self.claim.name, pause, self._comment(session))
+            self.note_answer()
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.grantable_to(self.claim):
-                if self._take(session, in_turn=row is None or not row.stalled):
+                if self._take_row(session, in_turn=row is None or not row.stalled):
                     return
                 rest = _SHORTEST_PAUSE
             else:
@@ -212,37 +197,20 @@ class Waiter:
                 self._ended.wait(pause)
                 pause = 0.0
 
-    def _take(self, session: WaitSession, *, in_turn: bool = True) -> bool:
-        """Take the row if that can be done now."""
+    def _take_row(self, session: WaitSession, *, in_turn: bool = True) -> bool:
+        return self._take(partial(session.take, self.claim, in_turn=in_turn))
+
+    def _take(self, take: Callable[[], int | None]) -> bool:
+        """Take the row by ``take()``, which returns the token or None, if that can be done now."""
         sent_at = clock()
         try:
-            token = self.waits.rows.take(session, self.claim, in_turn=in_turn)
+            token = take()
         except errors.StatementFailed as failed:
             self._maybe_granted = self._maybe_granted or failed.maybe_applied
             raise
-        self._note_answer()
+        self.note_answer()
         if token is None:
-            self.evidence.held_at = sent_at
             return False
-        self._deliver(token, sent_at)
-        return True
-
-    def _try_without_session(self, failed: errors.NoSession) -> None:
-        """No session to wait in: look at the row now and then, through the shared ones."""
-        sent_at = clock()
-        try:
-            token = self.waits.rows.take_if_no_waiters(self.claim)
-        except errors.NoSession:
-            raise failed from failed.__cause__
-        except errors.StatementFailed as error:
-            self._maybe_granted = self._maybe_granted or error.maybe_applied
-            raise
-        self._note_answer()
-        if token is not None:
-            return self._deliver(token, sent_at)
-        self._ended.wait(_LONGEST_PAUSE)
-
-    def _deliver(self, token: int, sent_at: float) -> None:
         self._maybe_granted = False
         lease = self.claim.granted(token, sent_at)
         session, self.session = self.session, None
@@ -251,13 +219,12 @@ class Waiter:
             # An event loop may have been stopped for good: its task never takes the answer.
             self._reclaim = call_after(lease.duration, self.abandon)
         if not self.lease.resolve(lease):
-            if self._reclaim is not None:
-                self._reclaim.cancel()
             self.waits.cancel_later(self.claim)
+        return True
 
     def _comment(self, session: WaitSession) -> str:
-        key, first = self.waits.rows.key(self.claim.name), not session.empty
-        return comment(key, self.claim, clock() - self._began, first=first)
+        key, first = self.waits.key(self.claim.name), not session.empty
+        return comment(key, self.claim, clock() - self.began, first=first)
 
     def _finish(self) -> None:
         session, self.session = self.session, None
@@ -274,26 +241,13 @@ class Waiter:
         if session is not None and not session.usable:
             self.session = None
             session.close()
-        if isinstance(failed, errors.Cancelled) and self.wake_reason is not None:
-            return
         if isinstance(failed, (errors.SerializationFailure, errors.RowLocked)):
-            self._note_answer()
+            self.note_answer()
             if isinstance(failed, errors.RowLocked):
                 self.evidence.row_locked = failed
             self._ended.wait(_SHORTEST_PAUSE)
-            return
-        if not isinstance(failed, _TRANSIENT):
-            raise self.waits.unavailable(failed)
-        if self._trouble_since is None:
-            self._trouble_since = clock()
-        if clock() >= retry_until(self._trouble_since, self.heard_at, self.waits.pool.timeout):
-            raise self.waits.unavailable(failed)
-        self._ended.wait(_RETRY_PAUSE)
-
-
-def retry_until(trouble_since: float, heard_at: float, timeout: float) -> float:
-    """Return how long a failing server is asked again: for its time-out since its last answer.
-
-    This process may have stood still since then, so that some time is given in any case.
-    """
-    return max(heard_at + timeout, trouble_since + timeout / 2)
+        elif isinstance(failed, _TRANSIENT):
+            self.note_failure(failed)
+            self._ended.wait(_RETRY_PAUSE)
+        else:
+            self.fail(self.waits.unavailable(failed))
