@@ -1,7 +1,7 @@
-"""Rows that remember the newest fencing token they were written under, and refuse older ones.
+"""Rows that keep the newest fencing token they were written under, and refuse older ones.
 
-A lock cannot stop a holder that was suspended, lost its lease and writes all the same when it wakes
-up; only the place that is written to can. See Martin Kleppmann, "How to do distributed locking"
+A holder may be suspended, lose its lease, and still write when it wakes up. A lock cannot stop
+that; only the place that is written to can. See Martin Kleppmann, "How to do distributed locking"
 (2016), on fencing tokens.
 """
 
@@ -29,30 +29,25 @@ BATCH = 500
 class FencedQuerySet(models.QuerySet[M]):
     """A queryset whose rows can be written on condition of a fencing token."""
 
-    @classmethod
-    def as_manager(cls) -> FencedManager[M]:
-        """See QuerySet.as_manager(). Type checkers see its querysets as fenced ones, too."""
-        manager = FencedManager.from_queryset(cls)()
-        manager._built_with_as_manager = True  # type: ignore[attr-defined]
-        return manager
+    if TYPE_CHECKING:
 
-    as_manager.queryset_only = True  # type: ignore[attr-defined]
+        @classmethod
+        def as_manager(cls) -> FencedManager[M]: ...
 
     def fenced_update(self, token: int, /, **values: Any) -> int:
-        """Update the rows as ``update(**values)`` does, unless a newer token has written to one.
+        """Update the rows as ``update(**values)`` does, unless one was written under a newer token.
 
-        ``token`` is that of the lock that protects the rows (``lock.token``). The rows keep it;
-        without ``values`` that is all, and shuts out the earlier holders at once. It is all or
-        nothing, also inside a transaction of the caller's, which remains usable.
+        ``token`` is that of the lock that protects the rows (``lock.token``); the rows keep it.
+        Without ``values`` only the token is written, which shuts out earlier holders at once.
+        Either all rows are written or none. A transaction of the caller goes on after StaleToken.
 
-        A row that a newer holder has moved out of the queryset is no row of it any more: choose
-        rows by what does not change, or look at the number returned.
+        A row that a newer holder has changed may no longer match the filter. It is then not found,
+        and raises nothing. So filter by columns that do not change, or look at the result.
 
         Returns the number of rows that were found. Raises StaleToken if any of them was written
-        under a newer token; TypeError or ValueError for what can be no token, and TypeError where
-        ``update()`` does. Where the database itself refuses to write to rows that have changed
-        since the transaction began (PostgreSQL from REPEATABLE READ on), its OperationalError
-        comes first.
+        under a newer token; TypeError or ValueError if ``token`` cannot be one; TypeError where
+        ``update()`` raises it. PostgreSQL from REPEATABLE READ on refuses to write to rows that
+        have changed since the transaction began: then its OperationalError comes first.
         """
         token = checked_token(token)
         if FENCE in values:
@@ -74,7 +69,7 @@ class FencedQuerySet(models.QuerySet[M]):
                     _write(_rows(self.model, self.db, pks), token, values)
                     for pks, _ in self._chosen(fenced)
                 )
-            # The fence is in a parent's table. Once it is ours, so are the children's rows.
+            # The fence is in a parent's table. Who has written it may write the child's row.
             count = 0
             for pks, parents in self._chosen(fenced):
                 count += _write(_rows(fenced, self.db, parents), token, {})
@@ -91,9 +86,9 @@ class FencedQuerySet(models.QuerySet[M]):
     afenced_update.alters_data = True  # type: ignore[attr-defined]
 
     def _chosen(self, fenced: type[models.Model]) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield the primary keys of the rows, and of the rows with their fences, in batches.
+        """Yield the primary keys of the rows, and of the parents' rows with the fences, in batches.
 
-        For filters that look at other rows too: those may look different after the first write.
+        For filters that look at other rows: the first write may change what these filters find.
         """
         connection = connections[self.db]
         chosen = self.order_by("pk").values_list("pk", str(fenced._meta.pk.name))
@@ -101,7 +96,8 @@ class FencedQuerySet(models.QuerySet[M]):
             # A plain SELECT would see the rows as they were when the transaction began.
             chosen = chosen.select_for_update()
         elif not connection.features.has_select_for_update:
-            # SQLite lets no reader become a writer once another has written in between.
+            # Become the writer first. SQLite refuses that to a transaction that has read, if
+            # another one has written since.
             table = connection.ops.quote_name(fenced._meta.db_table)
             column = connection.ops.quote_name(str(_fence_field(fenced).column))
             with connection.cursor() as cursor:
@@ -112,13 +108,18 @@ class FencedQuerySet(models.QuerySet[M]):
             yield list(pks), list(parents)
 
 
-class FencedManager(models.Manager[M]):
+if TYPE_CHECKING:
+    _Manager = models.Manager
+else:
+    _Manager = models.Manager.from_queryset(FencedQuerySet)
+
+
+class FencedManager(_Manager[M]):
     """The manager that gives fenced querysets."""
 
-    _queryset_class = FencedQuerySet
-
-    if TYPE_CHECKING:  # Django makes these ask the queryset, without a word about its class
+    if TYPE_CHECKING:  # Django makes these ask the queryset, and type checkers do not know of it
         # fmt: off
+        def get_queryset(self) -> FencedQuerySet[M]: ...
         def all(self) -> FencedQuerySet[M]: ...
         def none(self) -> FencedQuerySet[M]: ...
         def using(self, alias: str | None) -> FencedQuerySet[M]: ...
@@ -126,28 +127,15 @@ class FencedManager(models.Manager[M]):
         def exclude(self, *args: Any, **kwargs: Any) -> FencedQuerySet[M]: ...
         def order_by(self, *field_names: Any) -> FencedQuerySet[M]: ...
         def select_for_update(self, *args: Any, **kwargs: Any) -> FencedQuerySet[M]: ...
+        def fenced_update(self, token: int, /, **values: Any) -> int: ...
+        async def afenced_update(self, token: int, /, **values: Any) -> int: ...
         # fmt: on
-
-    def get_queryset(self) -> FencedQuerySet[M]:
-        return cast("FencedQuerySet[M]", super().get_queryset())
-
-    def fenced_update(self, token: int, /, **values: Any) -> int:
-        """See FencedQuerySet.fenced_update()."""
-        return self.get_queryset().fenced_update(token, **values)
-
-    fenced_update.alters_data = True  # type: ignore[attr-defined]
-
-    async def afenced_update(self, token: int, /, **values: Any) -> int:
-        """See FencedQuerySet.fenced_update()."""
-        return await self.get_queryset().afenced_update(token, **values)
-
-    afenced_update.alters_data = True  # type: ignore[attr-defined]
 
 
 class FenceField(models.BigIntegerField):  # type: ignore[type-arg]
-    """The newest token a row was written under; saving an instance leaves it alone.
+    """The newest token that a row was written under. Saving an instance does not write it.
 
-    An instance was read some time ago, and its idea of the fence may be older than the row's.
+    The instance was read some time ago: its fence may be older than that of the row.
     """
 
     def pre_save(self, model_instance: models.Model, add: bool) -> Any:
@@ -157,7 +145,7 @@ class FenceField(models.BigIntegerField):  # type: ignore[type-arg]
 class FencedModel(models.Model):
     """A model whose rows refuse writes under an older fencing token than their last one.
 
-    Only ``fenced_update()`` asks for a token; ``save()`` and ``update()`` write unconditionally.
+    Only ``fenced_update()`` checks tokens; ``save()`` and ``update()`` write unconditionally.
     """
 
     fence = FenceField(_("fencing token"), default=0, editable=False)
@@ -188,15 +176,15 @@ def _rows(model: type[models.Model], using: str, pks: list[Any]) -> models.Query
 
 
 def _write(rows: models.QuerySet[Any], token: int, values: dict[str, Any]) -> int:
-    """Update the rows that have no newer fence, and raise StaleToken if others are among them.
+    """Update the rows that have no newer fence, and raise StaleToken if there are others.
 
-    The UPDATE comes first: the condition in it holds for whatever was committed until then, on
-    every database, and those it writes cannot be changed any more. A row that it left alone has a
-    newer fence, is not touched by ``values``, and so still answers to the filter.
+    The UPDATE comes first: on every database its condition sees what is committed by then, and
+    nobody else can change the rows that it has written. The rows that it has left out have a newer
+    fence. They were not changed, so they still match the filter.
     """
     count = rows.filter(fence__lte=token).update(**{FENCE: token}, **values)
     newer = rows.filter(fence__gt=token).order_by().values_list(FENCE, flat=True)
-    # Locking makes MySQL read what is committed now, not what was when the transaction began.
+    # With FOR UPDATE MySQL reads what is committed now, not the snapshot of the transaction.
     if fences := list(newer.select_for_update()):
         raise StaleToken(
             f"{len(fences)} of the rows of {rows.model._meta.label} were written under newer"
@@ -206,7 +194,7 @@ def _write(rows: models.QuerySet[Any], token: int, values: dict[str, Any]) -> in
 
 
 def _looks_only_at_its_rows(query: Query) -> bool:
-    """Return whether the filter depends on nothing but the columns of the row it decides about."""
+    """Return whether a filter depends on nothing but the columns of the row that it filters."""
     query = query.chain()
     query.get_initial_alias()
     if query.count_active_tables() > 1 or query.distinct or query.extra_tables:

@@ -7,15 +7,15 @@ from typing import Any
 from django.db import models
 from django.db.backends.base.base import BaseDatabaseWrapper
 
-#: By engine, a collation that compares code points, and thereby keeps every character apart.
+#: By vendor, a collation that compares code points, so that no two characters are equal.
 _EXACT = {"mysql": "utf8mb4_bin", "postgresql": "C"}
 
 
 class ExactCharField(models.CharField):  # type: ignore[type-arg]
     """Text that databases store whole, compare exactly and sort by code point.
 
-    MySQL's default collations take ``Lock`` and ``lock``, or ``e`` and ``é``, for one, and a table
-    whose character set is not utf8mb4 could not store every name.
+    For MySQL's default collations ``Lock`` and ``lock`` are equal, and so are ``e`` and ``é``. A
+    table whose character set is not utf8mb4 cannot store every name.
     """
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
@@ -26,10 +26,10 @@ class ExactCharField(models.CharField):  # type: ignore[type-arg]
 
 
 class Literal(models.Value):
-    """A default that stands in the statement which makes the table.
+    """A default that is written out in the statement which makes the table.
 
-    A statement with parameters would make the table without its constraints: Django adds those with
-    the next statement then, and without the unique key a lock is granted to everybody.
+    If that statement had parameters, Django would add the constraints with the next statement. A
+    table without its unique key, even for a moment, grants a lock to everybody.
     """
 
     def as_sql(self, compiler: Any, connection: Any) -> tuple[str, tuple[()]]:

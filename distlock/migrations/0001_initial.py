@@ -4,14 +4,14 @@ from typing import Any
 
 from django.db import migrations, models
 
-import distlock.fields
+from distlock.fields import ExactCharField, Literal
 
 
 class CreateTable(migrations.CreateModel):
     """Makes the table unless it is there.
 
-    MariaDB and MySQL have no transaction that makes a table and notes that the migration is done:
-    who finds the table may not find that note yet, or never if its maker was ended in between.
+    MariaDB and MySQL cannot make a table and record the migration in one transaction. So the table
+    may be there while the record is not: another process is between the two, or was ended there.
     """
 
     def database_forwards(
@@ -42,66 +42,41 @@ class Migration(migrations.Migration):
 
     operations = [
         CreateTable(
-            name="DatabaseLock",
-            fields=[
+            "DatabaseLock",
+            [
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("lock", distlock.fields.ExactCharField(max_length=564, verbose_name="name")),
+                ("lock", ExactCharField("name", max_length=564)),
                 (
                     "description",
-                    distlock.fields.ExactCharField(
-                        blank=True,
-                        db_default=distlock.fields.Literal(""),
-                        default="",
+                    ExactCharField(
+                        "description",
                         max_length=1024,
-                        verbose_name="description",
+                        default="",
+                        blank=True,
+                        db_default=Literal(""),
                     ),
                 ),
-                (
-                    "owner",
-                    distlock.fields.ExactCharField(
-                        blank=True, default="", max_length=201, verbose_name="owner"
-                    ),
-                ),
+                ("owner", ExactCharField("owner", max_length=201, default="", blank=True)),
                 (
                     "nonce",
-                    distlock.fields.ExactCharField(
-                        blank=True, default="", max_length=32, verbose_name="nonce of the hold"
-                    ),
+                    ExactCharField("nonce of the hold", max_length=32, default="", blank=True),
                 ),
-                (
-                    "host",
-                    distlock.fields.ExactCharField(
-                        blank=True, default="", max_length=255, verbose_name="host"
-                    ),
-                ),
-                ("process", models.BigIntegerField(default=0, verbose_name="process")),
-                (
-                    "thread",
-                    distlock.fields.ExactCharField(
-                        blank=True, default="", max_length=255, verbose_name="thread"
-                    ),
-                ),
-                ("token", models.BigIntegerField(verbose_name="fencing token")),
+                ("host", ExactCharField("host", max_length=255, default="", blank=True)),
+                ("process", models.BigIntegerField("process", default=0)),
+                ("thread", ExactCharField("thread", max_length=255, default="", blank=True)),
+                ("token", models.BigIntegerField("fencing token")),
                 (
                     "lease",
-                    models.FloatField(
-                        db_default=distlock.fields.Literal(0.0),
-                        default=0.0,
-                        verbose_name="seconds of the lease",
-                    ),
+                    models.FloatField("seconds of the lease", default=0.0, db_default=Literal(0.0)),
                 ),
                 (
                     "renews",
-                    models.BooleanField(
-                        db_default=distlock.fields.Literal(False),
-                        default=False,
-                        verbose_name="is renewed",
-                    ),
+                    models.BooleanField("is renewed", default=False, db_default=Literal(False)),
                 ),
-                ("acquired_at", models.DateTimeField(verbose_name="held since")),
-                ("expires_at", models.DateTimeField(verbose_name="held until")),
+                ("acquired_at", models.DateTimeField("held since")),
+                ("expires_at", models.DateTimeField("held until")),
             ],
-            options={
+            {
                 "verbose_name": "database lock",
                 "verbose_name_plural": "database locks",
                 "db_table": "database_lock",
@@ -109,20 +84,18 @@ class Migration(migrations.Migration):
                     ("force_release_lock", "Can force the release of a lock"),
                     ("sweep_locks", "Can sweep locks"),
                 ],
-                "constraints": [models.UniqueConstraint(fields=("lock",), name="uiq_idx_lock")],
+                "constraints": [models.UniqueConstraint(fields=["lock"], name="uiq_idx_lock")],
             },
         ),
         migrations.CreateModel(
-            name="HeldLock",
-            fields=[],
-            options={
+            "HeldLock",
+            [],
+            {
                 "verbose_name": "held lock",
                 "verbose_name_plural": "held locks",
                 "proxy": True,
                 "default_permissions": (),
-                "indexes": [],
-                "constraints": [],
             },
-            bases=("distlock.databaselock",),
+            ["distlock.databaselock"],
         ),
     ]
