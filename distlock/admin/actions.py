@@ -8,7 +8,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from django import forms
@@ -37,7 +36,6 @@ from distlock.exceptions import LockError, LockUnavailable
 from distlock.models import HeldLock
 from distlock.signals import lock_broken
 from distlock.templatetags.distlock_admin import visible
-from distlock.types.lease import LockInfo, State
 from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus
 
@@ -104,35 +102,31 @@ _MESSAGES: dict[Outcome, tuple[int, Any]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class CurrentHold:
-    """A selected hold, and its lock as it is now; ``row`` is None if the backend failed."""
-
-    ref: HoldRef
-    row: LockRow | None
-    problem: str = ""
-
-    @property
-    def is_unchanged(self) -> bool:
-        """Whether the lock is still held under the selected token."""
-        if self.row is None:
-            return False
-        return self.row.info.state is not State.FREE and self.row.info.token == self.ref.token
+#: A hold, its lock as it is now (None if the backend failed), and the problem of the backend.
+ChangedHold = tuple[HoldRef, LockRow | None, str]
 
 
-def current_holds(refs: Sequence[HoldRef]) -> list[CurrentHold]:
-    """Look the holds up, in all backends at once; return them in their order."""
+def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHold]]:
+    """Ask all backends at once for the locks of these holds.
 
-    def inspect(backend: BaseBackend, deadline: float) -> dict[HoldRef, LockInfo]:
+    Returns the locks that are still held under the same token, and the holds of all others.
+    """
+
+    def inspect(backend: BaseBackend, deadline: float) -> dict[HoldRef, LockRow]:
         mine = [ref for ref in refs if ref.alias == backend.alias]
-        return {ref: backend.inspect(ref.name, deadline) for ref in mine}
+        return {ref: LockRow(backend.inspect(ref.name, deadline)) for ref in mine}
 
     answers = call_backends({ref.alias for ref in refs}, inspect)
-    found = {ref: info for answer in answers.values() for ref, info in (answer.value or {}).items()}
-    return [
-        CurrentHold(ref, LockRow(found[ref]) if ref in found else None, answers[ref.alias].problem)
-        for ref in refs
-    ]
+    unchanged: list[LockRow] = []
+    changed: list[ChangedHold] = []
+    for ref in refs:
+        answer = answers[ref.alias]
+        row = answer.value[ref] if answer.value else None
+        if row is not None and row.status is not None and row.ref == ref:
+            unchanged.append(row)
+        else:
+            changed.append((ref, row, answer.problem))
+    return unchanged, changed
 
 
 def consequences(rows: Iterable[LockRow]) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from django.views.decorators.http import require_POST, require_safe
 from distlock.admin.actions import (
     ReasonForm,
     consequences,
-    current_holds,
+    current_rows,
     force_release,
     log_entries,
     sweep,
@@ -133,16 +133,15 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
         if form.is_valid():
             force_release(request, refs, form.cleaned_data["reason"])
             return HttpResponseRedirect(back)
-        holds = current_holds(refs)
-        unchanged = [hold for hold in holds if hold.is_unchanged]
+        unchanged, changed = current_rows(refs)
         return self._render(
             request,
             "release",
             title=_("Force release"),
             form=form,
             unchanged=unchanged,
-            changed=[hold for hold in holds if not hold.is_unchanged],
-            consequences=consequences(hold.row for hold in unchanged if hold.row),
+            changed=changed,
+            consequences=consequences(unchanged),
             back=back,
             query=query,
         )
