@@ -227,7 +227,8 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
             self._send(data)
 
     def _send_ping(self, connect_timeout: float) -> None:
-        self._pinged_at = clock()
+        if not self.ping_outstanding.is_set():  # else the next answer is to the earlier one
+            self._pinged_at = clock()
         super()._send_ping(connect_timeout)
         self._events.on_ping()
 

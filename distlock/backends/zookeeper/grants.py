@@ -124,12 +124,14 @@ class Grants:
             if session is None or grant.node.session is session:
                 self.lose(grant, reason)
 
-    def watch(self, grant: Grant) -> None:
-        """Watch the node, so that its deletion by someone else is told at once as a loss."""
-        if not grant.is_watched:
+    def watch(self, lease: Lease) -> bool:
+        """Watch the node of a lease, and tell of a loss when it is deleted; False if it is lost."""
+        grant = self.find(lease.name, lease.nonce)
+        if grant is not None and not grant.is_watched:
             grant.is_watched = True
             watch = grant.client.watches.add(grant.node.path)
             watch.then(partial(self._on_watch_end, grant))
+        return grant is not None
 
     def _on_watch_end(self, grant: Grant, watch: Reply) -> None:
         grant.is_watched = False  # the next renewal adds another

@@ -14,10 +14,10 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetData, Sync
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
-from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.connection import REPORTED_AFTER
 from distlock.backends.zookeeper.contender import Contender
-from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grant, Grants
+from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grants
 from distlock.backends.zookeeper.options import DEFAULTS, Options
 from distlock.backends.zookeeper.reader import UNBREAKABLE, TreeReader
 from distlock.concurrency import fork
@@ -93,11 +93,7 @@ class ZooKeeperBackend(BaseBackend):
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         if leases and self._client is not None:
             self._prove_alive(self._client, deadline)
-        found = {lease.nonce: self._grants.find(lease.name, lease.nonce) for lease in leases}
-        for grant in found.values():
-            if grant is not None:
-                self._grants.watch(grant)
-        return {nonce: grant is not None for nonce, grant in found.items()}
+        return {lease.nonce: self._grants.watch(lease) for lease in leases}
 
     def _prove_alive(self, client: Client, deadline: float | None) -> None:
         """Make sure that the session lasts for a lease from now on, by the leader's count.
@@ -127,9 +123,6 @@ class ZooKeeperBackend(BaseBackend):
         if clock() - grant.node.created_after < UNBREAKABLE and grant.client.connected:
             grant.drop()
             return True
-        return self._delete(grant, deadline)
-
-    def _delete(self, grant: Grant, deadline: float | None) -> bool:
         try:
             (deleted,) = grant.client.ask([Delete(grant.node.path, -1)], deadline)
         except BaseException:
@@ -221,19 +214,16 @@ class ZooKeeperBackend(BaseBackend):
         with self._connecting:
             if self._client is None or self._client.dead:
                 self._client = Client(
-                    self.options, self._on_begin, self._on_over, self._grants.drop_untaken
+                    self.options,
+                    on_begin=lambda session: self._set_lease(session.timeout),
+                    on_over=partial(self._grants.lose_all, SESSION_OVER),
+                    on_ping=self._grants.drop_untaken,
                 )
                 self._client.start()
             return self._client
 
     def _reader(self, deadline: float | None) -> TreeReader:
         return TreeReader(self.client, self.alias, deadline)
-
-    def _on_begin(self, session: Session) -> None:
-        self._set_lease(session.timeout)
-
-    def _on_over(self, session: Session) -> None:
-        self._grants.lose_all(SESSION_OVER, session)
 
     def _on_loss(self, lease: Lease, reason: str) -> None:
         if self.listener is not None:

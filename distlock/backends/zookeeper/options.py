@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from kazoo.hosts import collect_hosts
@@ -88,6 +88,12 @@ class Options:
         self.hosts, chroot = self._location()
         self.root = self._root(chroot)
         self.acl = self._acl()
+        #: Seconds that one server has to accept a connection: one that is cut off must not take the
+        #: time in which another would have kept the session.
+        self.connect_limit = min(self.timeout, self.session_timeout / len(self.hosts.split(",")))
+        #: Seconds that one server has to answer for the first time: one that is being started may
+        #: accept a connection and forget it, and there is to be time for another try.
+        self.greeting_limit = max(self.timeout / 2, _SHORTEST_GREETING)
         self._retry = self._known("retry", _RETRY)
         if self._retry["max_delay"] is None:  # often enough to be in time for the session
             self._retry["max_delay"] = min(self.session_timeout / 10, 1.0)
@@ -104,37 +110,14 @@ class Options:
         """Return how many seconds a lease lasts in a session that ends after so much silence."""
         return session_timeout * _LEASE_OF_SESSION
 
-    @property
-    def connect_limit(self) -> float:
-        """Seconds that one server has to accept a connection.
-
-        One that is cut off must not take the time in which another would have kept the session.
-        """
-        return min(self.timeout, self.session_timeout / self.server_count)
-
-    @property
-    def greeting_limit(self) -> float:
-        """Seconds that one server has to answer for the first time.
-
-        One that is being started may accept a connection and forget it; there is to be time for
-        another try.
-        """
-        return max(self.timeout / 2, _SHORTEST_GREETING)
-
-    @property
-    def server_count(self) -> int:
-        """How many servers there are to choose from."""
-        return self.hosts.count(",") + 1
-
     def arguments(self, handler: Any) -> dict[str, Any]:
         """Return the arguments of a ``KazooClient`` that runs on ``handler``."""
-        retry = KazooRetry(sleep_func=handler.sleep_func, **self._retry)
         sasl = self._arguments["sasl_options"]
         return {
             **self._arguments,
-            "sasl_options": None if sasl is None else dict(sasl),  # kazoo adds to it
+            "sasl_options": sasl and dict(sasl),  # kazoo adds to it
             "handler": handler,
-            "connection_retry": retry,
+            "connection_retry": KazooRetry(sleep_func=handler.sleep_func, **self._retry),
         }
 
     def _location(self) -> tuple[str, str]:
@@ -162,22 +145,11 @@ class Options:
 
     def _auth(self) -> list[tuple[str, str]]:
         pairs = self._settings.options["auth"]
-        wanted = "OPTIONS['auth'] must be a list of pairs (scheme, credential)"
-        if not isinstance(pairs, Sequence) or isinstance(pairs, str):
-            self._settings.refuse(wanted)
-        checked: list[tuple[str, str]] = []
-        for pair in pairs:
-            if not (
-                isinstance(pair, Sequence)
-                and not isinstance(pair, str)
-                and len(pair) == 2
-                and all(isinstance(part, str) for part in pair)
-            ):
-                self._settings.refuse(wanted)
-            if pair[0] == "sasl":
-                self._settings.refuse("OPTIONS['auth']: SASL has an option of its own, 'sasl'")
-            checked.append((pair[0], Secret(pair[1])))
-        return checked
+        if not isinstance(pairs, list | tuple) or not all(map(_is_pair, pairs)):
+            self._settings.refuse("OPTIONS['auth'] must be a list of pairs (scheme, credential)")
+        if any(scheme == "sasl" for scheme, _ in pairs):
+            self._settings.refuse("OPTIONS['auth']: SASL has an option of its own, 'sasl'")
+        return [(scheme, Secret(credential)) for scheme, credential in pairs]
 
     def _sasl(self) -> Mapping[str, Any] | None:
         sasl = self._settings.options["sasl"]
@@ -222,3 +194,9 @@ class Options:
                 names = ", ".join(map(repr, defaults))
                 self._settings.refuse(f"OPTIONS[{option!r}]: unknown {key!r}; known are: {names}")
         return {**defaults, **given}
+
+
+def _is_pair(value: Any) -> bool:
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        return False
+    return all(isinstance(part, str) for part in value)

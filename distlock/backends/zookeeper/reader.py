@@ -70,17 +70,18 @@ class TreeReader:
 
         ``duration`` is the length of the lease, in seconds, which is not in the node.
         """
-        found = self._holder(name)
-        if found is None or found[1].token != token:
+        parent = self._path(name)
+        queue = self._records([f"{parent}/{node}" for node in in_order(self._children(parent))])
+        path = next(iter(queue), "")  # of the holder
+        if not path or queue[path].token != token:
             return None
-        path, record = found
         time.sleep(_BREAK_PAUSE)
         (deleted,) = self.delete([path])
         if not isinstance(deleted.error, NoNodeError):
             self._client.checked(deleted)
         elif not deleted.repeated:  # else the first request, whose answer was lost, has deleted it
             return None
-        return record.lease(name, path, duration)
+        return queue[path].lease(name, path, duration)
 
     def clear(self) -> int:
         """Remove the nodes of locks without contenders; return how many."""
@@ -153,15 +154,6 @@ class TreeReader:
         for some in _batches(names):
             yield from (info for info in self._locks(some) if info.state is not State.FREE)
 
-    def _holder(self, name: str) -> tuple[str, Record] | None:
-        """Return the path and the record of the node that holds a lock."""
-        parent = self._path(name)
-        for node in in_order(self._children(parent)):
-            path = f"{parent}/{node}"
-            if record := self._records([path]).get(path):
-                return path, record
-        return None
-
     def _children(self, path: str) -> list[str]:
         """Return the names of all children of a node, as the leader knows them now."""
         (_, listed) = self._client.ask([Sync(path), GetChildren(path, None)], self._deadline)
@@ -184,7 +176,7 @@ class TreeReader:
         ]
 
     def _records(self, nodes: Sequence[str]) -> dict[str, Record]:
-        """Return what the nodes say, without those that have gone by now."""
+        """Return what the nodes say, in their order, without those that have gone by now."""
         records = {}
         for some in _batches(nodes):
             replies = self._client.ask([GetData(path, None) for path in some], self._deadline)
