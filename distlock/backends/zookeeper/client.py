@@ -102,7 +102,12 @@ class Client:
         ends = clock() + left(deadline, self.options.timeout)
         repeated = False
         while True:
-            self._wait_until_connected(ends)
+            if not self.connected:
+                connected = self.when_connected().wait(left(ends, self.options.timeout))
+                if not connected or self.dead:
+                    error = self.unavailable()
+                    error.maybe_applied = repeated
+                    raise error
             replies = self.send_all(requests)
             if not replies[-1].wait(left(ends, self.options.timeout)):
                 raise self.unavailable("does not answer")
@@ -160,14 +165,6 @@ class Client:
         if reply.error is None:
             return reply.value
         raise self.unavailable("refused", reply.error) from reply.error
-
-    def _wait_until_connected(self, ends: float) -> None:
-        if self.connected:
-            return
-        if not self.when_connected().wait(left(ends, self.options.timeout)) or self.dead:
-            error = self.unavailable()
-            error.maybe_applied = False
-            raise error
 
     # What kazoo and the connection call, on their thread
 

@@ -82,7 +82,10 @@ class Contender:
             self._go_on()
             while (until := self._wakes_at()) > clock():
                 if (yield Wait(self._pending, until)):
-                    return self._take()
+                    lease = self._pending.take()
+                    if lease is not None:
+                        self._grants.note_taken(lease)
+                    return lease
             lease = self._abandon()
             if lease is None and self._unsure_since is not None:
                 raise self._unavailable("does not answer" if self._client.connected else "")
@@ -95,12 +98,6 @@ class Contender:
         """Give up, and free the lock if it was granted by then."""
         if lease := self._abandon():
             self._grants.drop(lease)
-
-    def _take(self) -> Lease | None:
-        lease = self._pending.take()
-        if lease is not None:
-            self._grants.note_taken(lease)
-        return lease
 
     def _abandon(self) -> Lease | None:
         """Give up; return the lease if the lock was granted by then."""
@@ -143,6 +140,7 @@ class Contender:
             awaited.then(self._go_on)
 
     def _protocol(self) -> Generator[Reply, Reply | None, None]:
+        """Contend until the lock is granted or refused, or nobody wants it any more."""
         looks_again = not self._waits
         find_queue: Callable[[], _FindsQueue] = self._recover
         try:
@@ -185,8 +183,8 @@ class Contender:
             session = self._session = self._client.session
             assert session is not None, "it is connected"
             self._node = None
-            self._be_unsure()
             sent_at = self._asked_at = clock()
+            self._unsure_since = self._unsure_since or sent_at
             create = Create2(
                 f"{self._parent}/{self._claim.nonce}-",
                 tree.to_data(self._claim, session),
@@ -234,8 +232,8 @@ class Contender:
         made.
         """
         client = self._client
+        self._unsure_since = self._unsure_since or clock()
         if not client.connected:
-            self._be_unsure()
             yield client.when_connected()
             if client.dead:
                 raise self._unavailable("")
@@ -257,10 +255,6 @@ class Contender:
                 if stat.ephemeralOwner == session.id:
                     self._node = ContenderNode(session, path, stat.czxid, float("-inf"))
         return queue
-
-    def _be_unsure(self) -> None:
-        if self._unsure_since is None:
-            self._unsure_since = clock()
 
     def _grant(self) -> bool:
         """Give the lock to the caller; False if the session has ended."""

@@ -96,36 +96,20 @@ def _make_path(client: Client, path: str) -> Reply:
 # What nodes say
 
 
-def to_data(claim: Claim, session: Session | None) -> bytes:
+def to_data(claim: Claim, session: Session) -> bytes:
     """Return the data of the node of the contender with this claim: JSON, for people to read."""
-    owner, timeout = claim.owner, session.timeout if session else None
-    fields = _fields(
-        owner.host, owner.pid, owner.thread, owner.key, claim.description, claim.renews, timeout
-    )
-    now = datetime.now(UTC).isoformat(timespec="milliseconds")
-    return b'{"since": "%s", %s' % (now.encode(), fields)
-
-
-@lru_cache(256)
-def _fields(
-    host: str,
-    pid: int,
-    thread: str,
-    key: str,
-    description: str,
-    renews: bool,
-    timeout: float | None,
-) -> bytes:
+    owner = claim.owner
     fields = {
-        "host": host,
-        "pid": pid,
-        "thread": thread,
-        "owner": key,
-        "description": description,
-        "renews": renews,
-        "session_timeout": timeout,
+        "since": datetime.now(UTC).isoformat(timespec="milliseconds"),
+        "host": owner.host,
+        "pid": owner.pid,
+        "thread": owner.thread,
+        "owner": owner.key,
+        "description": claim.description,
+        "renews": claim.renews,
+        "session_timeout": session.timeout,
     }
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")[1:]
+    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def held_mark(token: int) -> bytes:
@@ -156,8 +140,7 @@ class Record:
                 str(fields["owner"]), str(fields["host"]), int(fields["pid"]), str(fields["thread"])
             )
             description, renews = str(fields["description"]), bool(fields["renews"])
-            timeout = fields["session_timeout"]
-            timeout = None if timeout is None else float(timeout)
+            timeout = float(fields["session_timeout"])
         except (ValueError, TypeError, KeyError):
             owner, description = Owner(f"node:{stat.czxid}", "unknown", 0, "unknown"), ""
             return cls(owner, description, stat.czxid, to_time(stat.ctime))
