@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import suppress
 from types import SimpleNamespace
 
@@ -19,6 +18,7 @@ from distlock.admin import fan_out
 from distlock.conf import locks
 from distlock.types.lease import State
 from tests.admin import holders
+from tests.contract.watch import eventually
 
 #: Seconds that pages wait for a backend.
 USUAL_TIMEOUT = fan_out.TIMEOUT
@@ -108,8 +108,7 @@ def expired():
         while not taken:
             with suppress(LockUnavailable):  # its lease had ended before it was known to be taken
                 taken = Lock(name, using=using, lease=0.01, renew=False).acquire()
-        while locks[using].inspect(name).state is not State.EXPIRED:
-            time.sleep(0.005)
+        eventually(lambda: locks[using].inspect(name).state is State.EXPIRED)
         return locks[using].inspect(name)
 
     return take

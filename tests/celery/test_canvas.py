@@ -5,7 +5,7 @@ from celery import chain, chord, group
 from celery.exceptions import ChordError
 
 from distlock.celery import AlreadyQueued
-from tests.celery.stage import cue, published
+from tests.celery.stage import LIMIT, cue, published
 from tests.celery.tasks import echo, gather
 
 pytestmark = [
@@ -13,7 +13,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
 ]
 
-LIMIT = 30
 NOWHERE = "nowhere"
 
 

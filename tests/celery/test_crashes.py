@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 
 import pytest
 from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
@@ -10,12 +9,11 @@ from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostErr
 from distlock import Lock, locks
 from distlock.types.lease import State
 from tests.celery.app import app
-from tests.celery.stage import cue, published, silence
+from tests.celery.stage import LIMIT, cue, published, silence
 from tests.celery.tasks import OF, QUEUEING
+from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
-
-LIMIT = 30
 
 
 @pytest.fixture
@@ -50,20 +48,9 @@ HELD = (State.HELD, State.HELD)
 BOTH = ["mariadb", pytest.param("zookeeper", marks=pytest.mark.slow)]
 
 
-def until(condition, limit=LIMIT):
-    """Wait until it is so."""
-    ends = time.monotonic() + limit
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.02)
-
-
 def until_free(states):
     """Wait until both locks may be taken."""
-    ends = time.monotonic() + LIMIT
-    while State.HELD in (found := states()):
-        assert time.monotonic() < ends, found
-        time.sleep(0.02)
+    eventually(lambda: State.HELD not in states())
 
 
 @pytest.mark.slow
@@ -110,7 +97,7 @@ def test_the_hard_time_limit_is_over(tasks, limited, states):
 
 def test_the_soft_time_limit_is_over(tasks, limited, states):
     result = limited(tasks.doomed, soft_time_limit=1)
-    until(result.failed)
+    eventually(result.failed)
     until_free(states)
 
 
@@ -156,7 +143,7 @@ def test_two_copies_of_one_message_exclude_each_other(tasks, key, states, prefor
             )
         twice.close()
     published(f"{key}:started")
-    until(lambda: prefork.log.count(f"[{result.id}] received") == 2)
+    eventually(lambda: prefork.log.count(f"[{result.id}] received") == 2)
     assert silence(f"{key}:started")
     cue(f"{key}:end")
     published(f"{key}:started")
@@ -202,7 +189,7 @@ def test_a_place_is_kept_while_the_message_waits_for_another_worker(
     worker = start_worker("leaving", "prefork", 1).ready()
     with Lock(key, using=using) as lock:
         result = task.apply_async((key,), queue="leaving", expires=600)
-        until(lambda: lock.info().waiters)
+        eventually(lambda: lock.info().waiters)
         worker.signal(signal.SIGQUIT)
         worker.wait()
         assert states() == HELD
@@ -210,6 +197,6 @@ def test_a_place_is_kept_while_the_message_waits_for_another_worker(
         assert task.apply_async((key,), queue="leaving").id == result.id
     start_worker("leaving", "prefork", 1).ready()
     published(f"{key}:started")
-    until(lambda: states() == (State.HELD, State.FREE))
+    eventually(lambda: states() == (State.HELD, State.FREE))
     cue(f"{key}:end")
     assert result.get(timeout=LIMIT) == key

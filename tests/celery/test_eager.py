@@ -3,7 +3,6 @@
 import gc
 import logging
 import threading
-import time
 from functools import partial
 
 import pytest
@@ -88,10 +87,7 @@ class Forgetful(LocalBackend):
 
 def await_free(name):
     """Wait until a lock is free, as it is soon."""
-    ends = time.monotonic() + 30
-    while locks["default"].inspect(name).state is not State.FREE:
-        assert time.monotonic() < ends
-        time.sleep(0.01)
+    eventually(lambda: locks["default"].inspect(name).state is State.FREE)
 
 
 def task_of(app, function, **options):

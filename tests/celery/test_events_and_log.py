@@ -8,10 +8,8 @@ from distlock import Lock, locks
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
 from tests.celery.app import app
-from tests.celery.stage import cue, published
+from tests.celery.stage import LIMIT, cue, published
 from tests.contract.watch import eventually
-
-LIMIT = 30
 
 
 @pytest.fixture

@@ -3,20 +3,18 @@
 import json
 import os
 import signal
-import time
 
 import pytest
 
 from distlock import locks
 from distlock.types.lease import State
 from tests.celery.app import HANDED
-from tests.celery.stage import cue, published, silence
+from tests.celery.stage import LIMIT, cue, published, silence
 from tests.celery.tasks import OF, QUEUEING
 from tests.children import write_line
+from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
-
-LIMIT = 30
 
 
 def submit(using, name, *keys):
@@ -92,10 +90,5 @@ def test_two_processes_queue_a_task_once(publisher, using, key):
 def test_what_a_killed_process_held_is_free(publisher, using, key):
     publisher(using, "doomed", key)
     os.kill(published(f"{key}:started")["pid"], signal.SIGKILL)
-    ends = time.monotonic() + LIMIT
-    while State.HELD in (
-        locks[using].inspect(key).state,
-        locks[QUEUEING].inspect(f"queueing:{key}").state,
-    ):
-        assert time.monotonic() < ends
-        time.sleep(0.05)
+    for backend, name in ((using, key), (QUEUEING, f"queueing:{key}")):
+        eventually(lambda: locks[backend].inspect(name).state is not State.HELD)  # noqa: B023

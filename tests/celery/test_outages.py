@@ -11,7 +11,7 @@ from django.test import override_settings
 from distlock import Lock, LockUnavailable, locks
 from distlock.types.lease import State
 from tests.celery.conftest import LEASE
-from tests.celery.stage import cue, published
+from tests.celery.stage import LIMIT, cue, published
 from tests.celery.tasks import (
     FRAGILE,
     OF,
@@ -24,14 +24,13 @@ from tests.celery.tasks import (
     refuse_auto,
 )
 from tests.celery.tasks import patient as patient_task
-from tests.celery.test_queueing import until
+from tests.contract.watch import eventually
 from tests.databases import ALIASES, moved
 from tests.nodes import ROOT
 from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.once
 
-LIMIT = 30
 #: Seconds for which the session of a killed process goes on.
 PATIENCE = 40.0
 
@@ -81,7 +80,7 @@ def test_a_busy_task_keeps_its_place_while_that_cannot_be_asked_for(worker, prox
         proxy.heal()
         assert task.delay(key).id == first.id
     published(f"{key}:started")
-    until(lambda: locks[FRAGILE].inspect(f"queueing:{key}").state is State.FREE)
+    eventually(lambda: locks[FRAGILE].inspect(f"queueing:{key}").state is State.FREE)
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
 
@@ -106,7 +105,7 @@ def test_a_place_that_nobody_could_free_is_not_that_of_the_next_call(worker, pro
 def begin(task, key, worker):
     """Have the worker begin with a task; return its result when it has tried once."""
     result = task.apply_async((key,), queue=worker.queue)
-    until(lambda: result.state != "PENDING")
+    eventually(lambda: result.state != "PENDING")
     return result
 
 
@@ -160,7 +159,7 @@ def kill(task, key, worker):
 def test_a_lock_in_zookeeper_is_freed_before_the_session_of_a_killed_process_ends(worker, key):
     began = time.monotonic()
     kill(patient_task, key, worker)
-    until(lambda: locks[PATIENT].inspect(key).state is State.FREE)
+    eventually(lambda: locks[PATIENT].inspect(key).state is State.FREE)
     assert time.monotonic() - began < PATIENCE * 0.75
     # The process that takes the place of the killed one is forked from one that is connected now.
     names = [f"{key}-{number}" for number in range(2)]
@@ -182,4 +181,4 @@ def test_what_a_killed_process_held_is_freed_after_a_long_outage(worker, proxy, 
     time.sleep(70)
     assert locks[FRAGILE].inspect(key).state is State.HELD
     proxy.heal()
-    until(lambda: locks[FRAGILE].inspect(key).state is State.FREE)
+    eventually(lambda: locks[FRAGILE].inspect(key).state is State.FREE)

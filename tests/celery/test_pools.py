@@ -7,12 +7,11 @@ import pytest
 from distlock import LockLost, locks
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
-from tests.celery.stage import cue, published
+from tests.celery.stage import LIMIT, cue, published
 from tests.celery.tasks import BACKENDS, OF, QUEUEING
 
 pytestmark = pytest.mark.once
 
-LIMIT = 30
 #: Pools by how long a task may be in a system call when it is to be ended.
 NAPS = {"prefork": 30, "threads": 0.01, "gevent": 30, "solo": 30}
 

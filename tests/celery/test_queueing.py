@@ -1,6 +1,5 @@
 """A task's queueing lock is held from its publication on, and by nobody when it is free."""
 
-import time
 import uuid
 from datetime import UTC, datetime, timedelta
 
@@ -14,12 +13,12 @@ from distlock.celery import AlreadyQueued, queueing
 from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.conftest import LEASE
-from tests.celery.stage import cue, published, silence
+from tests.celery.stage import LIMIT, cue, published, silence
 from tests.celery.tasks import BACKENDS, QUEUEING, echo
+from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
 
-LIMIT = 30
 #: A queue that nobody takes tasks from.
 NOWHERE = "nowhere"
 
@@ -34,14 +33,6 @@ def using():
 def lock(key):
     """What is known of the queueing lock."""
     return lambda: locks[QUEUEING].inspect(f"queueing:{key}")
-
-
-def until(condition):
-    """Wait until it is so."""
-    ends = time.monotonic() + LIMIT
-    while not condition():
-        assert time.monotonic() < ends
-        time.sleep(0.01)
 
 
 def test_a_second_call_queues_nothing_and_returns_the_first(tasks, key, lock):
@@ -79,7 +70,7 @@ def test_it_says_what_it_is_held_for(tasks, key, lock):
     published(f"{key}:started")
     assert lock().description == f"Celery task {tasks.queued_whole.name}[{first.id}], running"
     cue(f"{key}:end")
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 def test_it_is_kept_when_a_busy_task_cannot_be_queued_again(tasks, key, lock):
@@ -91,7 +82,7 @@ def test_it_is_kept_when_a_busy_task_cannot_be_queued_again(tasks, key, lock):
     assert tasks.both_late.delay(key).id == second.id
     cue(f"{key}:end", 2)
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 def test_it_is_free_when_the_task_has_started(tasks, key, lock):
@@ -111,17 +102,17 @@ def test_it_is_free_when_the_task_has_ended(tasks, key, lock, how):
     assert lock().state is State.HELD
     assert tasks.queued_whole.delay(key).id == first.id
     cue(f"{key}:end")
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 def test_it_is_kept_for_as_long_as_the_task_runs(tasks, key, lock):
     tasks.queued_whole.delay(key)
     published(f"{key}:started")
     ends = lock().until
-    until(lambda: lock().until > ends)  # renewed
+    eventually(lambda: lock().until > ends)  # renewed
     assert lock().remaining <= LEASE
     cue(f"{key}:end")
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 @pytest.mark.parametrize("name", ["queued_whole", "auto"])
@@ -135,7 +126,7 @@ def test_it_is_kept_across_the_tasks_own_retries(tasks, key, lock, name):
     assert lock().state is State.HELD
     cue(f"{key}:end")
     first.get(timeout=LIMIT, propagate=False)
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 def test_it_is_kept_for_what_takes_the_tasks_place(tasks, key, lock):
@@ -146,7 +137,7 @@ def test_it_is_kept_for_what_takes_the_tasks_place(tasks, key, lock):
     assert tasks.queued_whole.delay(key).id == first.id
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 def test_it_is_kept_when_the_broker_is_to_deliver_again(tasks, key, lock):
@@ -157,7 +148,7 @@ def test_it_is_kept_when_the_broker_is_to_deliver_again(tasks, key, lock):
     assert tasks.requeued.delay(key).id == first.id
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 @pytest.mark.parametrize("using", BACKENDS)
@@ -186,7 +177,7 @@ def test_it_is_freed_when_the_task_is_revoked(tasks, key, lock, prefork):
     first = tasks.queued.apply_async((key,), task_id=task_id)
     with pytest.raises(TaskRevokedError):
         first.get(timeout=LIMIT)
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 def test_it_is_free_when_the_result_was_told_to_revoke_the_task(tasks, key, lock):
@@ -204,7 +195,7 @@ def test_it_is_free_when_the_result_was_told_to_revoke_the_task(tasks, key, lock
 def test_it_passes_on_when_a_worker_knows_that_the_task_was_revoked(tasks, key):
     first = tasks.queued.apply_async((key,), countdown=600)
     app.control.revoke(first.id)
-    until(lambda: first.state == "REVOKED")
+    eventually(lambda: first.state == "REVOKED")
     again = tasks.queued.delay(key)
     assert published(f"{key}:started")["id"] == again.id
     cue(f"{key}:end")
@@ -228,7 +219,7 @@ def test_a_call_that_has_started_is_not_taken_out_of_the_queue(tasks, key, lock)
     first.revoke()
     assert tasks.queued_whole.delay(key).id == first.id
     cue(f"{key}:end")
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 @pytest.mark.parametrize("times", [1, 12])
@@ -248,12 +239,12 @@ def test_it_is_freed_when_the_task_expires(tasks, key, lock):
     first = tasks.queued.apply_async((key,), countdown=0.5, expires=0.2)
     with pytest.raises(TaskRevokedError):
         first.get(timeout=LIMIT)
-    until(lambda: lock().state is State.FREE)
+    eventually(lambda: lock().state is State.FREE)
 
 
 def test_it_ends_when_the_message_is_lost(tasks, key, lock):
     first = tasks.queued.apply_async((key,), queue=NOWHERE, expires=1)
-    until(lambda: lock().state is State.EXPIRED)
+    eventually(lambda: lock().state is State.EXPIRED)
     second = tasks.queued.delay(key)
     assert second.id != first.id
     published(f"{key}:started")
@@ -279,7 +270,7 @@ def test_it_lasts_as_long_as_the_message_may_wait(tasks, key, lock, options, sec
 
 def test_what_was_freed_by_time_is_not_freed_for_its_successor(tasks, key, lock):
     first = tasks.queued.apply_async((key,), queue="later", expires=1)
-    until(lambda: lock().state is State.EXPIRED)
+    eventually(lambda: lock().state is State.EXPIRED)
     second = tasks.queued.apply_async((key,), queue=NOWHERE)
     token = lock().token
 

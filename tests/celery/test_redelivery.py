@@ -1,16 +1,13 @@
 """Redis delivers a message again that was not acknowledged in its ``visibility_timeout``."""
 
-import time
-
 import pytest
 
 from tests.celery.app import app
-from tests.celery.stage import cue, published, silence
+from tests.celery.stage import LIMIT, cue, published, silence
 from tests.celery.tasks import BACKENDS, OF
+from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
-
-LIMIT = 30
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +36,10 @@ def test_the_second_delivery_waits_for_the_first(worker, broker_url, key):
             results[using] = OF[using].late.apply_async(
                 (f"{key}-{using}",), queue=worker.queue, connection=connection
             )
-    until = time.monotonic() + LIMIT
     for using, result in results.items():
         where = f"{key}-{using}"
         published(f"{where}:started")
-        while worker.log.count(f"[{result.id}] received") < 2:
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        eventually(lambda: worker.log.count(f"[{result.id}] received") == 2)  # noqa: B023
         assert silence(f"{where}:started")
         cue(f"{where}:end", 9)
         published(f"{where}:started")

@@ -6,11 +6,9 @@ from celery.exceptions import Retry  # noqa: F401
 from distlock import LockTimeout
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
-from tests.celery.stage import cue, published, silence
+from tests.celery.stage import LIMIT, cue, published, silence
 from tests.celery.tasks import report
 from tests.contract.watch import eventually
-
-LIMIT = 30
 
 
 def test_a_task_runs_under_its_lock(tasks, key, holder, prefork):

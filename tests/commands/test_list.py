@@ -7,7 +7,6 @@ import os
 import re
 import socket
 import threading
-import time
 from datetime import datetime
 
 import pytest
@@ -18,6 +17,7 @@ from distlock.conf import locks
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.commands.processes import abandon, manage, manage_for_nobody
+from tests.contract.watch import eventually
 from tests.databases import ALIASES
 
 HOSTILE = [
@@ -107,8 +107,7 @@ class TestFilters:
     def test_by_state(self, local, run_json, taken):
         taken("held")
         taken("gone", lease=0.3, renew=False)
-        while local.inspect("gone").state is not State.EXPIRED:
-            time.sleep(0.001)
+        eventually(lambda: local.inspect("gone").state is State.EXPIRED)
         assert [lock["name"] for lock in run_json("list", "--state=held")["locks"]] == ["held"]
         assert [lock["name"] for lock in run_json("list", "--state=expired")["locks"]] == ["gone"]
         both = run_json("list", "--state=held", "--state=expired")["locks"]

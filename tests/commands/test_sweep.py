@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from contextlib import closing
 
 import pytest
@@ -117,8 +116,7 @@ class TestAgainAndAgain:
         sweeping = process("sweep", "--every", "0.1")
         assert sweeping.line() == "default: 0 expired, 0 removed"
         server("postgresql").stop()
-        while "could not be asked" not in sweeping.errors:
-            time.sleep(0.01)
+        eventually(lambda: "could not be asked" in sweeping.errors)
         server("postgresql").start()
         abandoned("stock")
         while sweeping.line() != "default: 1 expired, 0 removed":

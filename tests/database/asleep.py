@@ -4,7 +4,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 from distlock.backends.database.statements import Statement
-from tests.database.speaking import eventually
+from tests.contract.watch import eventually
 
 SLEEP = {
     "mariadb": "SELECT 1 FROM (SELECT SLEEP(60)) AS slept",

@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import time
 
 from distlock.backends.database import DatabaseBackend
 from distlock.backends.database.mariadb import MySQL
@@ -31,12 +30,3 @@ def someone(key=None):
 def claim(name, owner=None, duration=30.0, **more):
     """Return a claim, of a new owner unless one is given."""
     return Claim(name, owner or someone(), duration, **more)
-
-
-def eventually(condition, limit=20.0):
-    """Return the first true value of ``condition()``; AssertionError after ``limit`` seconds."""
-    until = time.monotonic() + limit
-    while not (value := condition()):
-        assert time.monotonic() < until, f"{condition} did not come true"
-        time.sleep(0.01)
-    return value

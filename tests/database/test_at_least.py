@@ -4,7 +4,7 @@ import pytest
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.types.owners import is_reserved
-from tests.database.speaking import eventually
+from tests.contract.watch import eventually
 
 
 @pytest.fixture

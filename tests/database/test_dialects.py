@@ -12,7 +12,8 @@ from distlock.backends.database.sqlite import SQLite
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
-from tests.database.speaking import claim, eventually, someone
+from tests.contract.watch import eventually
+from tests.database.speaking import claim, someone
 
 OWN = {"sqlite": SQLite, "mariadb": MariaDB, "postgresql": PostgreSQL}
 WAYS = [

@@ -12,8 +12,9 @@ from django.db.backends.signals import connection_created
 
 from distlock.backends.database.connection import server_id
 from distlock.backends.database.statements import Statement
+from tests.contract.watch import eventually
 from tests.database.conftest import SERVERS
-from tests.database.speaking import claim, eventually, speaking
+from tests.database.speaking import claim, speaking
 from tests.databases import ALIASES
 
 

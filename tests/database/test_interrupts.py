@@ -10,8 +10,9 @@ import pytest
 from distlock.backends.database import connect
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
+from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
-from tests.database.speaking import claim, eventually
+from tests.database.speaking import claim
 
 # What an interrupt leaves to nobody is closed by the garbage collector.
 pytestmark = pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -10,8 +10,9 @@ from distlock.backends.database.pool import SHORTEST_LIMIT
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import State
+from tests.contract.watch import eventually
 from tests.database.conftest import SERVERS
-from tests.database.speaking import claim, eventually
+from tests.database.speaking import claim
 
 pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 

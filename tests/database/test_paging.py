@@ -8,8 +8,9 @@ from django.utils import timezone
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from distlock.types.query import DisplayStatus, LockQuery, Order, page_of, status_of
+from tests.contract.watch import eventually
 from tests.database.counting import statements
-from tests.database.speaking import claim, eventually
+from tests.database.speaking import claim
 
 SELECTIONS = [
     LockQuery(),

@@ -14,8 +14,9 @@ from distlock.backends.database.drivers import PsycopgConnection
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
+from tests.contract.watch import eventually
 from tests.database.asleep import CANCEL, SLEEP, once_asleep
-from tests.database.speaking import claim, eventually
+from tests.database.speaking import claim
 
 pytestmark = pytest.mark.once
 

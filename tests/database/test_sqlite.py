@@ -16,7 +16,8 @@ from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
-from tests.database.speaking import claim, eventually
+from tests.contract.watch import eventually
+from tests.database.speaking import claim
 from tests.databases import ALIASES
 
 KINDS = ["sqlite", "memory"]

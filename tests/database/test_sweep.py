@@ -10,9 +10,10 @@ from distlock import LockUnavailable
 from distlock.backends.database.sql import Dialect
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
+from tests.contract.watch import eventually
 from tests.database.conftest import SERVERS
 from tests.database.counting import statements
-from tests.database.speaking import claim, eventually, someone
+from tests.database.speaking import claim, someone
 from tests.database.test_renewal import grant_many
 from tests.databases import ALIASES
 

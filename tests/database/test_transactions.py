@@ -9,8 +9,9 @@ from django.db import connections, transaction
 
 from distlock import Lock, LockError, LockLost, NotSupported, locks
 from distlock.types.lease import State
+from tests.contract.watch import eventually
 from tests.database.conftest import KINDS, SERVERS
-from tests.database.speaking import claim, eventually
+from tests.database.speaking import claim
 from tests.databases import ALIASES
 
 GROUP = "written under the lock"

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from django.db import connections
 
 from distlock.exceptions import StaleToken
+from tests.contract.watch import eventually
 
 BLOCKED = {
     "mariadb": "SELECT variable_value FROM information_schema.global_status"
@@ -32,9 +32,11 @@ def elsewhere(shop):
 
 
 def wait_until_blocked(shop, kind, future):
-    while int(shop.database.execute(BLOCKED[kind])[0][0]) == 0:
+    def blocked():
         assert not future.done()
-        time.sleep(0.01)
+        return int(shop.database.execute(BLOCKED[kind])[0][0]) > 0
+
+    eventually(blocked)
 
 
 class TestInAnOpenTransaction:

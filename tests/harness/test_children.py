@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from tests.children import read_line, write_line
-from tests.harness.waiting import eventually
+from tests.contract.watch import eventually
 from tests.servers.guard import started_at
 
 SAMPLE = "tests/harness/sample_run.py"

@@ -5,8 +5,8 @@ import socket
 import pytest
 from django.db import connections
 
+from tests.contract.watch import eventually
 from tests.databases import ALIASES
-from tests.harness.waiting import eventually
 from tests.servers.debian import Missing, program
 from tests.servers.guard import is_at_rest, started_at
 from tests.servers.zookeeper import Ensemble

@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ from django.db.models import Sum
 
 from locksite.demo.models import Counter, Entry
 from locksite.shop.models import Event
+from tests.contract.watch import eventually
 from tests.databases import ALIASES
 from tests.servers.guard import descendants, started_at
 from tests.site.conftest import Manage
@@ -37,10 +37,7 @@ def all_ended(process: subprocess.Popen[str]) -> Iterator[None]:
     born = {pid: started_at(pid) for pid in descendants(process.pid)}
     assert len(born) > 1
     yield
-    deadline = time.monotonic() + LIMIT
-    while any(start and started_at(pid) == start for pid, start in born.items()):
-        assert time.monotonic() < deadline, "a process of the demo is still there"
-        time.sleep(0.05)
+    eventually(lambda: not any(start and started_at(pid) == start for pid, start in born.items()))
 
 
 def lines_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
