@@ -116,8 +116,12 @@ def _threads(alias: str) -> WorkerThreads:
 def _timed(
     call: Callable[[BaseBackend, float], T], backend: BaseBackend, began: float, timeout: float
 ) -> tuple[T, float]:
-    """Return what a call returns, and how long it took; note whether the backend is silent."""
-    limit = SHORT_TIMEOUT  # that of an error; an answer may take longer
+    """Return what a call returns, and its seconds; note whether the backend counts as silent.
+
+    It does after a late answer, and after an error that took longer than ``SHORT_TIMEOUT``: most
+    such errors say that the server has not answered.
+    """
+    limit = SHORT_TIMEOUT
     try:
         value = call(backend, began + timeout)
         limit = timeout

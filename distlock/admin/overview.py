@@ -64,8 +64,7 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
     def ask(backend: BaseBackend, deadline: float) -> Page:
         asked_at = clock()
         page = backend.page(query.for_backend(backend.alias), deadline)
-        if (last := _last_counts.get(backend)) is None or last[1] < asked_at:
-            _last_counts[backend] = page.counts, asked_at
+        _last_counts[backend] = page.counts, asked_at
         return page
 
     answers = call_backends(query.aliases, ask, wait_for_silent=wait_for_silent)

@@ -11,6 +11,7 @@ from django.utils import timezone
 from distlock.admin.fan_out import MAX_THREADS, TIMEOUT, call_backends
 from distlock.admin.query import Query
 from distlock.conf import locks
+from distlock.types.query import Counts, Page
 from tests.contract.watch import eventually
 
 LOCAL = "distlock.backends.local.LocalBackend"
@@ -93,6 +94,18 @@ def test_a_page_of_which_nothing_is_left_leads_to_the_first(local, show, taken):
     page = show("?after=default:0:zzz")
     assert page.locks == []
     assert "Nothing on this page any more" in page.text
+
+
+@pytest.mark.parametrize("place", ["after", "before"])
+def test_a_page_without_locks_that_could_be_read_leads_to_the_first(
+    local, show, monkeypatch, place
+):
+    """ZooKeeper may have more names of free locks than can be looked at in time."""
+    unread = Page((), more=True, found=3, counts=Counts(held=3), hosts={}, note="Too many names.")
+    monkeypatch.setattr(local, "page", lambda query, deadline: unread)
+    page = show(**{place: "default:0:b"})
+    assert (page.locks, page.overview.next, page.overview.previous) == ([], "", "?")
+    assert "Too many names." in page.text
 
 
 @pytest.mark.parametrize(
