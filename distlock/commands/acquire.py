@@ -1,9 +1,12 @@
-"""Takes the lock that a command runs under, or ends the command with a code that says why not."""
+"""Runs a command's body under a lock, or ends the command with a code that says why not."""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
+from typing import TypeVar
 
 from django.core.management.base import BaseCommand
 
@@ -12,60 +15,82 @@ from distlock.commands.exit_codes import DONE, FAILED, UNAVAILABLE, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
-from distlock.core.section import busy_message
-from distlock.exceptions import LockError, LockUnavailable, NotSupported
+from distlock.core.section import busy_message, run_under
+from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupported
 from distlock.lock import Lock
+
+T = TypeVar("T")
 
 #: Seconds. The clock of sleep() stands still while the machine sleeps, clock() does not; and the
 #: lock may be lost meanwhile.
 _LONGEST_SLEEP = 60.0
 
 
-class Busy(Exception):
+class _Busy(Exception):
     """Someone else has the lock; the message says who."""
 
-    def end(self, command: BaseCommand, code: int, verbosity: int) -> None:
-        """End ``command`` with ``code``; return if that is DONE.
 
-        DONE says that a busy lock is no failure: then the message is written only for ``verbosity``
-        2. With ``verbosity`` 0 there is only the exit code, so that cron sends no mail.
-        """
-        if code == DONE:
-            if verbosity > 1:
-                command.stderr.write(str(self))
-        elif verbosity or not getattr(command, "_called_from_command_line", False):
-            fail(code, str(self))
-        else:
-            sys.exit(code)
+def run_command(
+    command: BaseCommand,
+    lock: Lock,
+    body: Callable[[], T],
+    on_lost: Callable[[LockLost], object],
+    *,
+    timeout: float | None,
+    busy_code: int,
+    verbosity: int,
+    ensure_schema: bool = False,
+) -> T | None:
+    """Run ``body()`` under ``lock`` and return its result, or end ``command``.
 
-
-def acquire(lock: Lock, timeout: float | None, *, ensure_schema: bool = False) -> None:
-    """Take ``lock``, waiting for ``timeout`` seconds (None: for ever), or end the command.
-
-    ``ensure_schema``: create what the backend needs if that is missing. Raises Busy if someone else
-    has the lock.
+    - ``timeout``: seconds to wait for the lock at the most; None waits for ever.
+    - ``busy_code``: what to end with if someone else has the lock. DONE says that this is no
+      failure: then None is returned, and a message is written only for ``verbosity`` 2. With
+      ``verbosity`` 0 there is only the exit code, so that cron sends no mail.
+    - ``ensure_schema``: create what the backend needs if that is missing.
+    - ``on_lost``: called with the error if the body ended well, and the lock had been lost.
     """
+
+    def on_leave_error(error: LockError) -> None:
+        if isinstance(error, LockLost):
+            on_lost(error)
+        else:
+            command.stderr.write(f"the lock is freed when its lease ends: {error}")
+
     quiet_drivers()
+    take = partial(_acquire, lock, timeout, ensure_schema)
     try:
-        acquired = _acquire(lock, timeout, ensure_schema)
+        return run_under(lock, take, body, on_leave_error)
+    except _Busy as busy:
+        if busy_code == DONE:
+            if verbosity > 1:
+                command.stderr.write(str(busy))
+        elif verbosity or not from_command_line(command):
+            fail(busy_code, str(busy))
+        else:
+            sys.exit(busy_code)
+    return None
+
+
+def _acquire(lock: Lock, timeout: float | None, ensure_schema: bool) -> None:
+    """Take ``lock``; raise _Busy if someone else has it, CommandError if it cannot be asked for."""
+    began = clock()
+    try:
+        try:
+            acquired = lock.acquire(timeout=-1 if timeout is None else timeout)
+        except LockUnavailable:
+            until = None if timeout is None else began + timeout
+            if not (ensure_schema and locks[lock.using].ensure_schema(until)):
+                raise
+            acquired = lock.acquire(timeout=-1 if timeout is None else left(until, timeout))
     except LockUnavailable as error:
         fail(UNAVAILABLE, escaped(str(error)))
-    except NotSupported as error:
+    except (NotSupported, TypeError, ValueError, OverflowError) as error:
         fail(USAGE, escaped(str(error)))
     except LockError as error:
         fail(FAILED, escaped(str(error)))
     if not acquired:
-        raise Busy(busy_message(lock))
-
-
-def _acquire(lock: Lock, timeout: float | None, ensure_schema: bool) -> bool:
-    until = None if timeout is None else clock() + timeout
-    try:
-        return lock.acquire(timeout=-1 if timeout is None else timeout)
-    except LockUnavailable:
-        if not (ensure_schema and locks[lock.using].ensure_schema(until)):
-            raise
-    return lock.acquire(timeout=-1 if timeout is None else left(until, timeout))
+        raise _Busy(busy_message(lock))
 
 
 def stay(lock: Lock, until: float) -> None:
@@ -74,3 +99,8 @@ def stay(lock: Lock, until: float) -> None:
         return
     while (rest := left(until, _LONGEST_SLEEP)) and lock.held:
         time.sleep(rest)
+
+
+def from_command_line(command: BaseCommand) -> bool:
+    """Return whether the process was started for this command; else code has called it."""
+    return bool(getattr(command, "_called_from_command_line", False))

@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.activity import activity
-from distlock.commands.acquire import Busy, acquire, stay
+from distlock.commands.acquire import from_command_line, run_command, stay
 from distlock.commands.arguments import add_busy_code, waiting_time
 from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, USAGE, epilog, fail
 from distlock.commands.output import escaped
@@ -21,8 +21,7 @@ from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.interrupters import body_interrupter
 from distlock.core.name_template import NameTemplate
-from distlock.core.section import run_under
-from distlock.exceptions import LockError, LockLost, LockNotHeld
+from distlock.exceptions import LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.supervisor.signal_handling import ended_by_signals
 
@@ -117,12 +116,6 @@ class LockedCommand(BaseCommand):
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
 
-        def take() -> None:
-            try:
-                acquire(lock, options.get("lock_timeout", self.lock_timeout))
-            except (TypeError, ValueError, OverflowError) as error:
-                fail(USAGE, f"--lock-timeout: {error}")
-
         def body() -> str | None:
             granted_at = clock()
             try:
@@ -138,19 +131,21 @@ class LockedCommand(BaseCommand):
             self._stay(lock, granted_at)
             return result
 
-        try:
-            return run_under(lock, take, body, self._on_leave_error)
-        except Busy as busy:
-            busy.end(self, options.get("busy_code", BUSY), options.get("verbosity", 1))
-            return None
-
-    def _on_leave_error(self, error: LockError) -> None:
-        if isinstance(error, LockLost):
+        def on_lost(error: LockLost) -> None:
             fail(LOST, f"it ran to its end, but {escaped(str(error))}")
-        self.stderr.write(f"the lock is freed when its lease ends: {error}")
+
+        return run_command(
+            self,
+            lock,
+            body,
+            on_lost,
+            timeout=options.get("lock_timeout", self.lock_timeout),
+            busy_code=options.get("busy_code", BUSY),
+            verbosity=options.get("verbosity", 1),
+        )
 
     def _stay(self, lock: Lock, granted_at: float) -> None:
-        if self.lock_at_least and getattr(self, "_called_from_command_line", False):
+        if self.lock_at_least and from_command_line(self):
             stay(lock, granted_at + self.lock_at_least)
 
     def _lock_name(self, options: dict[str, Any]) -> str:

@@ -14,7 +14,7 @@ from distlock.commands.arguments import Backends, add_name, add_using
 from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.core.queueing_owners import locks_of
 from distlock.lock import Lock
-from distlock.types.lease import LockInfo, State
+from distlock.types.lease import State
 
 HELP = (
     "Break the hold of a lock that has this token, and only that one;"
@@ -83,12 +83,17 @@ def run(
         f"{output.quoted(info.name)} on {info.using} is {info.state.value}"
         f" by {output.owner(info.owner)} since {output.moment(info.since)}, token {info.token}."
     )
+    learns = (
+        "is not told, because it does not renew its lease"
+        if info.renews is False
+        else "learns of it when it next renews"
+    )
     command.stdout.write(
         f"{output.quoted(info.description)}."
         " A call of the task can be queued again once it is free."
         if task is not None
         else "Its holder may still be working. Once the lock is broken others can take it; the"
-        f" holder {_how_holder_learns(info)}, and writes with an older fencing token."
+        f" holder {learns}, and writes with an older fencing token."
     )
     if interactive:
         _ask(command)
@@ -123,9 +128,3 @@ def _token(value: str) -> int:
     if not (value.isascii() and value.isdecimal()):
         raise argparse.ArgumentTypeError(f"a token is a whole number, not {value!r}")
     return int(value)
-
-
-def _how_holder_learns(info: LockInfo) -> str:
-    if info.renews is False:
-        return "is not told, because it does not renew its lease"
-    return "learns of it when it next renews"

@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import arguments, output
-from distlock.commands.acquire import Busy, acquire, stay
+from distlock.commands.acquire import from_command_line, run_command, stay
 from distlock.commands.exit_codes import (
     BUSY,
     DONE,
@@ -27,8 +27,7 @@ from distlock.commands.exit_codes import (
 )
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.section import run_under
-from distlock.exceptions import LockError, LockLost
+from distlock.exceptions import LockLost
 from distlock.lock import Lock
 from distlock.supervisor.signal_handling import Interrupted, program_signals
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
@@ -63,26 +62,14 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="SECONDS",
         help="Wait for the lock no longer than that; 0 tries once. Waits for ever by default.",
     )
-    parser.add_argument(
-        "--at-least",
-        type=arguments.seconds,
-        metavar="SECONDS",
-        help="Let the lock stay taken until so long after it was granted, even if the program"
-        " ends earlier.",
-    )
-    parser.add_argument(
-        "--lease",
-        type=arguments.seconds,
-        metavar="SECONDS",
-        help="How long the lock outlives this process; the backend's LEASE by default.",
-    )
-    parser.add_argument(
-        "--grace",
-        type=arguments.seconds,
-        metavar="SECONDS",
-        help="How long the program gets between SIGTERM and SIGKILL; at most"
+    for option, meaning in {
+        "--at-least": "Let the lock stay taken until so long after it was granted, even if the"
+        " program ends earlier.",
+        "--lease": "How long the lock outlives this process; the backend's LEASE by default.",
+        "--grace": "How long the program gets between SIGTERM and SIGKILL; at most"
         f" {ShutdownTiming.MOST:g} of the lease.",
-    )
+    }.items():
+        parser.add_argument(option, type=arguments.seconds, metavar="SECONDS", help=meaning)
     parser.add_argument(
         "--description",
         type=arguments.description,
@@ -110,7 +97,7 @@ def run(
 ) -> None:
     if threading.current_thread() is not threading.main_thread():
         fail(USAGE, "only the main thread can run a program, because it gets the signals")
-    alone = bool(getattr(command, "_called_from_command_line", False))
+    alone = from_command_line(command)
     try:
         lock = Lock(
             name,
@@ -124,10 +111,7 @@ def run(
         _timing(lease or backend.settings.lease, grace)
     except (ValueError, TypeError, ImproperlyConfigured) as error:
         fail(USAGE, output.escaped(str(error)))
-    outcome = Outcome()
-
-    def take() -> None:
-        acquire(lock, timeout, ensure_schema=True)
+    outcome = Outcome(code=DONE)  # also if the lock is busy, and that is no failure
 
     def body() -> None:
         nonlocal outcome
@@ -145,19 +129,23 @@ def run(
             with suppress(Interrupted):
                 stay(lock, granted_at + at_least)
 
-    def on_leave_error(error: LockError) -> None:
-        if not isinstance(error, LockLost):
-            command.stderr.write(f"the lock is freed when its lease ends: {error}")
-        elif not outcome.lost:
+    def on_lost(error: LockLost) -> None:
+        if not outcome.lost:
             why = output.escaped(str(error))
             fail(LOST, f"{program[0]!r} ended with exit code {outcome.code}, but {why}")
 
     try:
         with program_signals() as signals:
-            run_under(lock, take, body, on_leave_error)
-    except Busy as busy:
-        busy.end(command, busy_code, verbosity)
-        return
+            run_command(
+                command,
+                lock,
+                body,
+                on_lost,
+                timeout=timeout,
+                busy_code=busy_code,
+                verbosity=verbosity,
+                ensure_schema=True,
+            )
     except LockLost as error:
         fail(LOST, f"{program[0]!r} was not started: {output.escaped(str(error))}")
     _end(outcome, program, alone=alone)
