@@ -25,7 +25,7 @@ import socket
 import threading
 import weakref
 from io import FileIO
-from typing import Any
+from typing import Any, ClassVar
 
 from django.db import Error as DjangoDatabaseError
 
@@ -47,6 +47,9 @@ SHORTEST_LIMIT = 0.25
 
 class Connection:
     """Runs statements on a Django connection, beside Django's own cursors."""
+
+    #: whether it is the caller's own, in an open transaction
+    of_caller: ClassVar[bool] = False
 
     def __init__(self, wrapper: Any, raw: RawConnection) -> None:
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""

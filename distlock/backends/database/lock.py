@@ -122,14 +122,13 @@ class DatabaseBackend(BaseBackend):
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See BaseBackend.try_acquire()."""
-        if self._caller and (connection := self._caller.connection()):
-            return self._acquire_inside(self._caller, connection, claim, deadline)
-
         until = clock() + self.pool.limit(deadline)
         brief = until - clock() < errors.BRIEF
 
         def take(connection: Connection) -> Lease | None:
             dialect, ask = connection.dialect, connection.ask
+            if self._caller and connection.of_caller:
+                return self._acquire_inside(self._caller, connection, claim)
             # Where only one can write at a time, a try in vain must not keep holders from renewing.
             # In a brief time a locked row cannot be told from a silent server.
             if (dialect.one_writer or brief) and ask(dialect.held_by_another(claim)).rows:
@@ -162,11 +161,7 @@ class DatabaseBackend(BaseBackend):
         return super().enqueue(claim, deadline)
 
     def _acquire_inside(
-        self,
-        caller: CallerTransaction,
-        connection: Connection,
-        claim: Claim,
-        deadline: float | None,
+        self, caller: CallerTransaction, connection: Connection, claim: Claim
     ) -> Lease | None:
         """Take the lock in the caller's own transaction."""
         if not connection.wrapper.in_atomic_block:
@@ -175,7 +170,7 @@ class DatabaseBackend(BaseBackend):
                 " begun by hand, whose rollback would not be noticed; use transaction.atomic()"
             )
         sent_at = clock()
-        token = self._runner.work(lambda db: db.dialect.acquire(db.ask, claim), deadline)
+        token = connection.dialect.acquire(connection.ask, claim)
         if token is None:
             return None
         caller.note_acquired(connection.wrapper, claim.nonce)
@@ -194,7 +189,7 @@ class DatabaseBackend(BaseBackend):
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""
-        began, lost = clock(), False
+        claim, began, lost = lease.claim, clock(), False
         until = began + self.pool.limit(deadline)
         if self.waits:
             try:
@@ -207,57 +202,58 @@ class DatabaseBackend(BaseBackend):
         def free(connection: Connection) -> bool:
             nonlocal lost
             try:
-                if connection.ask(connection.dialect.release_sql(lease)).affected:
-                    return True
+                freed = connection.ask(connection.dialect.release_sql(lease)).affected > 0
             except errors.StatementFailed as failed:
                 lost = lost or failed.maybe_applied
                 raise
+            if self._caller:
+                self._left(self._caller, connection, claim, partial(self.cancel, claim))
             # Before the lease ends nobody else can take the lock, so a lost answer was yes. (If
             # the hold was broken in this very moment, that goes unnoticed.)
-            return lost and began < lease.deadline
+            return freed or (lost and began < lease.deadline)
 
-        freed = self._runner.work(free, until, lease.claim.nonce)
-        if self._caller:
-            self._left(self._caller, lease.claim, partial(self.cancel, lease.claim))
-        return freed
+        return self._runner.work(free, until, claim.nonce)
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         """See BaseBackend.reserve_for()."""
         end = clock() + seconds
+
+        def again(until: float) -> object:
+            return self.reserve_for(lease, left(end, seconds), until)
+
+        def reserve(connection: Connection) -> bool:
+            answer = connection.ask(connection.dialect.reserve(lease, seconds))
+            if self._caller:
+                self._left(self._caller, connection, lease.claim, again)
+            return answer.affected > 0
+
         try:
-            reserved = self._runner.work(
-                lambda db: bool(db.ask(db.dialect.reserve(lease, seconds)).affected),
-                deadline,
-                lease.nonce,
-            )
+            return self._runner.work(reserve, deadline, lease.nonce)
         finally:
             if self.waits:  # the next waiter has to watch the end of the reservation
                 self.waits.discard(lease.nonce)
-        if self._caller:
-            self._left(
-                self._caller,
-                lease.claim,
-                lambda until: self.reserve_for(lease, left(end, seconds), until),
-            )
-        return reserved
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel()."""
         if self.waits:
             self.waits.cancel(claim)
-        self._runner.work(
-            lambda db: db.ask(db.dialect.free(claim.name, nonce=claim.nonce)),
-            deadline,
-            claim.nonce,
-        )
-        if self._caller:
-            self._left(self._caller, claim, partial(self.cancel, claim))
+
+        def free(connection: Connection) -> None:
+            connection.ask(connection.dialect.free(claim.name, nonce=claim.nonce))
+            if self._caller:
+                self._left(self._caller, connection, claim, partial(self.cancel, claim))
+
+        self._runner.work(free, deadline, claim.nonce)
 
     def _left(
-        self, caller: CallerTransaction, claim: Claim, leave: Callable[[float], object]
+        self,
+        caller: CallerTransaction,
+        connection: Connection,
+        claim: Claim,
+        leave: Callable[[float], object],
     ) -> None:
         """Leave the lock once more if the transaction in which it was left is rolled back."""
-        if connection := caller.connection(claim.nonce):
+        if connection.of_caller:
             caller.note_released(
                 connection.wrapper, claim.nonce, lambda: self.cleanup.add(claim, leave)
             )

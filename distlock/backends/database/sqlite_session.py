@@ -6,7 +6,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 from distlock.backends.database.connection import Connection, Session
 from distlock.backends.database.drivers import CursorConnection
@@ -15,8 +15,6 @@ from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import Backoff
 from distlock.concurrency.clock import clock, left
-
-T = TypeVar("T")
 
 #: Seconds between two attempts to write while others do.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
@@ -47,6 +45,8 @@ gate = ForkGate()
 class CallerConnection(Connection):
     """Runs statements on the caller's own connection, which waits as the caller has set it to."""
 
+    of_caller: ClassVar[bool] = True
+
     def __init__(self, wrapper: Any) -> None:
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
         super().__init__(wrapper, CursorConnection(wrapper))
@@ -54,8 +54,7 @@ class CallerConnection(Connection):
     def run(self, statement: Statement, limit: float | None) -> Result:
         """See Connection.run()."""
         # A shared cache (the in-memory test database) refuses at once instead of waiting.
-        run = super().run
-        return _retried(lambda: run(statement, limit), TableLocked, limit)
+        return _retried(super().run, statement, limit, TableLocked)
 
 
 class SQLiteSession(Session):
@@ -63,14 +62,12 @@ class SQLiteSession(Session):
 
     def run(self, statement: Statement, limit: float | None) -> Result:
         """See Connection.run()."""
-        run = super().run
-
-        def attempt() -> Result:
-            with gate.closed:
-                return run(statement, limit)
-
         # The library could wait by itself, but the process could not fork meanwhile.
-        return _retried(attempt, FileLocked, limit)
+        return _retried(self._run, statement, limit, FileLocked)
+
+    def _run(self, statement: Statement, limit: float | None) -> Result:
+        with gate.closed:
+            return super().run(statement, limit)
 
     def close(self) -> None:
         """See Session.close()."""
@@ -89,14 +86,20 @@ class SQLiteSession(Session):
             self.wrapper.connection.close()
 
 
-def _retried(attempt: Callable[[], T], locked: type[StatementFailed], limit: float | None) -> T:
-    """Try again for as long as the database is ``locked``, and there is time."""
+def _retried(
+    run: Callable[[Statement, float | None], Result],
+    statement: Statement,
+    limit: float | None,
+    locked: type[StatementFailed],
+) -> Result:
+    """Run a statement again for as long as the database is ``locked``, and there is time."""
     deadline = None if limit is None else clock() + limit
-    pauses = Backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
+    pauses: Backoff | None = None
     while True:
         try:
-            return attempt()
+            return run(statement, limit)
         except locked:
             if deadline is not None and clock() >= deadline:
                 raise
+        pauses = pauses or Backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         time.sleep(left(deadline, next(pauses)))
