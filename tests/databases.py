@@ -19,6 +19,9 @@ ALIASES = {
     "mariadb": "mariadb",
     "postgresql": "postgresql",
 }
+#: The kinds that processes can share, and those of them that are servers.
+DATABASES = ["sqlite", "mariadb", "postgresql"]
+SERVERS = ["mariadb", "postgresql"]
 
 
 class Database(Protocol):

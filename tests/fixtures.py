@@ -7,7 +7,10 @@ from contextlib import suppress
 import pytest
 
 from distlock import Lock, LockLost, LockNotHeld, locks
+from tests.contract.actor_process import Processes
 from tests.contract.actors import Loop
+from tests.contract.watch import events
+from tests.databases import DATABASES
 
 
 @pytest.fixture
@@ -65,3 +68,24 @@ def refuse(monkeypatch):
 
     monkeypatch.setattr(threading.Thread, "start", refusing)
     return lambda word, times=1: left.update({word: times})
+
+
+@pytest.fixture(params=DATABASES)
+def kind(request):
+    """The kind of backend, as ``backend_settings`` calls it: every database."""
+    return request.param
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """The processes that tests take their actors from."""
+    processes = Processes()
+    yield processes
+    processes.close()
+
+
+@pytest.fixture
+def sent_events():
+    """The signals that this process has sent during the test."""
+    with events() as seen:
+        yield seen

@@ -17,6 +17,7 @@ from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.admin import holders
 from tests.contract.watch import eventually
+from tests.databases import DATABASES
 
 KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
 
@@ -163,7 +164,7 @@ def test_a_hold_in_zookeeper_tells_of_its_session(
 # Stored record
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", DATABASES)
 def test_the_row_is_shown_as_it_is(backend, look):
     """Of a free lock, too: who had it last is there."""
     lock = Lock("invoice:42", description="charging")

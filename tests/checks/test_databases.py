@@ -11,10 +11,8 @@ from django.db import connections
 
 from distlock.conf import locks
 from tests.contract.watch import eventually
-from tests.databases import ALIASES, migrate, publish
+from tests.databases import ALIASES, DATABASES, SERVERS, migrate, publish
 from tests.servers.mariadb import MariaDB
-
-EVERY = ["sqlite", "mariadb", "postgresql"]
 
 
 @pytest.fixture
@@ -58,7 +56,7 @@ def messages(kind):
     return run_checks(tags=["distlock"], databases=[ALIASES[kind]])
 
 
-@pytest.mark.parametrize("kind", EVERY, indirect=True)
+@pytest.mark.parametrize("kind", DATABASES, indirect=True)
 class TestOnEveryDatabase:
     def test_a_migrated_table_is_right(self, database, kind):
         assert messages(kind) == []
@@ -190,7 +188,7 @@ def test_so_is_a_binary_log_that_is_not_synced(database, kind):
             publish(alias, usual)
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"], indirect=True)
+@pytest.mark.parametrize("kind", SERVERS, indirect=True)
 class TestAServerThatIsAway:
     def test_is_a_warning_that_names_it(self, database, kind):
         connections[ALIASES[kind]].close()
@@ -200,7 +198,7 @@ class TestAServerThatIsAway:
         assert repr(ALIASES[kind]) in message.msg
 
 
-@pytest.mark.parametrize("kind", EVERY, indirect=True)
+@pytest.mark.parametrize("kind", DATABASES, indirect=True)
 def test_a_server_that_is_too_old_is_an_error(database, kind, monkeypatch):
     connection = connections[ALIASES[kind]]
     connection.close()

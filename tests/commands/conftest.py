@@ -54,11 +54,6 @@ def process(child):
     return run_there
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
-def kind(request):
-    return request.param
-
-
 @pytest.fixture
 def shared(kind, backend_settings, settings):
     """One backend that other processes see."""

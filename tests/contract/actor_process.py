@@ -6,11 +6,12 @@ import pickle
 import queue
 import threading
 import traceback
+from contextlib import contextmanager
 
 from django.conf import settings
 
 from tests.children import Child, read_line, write_line
-from tests.contract.actors import PATIENCE, Actor, perform
+from tests.contract.actors import PATIENCE, Actor, TaskActor, ThreadActor, part, perform
 
 
 class ProcessActor(Actor):
@@ -85,6 +86,38 @@ class Processes:
         self._all.clear()
         while self._idle:
             self._idle.pop().end()
+
+
+@contextmanager
+def actors(loop, processes=None):
+    """Make actors meanwhile: ``make("thread")``, ``"task"``, ``"process"`` or ``"new process"``.
+
+    At the end they leave the locks that they hold. ``processes`` are those to take from.
+    """
+    made = []
+
+    def make(what="thread", using="default"):
+        if what == "thread":
+            new = ThreadActor(using)
+        elif what == "task":
+            new = TaskActor(using, loop)
+        elif what == "process" and processes:
+            new = processes.take(using)
+        else:
+            new = ProcessActor(using)
+        made.append(new)
+        return new
+
+    yield make
+    try:
+        part(made)
+    except BaseException:
+        for one in made:
+            one.end()
+        raise
+    for one in made:
+        if not (processes and processes.keep(one)):
+            one.end()
 
 
 def serve():

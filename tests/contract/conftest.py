@@ -8,9 +8,9 @@ from django.conf import settings
 from django.test import override_settings
 
 from distlock import NotSupported, locks
-from tests.contract.actor_process import ProcessActor, Processes
-from tests.contract.actors import PATIENCE, TaskActor, ThreadActor, part
-from tests.contract.watch import events, eventually
+from tests.contract.actor_process import actors
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
 
 KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
 #: kinds whose locks exist within one process only
@@ -140,40 +140,11 @@ def backend(using):
     return locks[using]
 
 
-@pytest.fixture(scope="session")
-def processes():
-    """The processes that tests take their actors from."""
-    processes = Processes()
-    yield processes
-    processes.close()
-
-
 @pytest.fixture
 def actor(using, loop, processes):
-    """Make an actor: ``actor("thread")``, ``"task"``, ``"process"`` or ``"new process"``."""
-    made = []
-
-    def make(what, using=using):
-        if what == "thread":
-            made.append(ThreadActor(using))
-        elif what == "task":
-            made.append(TaskActor(using, loop))
-        elif what == "process":
-            made.append(processes.take(using))
-        else:
-            made.append(ProcessActor(using))
-        return made[-1]
-
-    yield make
-    try:
-        part(made)
-    except BaseException:
-        for one in made:
-            one.end()
-        raise
-    for one in made:
-        if not processes.keep(one):
-            one.end()
+    """``actor("thread")``: an actor; see actors()."""
+    with actors(loop, processes) as make:
+        yield make
 
 
 @pytest.fixture
@@ -209,10 +180,3 @@ def third(actor):
 def fourth(actor):
     """A fourth."""
     return actor("thread")
-
-
-@pytest.fixture
-def told():
-    """What the signals of this process told during the test."""
-    with events() as seen:
-        yield seen

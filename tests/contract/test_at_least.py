@@ -130,9 +130,9 @@ def test_a_lock_that_was_left_early_can_be_broken(fourth, third, name):
     assert third.tries(name)
 
 
-def test_the_signal_tells_that_it_was_left(fourth, told, name):
+def test_the_signal_tells_that_it_was_left(fourth, sent_events, name):
     fourth.take(name, at_least=LONG).release()
-    assert told.words(name) == ["acquired", "released"]
+    assert sent_events.words(name) == ["acquired", "released"]
 
 
 def test_a_named_owner_cannot_enter_again_either(fourth, backend, name):

@@ -140,7 +140,7 @@ def test_inside_a_transaction_it_is_refused_before_anything_runs(refused, lock, 
 
 
 def test_what_must_be_refused_is_refused_before_the_lock_is_waited_for(
-    backend, using, third, told, name, database
+    backend, using, third, sent_events, name, database
 ):
     third.take(name)
     lock = Lock(name, using=using, timeout=BRIEF)
@@ -151,11 +151,11 @@ def test_what_must_be_refused_is_refused_before_the_lock_is_waited_for(
         lock.atomic(),
     ):
         raise AssertionError("the body ran")
-    assert told.words(name) == ["acquired"]  # that of third
+    assert sent_events.words(name) == ["acquired"]  # that of third
 
 
 def test_what_must_be_refused_is_refused_before_the_lock_is_taken(
-    backend, using, told, name, database
+    backend, using, sent_events, name, database
 ):
     error = LockError if backend.capabilities.atomic else NotSupported
     with (
@@ -164,11 +164,11 @@ def test_what_must_be_refused_is_refused_before_the_lock_is_taken(
         Lock(name, using=using).atomic(),
     ):
         raise AssertionError("the body ran")
-    assert not told.words(name)
+    assert not sent_events.words(name)
 
 
 def test_without_autocommit_it_is_refused_before_the_lock_is_taken(
-    refused, lock, told, name, database
+    refused, lock, sent_events, name, database
 ):
     if refused:
         return
@@ -180,18 +180,18 @@ def test_without_autocommit_it_is_refused_before_the_lock_is_taken(
     finally:
         connection.rollback()
         connection.set_autocommit(True)
-    assert not told.words(name)
+    assert not sent_events.words(name)
 
 
 def test_a_database_without_the_lock_is_refused_before_the_lock_is_taken(
-    refused, kind, lock, told, name, database
+    refused, kind, lock, sent_events, name, database
 ):
     if refused:
         return
     wrong = "nowhere" if kind == "local" else "memory"
     with pytest.raises((NotSupported, ConnectionDoesNotExist), match=wrong), lock.atomic(wrong):
         raise AssertionError("the body ran")
-    assert not told.words(name)
+    assert not sent_events.words(name)
 
 
 def test_nested_in_itself_it_is_a_savepoint(refused, lock, database):

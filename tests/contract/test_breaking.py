@@ -89,17 +89,17 @@ def test_a_holder_of_the_same_name_elsewhere_notices_nothing(first, second, thir
     other.verify()
 
 
-def test_a_signal_tells_who_was_broken(first, third, name, told, using, backend):
+def test_a_signal_tells_who_was_broken(first, third, name, sent_events, using, backend):
     held = first.take(name)
     token = held.token
     third.lock(name).force_release(token)
-    assert told.wait_for("broken", name) == ("broken", name, token, using, type(backend))
+    assert sent_events.wait_for("broken", name) == ("broken", name, token, using, type(backend))
 
 
-def test_no_signal_is_sent_when_nothing_was_broken(first, third, name, told):
+def test_no_signal_is_sent_when_nothing_was_broken(first, third, name, sent_events):
     held = first.take(name)
     third.lock(name).force_release(held.token + 1)
-    assert told.words(name) == ["acquired"]
+    assert sent_events.words(name) == ["acquired"]
 
 
 def test_the_holder_may_break_its_own_lock(first, name):

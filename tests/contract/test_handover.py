@@ -40,15 +40,15 @@ def task(actor):
 
 
 @pytest.fixture
-def losses(told, third, name):
+def losses(sent_events, third, name):
     """``losses(name)``: the losses of a lock that were told here, of all that were noticed."""
 
     def told_of(lock):
         # What was noticed before the loss of this one has been told before it, or at the same time.
         other = third.take(f"{lock}:sentinel")
         third.lock(f"{lock}:sentinel").force_release(other.token)
-        told.wait_for("lost", f"{lock}:sentinel")
-        return [word for word in told.words(lock) if word == "lost"]
+        sent_events.wait_for("lost", f"{lock}:sentinel")
+        return [word for word in sent_events.words(lock) if word == "lost"]
 
     return told_of
 
@@ -226,7 +226,7 @@ def test_leaving_what_is_elsewhere_raises_but_tells_of_no_loss(refused, view, ta
 
 
 @pytest.mark.eager
-def test_a_broken_hold_of_a_named_owner_is_a_loss(refused, view, task, name, told):
+def test_a_broken_hold_of_a_named_owner_is_a_loss(refused, view, task, name, sent_events):
     if refused:
         return
     lost = Once()
@@ -234,7 +234,7 @@ def test_a_broken_hold_of_a_named_owner_is_a_loss(refused, view, task, name, tol
     token = taken.token
     assert task.lock(name).force_release(token)
     assert lost.wait()[0].token == token
-    assert told.wait_for("lost", name)[2] == token
+    assert sent_events.wait_for("lost", name)[2] == token
 
 
 @pytest.mark.slow
@@ -258,13 +258,13 @@ def test_a_lease_that_ends_after_the_hold_was_carried_away_is_no_loss(
     steadily(attempt, 1, 4, 10)
 
 
-def test_a_lease_that_ends_where_it_was_taken_is_told(refused, view, told, name):
+def test_a_lease_that_ends_where_it_was_taken_is_told(refused, view, sent_events, name):
     if refused:
         return
     lost = Once()
     token = view(lease=0.5, on_lost=lost).token
     assert lost.wait()[0].token == token
-    assert told.wait_for("lost", name)[2] == token
+    assert sent_events.wait_for("lost", name)[2] == token
 
 
 @pytest.mark.parametrize("who", ["thread", "task"])

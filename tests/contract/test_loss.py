@@ -46,7 +46,7 @@ def test_a_lost_lock_says_so_everywhere(first, third, name, options, lose):
 @pytest.mark.eager
 @pytest.mark.parametrize(("options", "lose"), WAYS)
 def test_on_lost_and_the_signal_tell_of_the_loss_once(
-    first, third, name, told, using, backend, options, lose
+    first, third, name, sent_events, using, backend, options, lose
 ):
     on_lost = Once()
     lock = first.take(name, on_lost=on_lost, **options)
@@ -54,12 +54,12 @@ def test_on_lost_and_the_signal_tell_of_the_loss_once(
     lose(lock, third, name)
     (lease,) = on_lost.wait()
     assert (lease.name, lease.token) == (name, token)
-    assert told.wait_for("lost", name) == ("lost", name, token, using, type(backend))
+    assert sent_events.wait_for("lost", name) == ("lost", name, token, using, type(backend))
     with pytest.raises(LockLost):
         lock.release()
     assert len(on_lost.calls) == 1
-    assert told.words(name).count("lost") == 1
-    assert "released" not in told.words(name)
+    assert sent_events.words(name).count("lost") == 1
+    assert "released" not in sent_events.words(name)
 
 
 def test_a_loss_is_known_before_anyone_else_can_have_the_lock(first, second, name):
@@ -83,24 +83,24 @@ def test_a_loss_is_found_by_verify_before_the_next_renewal(first, third, name):
     on_lost.wait()
 
 
-def test_a_lock_that_was_released_in_time_is_not_lost(first, name, told):
+def test_a_lock_that_was_released_in_time_is_not_lost(first, name, sent_events):
     def attempt(lease):
         on_lost = Once()
         lock = first.take(f"{name}:{lease}", lease=lease, renew=False, on_lost=on_lost)
         lock.release()
         passed(lease + 0.1)
         assert not on_lost.calls
-        assert told.words(f"{name}:{lease}") == ["acquired", "released"]
+        assert sent_events.words(f"{name}:{lease}") == ["acquired", "released"]
 
     steadily(attempt, 0.3, 3, 10)
 
 
-def test_an_error_in_on_lost_keeps_nobody_from_being_told(first, name, told, caplog):
+def test_an_error_in_on_lost_keeps_nobody_from_being_told(first, name, sent_events, caplog):
     def complain(lease):
         raise RuntimeError("the callback has a bug")
 
     first.take(name, lease=0.2, renew=False, on_lost=complain)
-    told.wait_for("lost", name)
+    sent_events.wait_for("lost", name)
     eventually(lambda: "the callback has a bug" in caplog.text)
 
 

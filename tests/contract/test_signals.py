@@ -8,29 +8,29 @@ from distlock.types.lease import Lease
 from tests.contract.actors import PATIENCE
 
 
-def test_taking_and_leaving_are_told(first, name, told, using, backend):
+def test_taking_and_leaving_are_told(first, name, sent_events, using, backend):
     lock = first.take(name)
     token = lock.token
     lock.release()
-    assert [event for event in told if event[1] == name] == [
+    assert [event for event in sent_events if event[1] == name] == [
         ("acquired", name, token, using, type(backend)),
         ("released", name, token, using, type(backend)),
     ]
 
 
-def test_entering_again_is_no_new_event(first, name, told):
+def test_entering_again_is_no_new_event(first, name, sent_events):
     lock = first.take(name)
     lock.acquire()
     lock.release()
-    assert told.words(name) == ["acquired"]
+    assert sent_events.words(name) == ["acquired"]
     lock.release()
-    assert told.words(name) == ["acquired", "released"]
+    assert sent_events.words(name) == ["acquired", "released"]
 
 
-def test_a_failed_try_is_no_event(first, second, name, told):
+def test_a_failed_try_is_no_event(first, second, name, sent_events):
     first.take(name)
     second.tries(name)
-    assert told.words(name) == ["acquired"]
+    assert sent_events.words(name) == ["acquired"]
 
 
 @pytest.mark.parametrize("signal", [lock_acquired, lock_released])

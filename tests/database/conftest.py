@@ -8,15 +8,6 @@ from distlock.backends.database import DatabaseBackend
 from tests.database.speaking import speaking
 from tests.databases import ALIASES
 
-KINDS = ["sqlite", "mariadb", "postgresql"]
-SERVERS = ["mariadb", "postgresql"]
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    """The kind of database."""
-    return request.param
-
 
 @pytest.fixture
 def dialect():

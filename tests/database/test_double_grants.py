@@ -17,7 +17,7 @@ from distlock.concurrency.steps import run
 from distlock.exceptions import LockUnavailable
 from tests.children import read_line, write_line
 from tests.database.speaking import claim, speaking
-from tests.databases import ALIASES
+from tests.databases import ALIASES, SERVERS
 
 pytestmark = pytest.mark.once
 
@@ -115,7 +115,7 @@ def test_nor_where_the_row_has_to_be_asked_for_after_writing(make, kind, name, c
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_nor_while_sessions_are_cut_at_any_moment(make, kind, name, child, proxied, tmp_path):
     """Answers are lost, and questions asked again."""
     proxy = proxied(kind)

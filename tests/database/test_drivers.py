@@ -7,7 +7,7 @@ from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.timers import call_after
 from tests.database.asleep import CANCEL, DISCONNECT, SLEEP, once_asleep
-from tests.database.conftest import SERVERS
+from tests.databases import SERVERS
 
 TEXTS = [
     "",

@@ -13,9 +13,8 @@ from django.db.backends.signals import connection_created
 from distlock.backends.database.connection import server_id
 from distlock.backends.database.statements import Statement
 from tests.contract.watch import eventually
-from tests.database.conftest import SERVERS
 from tests.database.speaking import claim, speaking
-from tests.databases import ALIASES
+from tests.databases import ALIASES, SERVERS
 
 
 def fork_while_in_use(database, name):

@@ -3,8 +3,8 @@
 import pytest
 
 from distlock.types.lease import State
-from tests.database.conftest import SERVERS
 from tests.database.speaking import claim
+from tests.databases import SERVERS
 
 pytestmark = pytest.mark.parametrize("kind", SERVERS)
 

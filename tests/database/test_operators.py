@@ -9,8 +9,8 @@ from django.db import connections, transaction
 from distlock.backends.database import errors, runner
 from distlock.exceptions import LockUnavailable
 from distlock.models import DatabaseLock
-from tests.database.conftest import SERVERS
 from tests.database.speaking import claim
+from tests.databases import SERVERS
 
 pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 

@@ -11,8 +11,8 @@ from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import State
 from tests.contract.watch import eventually
-from tests.database.conftest import SERVERS
 from tests.database.speaking import claim
+from tests.databases import SERVERS
 
 pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 

@@ -9,9 +9,9 @@ from distlock.backends.database.sql import holder
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from distlock.models import DatabaseLock
-from tests.database.conftest import SERVERS
 from tests.database.counting import statements
 from tests.database.speaking import claim, someone
+from tests.databases import SERVERS
 
 pytestmark = pytest.mark.once
 

@@ -11,7 +11,7 @@ from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
 from tests.database.speaking import claim
-from tests.databases import ALIASES
+from tests.databases import ALIASES, SERVERS
 
 pytestmark = pytest.mark.once
 
@@ -156,7 +156,7 @@ def test_a_pool_of_the_projects_is_left_alone(make, name, options):
     assert backend.release(lease)
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_health_checks_and_persistence_of_the_project_change_nothing(make, database, name):
     settings = connections.settings[database]
     settings.update(CONN_HEALTH_CHECKS=True, CONN_MAX_AGE=0, ATOMIC_REQUESTS=True)
@@ -207,7 +207,7 @@ def test_greenlets_can_use_locks(kind, make, name, child):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_a_default_time_limit_of_sockets_does_not_reach_the_driver(kind, make, name, child):
     make()
     assert child(work_with, ALIASES[kind], name, True).finish() == ["turns 15"]

@@ -17,6 +17,7 @@ from distlock.exceptions import LockUnavailable
 from tests.contract.watch import eventually
 from tests.database.asleep import CANCEL, SLEEP, once_asleep
 from tests.database.speaking import claim
+from tests.databases import SERVERS
 
 pytestmark = pytest.mark.once
 
@@ -58,7 +59,7 @@ def test_threads_that_ask_at_once_have_sessions_of_their_own(backend):
         assert first is not second
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_many_threads_share_a_few_sessions(make, kind):
     backend = make(sessions=2)
     who = Statement(
@@ -73,7 +74,7 @@ def test_many_threads_share_a_few_sessions(make, kind):
         assert len({future.result().rows[0][0] for future in asked}) == 2
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_a_thread_that_finds_no_free_session_in_time_gets_an_error(make, kind):
     backend = make(sessions=1)
     with (
@@ -119,7 +120,7 @@ def test_a_session_that_was_interrupted_is_given_up(backend):
         assert next_one is not interrupted
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_an_interrupt_ends_the_wait_for_an_answer(backend, kind, alarm):
     backend.pool.run(ONE)
     began = clock()
@@ -165,7 +166,7 @@ def test_an_alias_that_points_elsewhere_is_followed(backend, database, tmp_path,
 # Keeping
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_a_session_is_closed_when_it_was_idle_for_long(make, sql, kind):
     before = session_ids(sql, kind)
     backend = make(idle=0.2)
@@ -174,7 +175,7 @@ def test_a_session_is_closed_when_it_was_idle_for_long(make, sql, kind):
     eventually(lambda: not session_ids(sql, kind) - before)
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_where_djangos_tests_run_nothing_is_kept(make, sql, kind, monkeypatch):
     """An open session would keep the test database from being dropped."""
     before = session_ids(sql, kind)
@@ -187,7 +188,7 @@ def test_where_djangos_tests_run_nothing_is_kept(make, sql, kind, monkeypatch):
     assert len(session_ids(sql, kind) - before) == 1
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_a_timeout_leaves_no_session_behind(backend, sql, kind):
     before = session_ids(sql, kind)
     sleeping = one_of(kind, mariadb="SELECT SLEEP(2)", postgresql="SELECT pg_sleep(2)")
@@ -197,7 +198,7 @@ def test_a_timeout_leaves_no_session_behind(backend, sql, kind):
     eventually(lambda: not session_ids(sql, kind) - before)
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_an_answer_that_stalls_halfway_is_not_waited_for(make, kind):
     pool = make(timeout=1).pool
     pool.run(ONE)
@@ -208,7 +209,7 @@ def test_an_answer_that_stalls_halfway_is_not_waited_for(make, kind):
     assert pool.unused == 0
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_a_connection_that_comes_too_late_is_closed(backend, sql, kind, server):
     before = session_ids(sql, kind)
     server(kind).pause()
@@ -221,7 +222,7 @@ def test_a_connection_that_comes_too_late_is_closed(backend, sql, kind, server):
     eventually(lambda: not session_ids(sql, kind) - before)
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_another_session_can_cancel_a_statement(backend, kind):
     session = backend.pool.open(blocking=True)
     with once_asleep(kind, backend.pool, session, CANCEL), pytest.raises(errors.Cancelled):
@@ -230,7 +231,7 @@ def test_another_session_can_cancel_a_statement(backend, kind):
     session.close()
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_another_thread_can_hang_up_on_a_statement(backend, kind):
     session = backend.pool.open(blocking=True)
     timer = threading.Timer(0.3, session.hang_up)
@@ -241,7 +242,7 @@ def test_another_thread_can_hang_up_on_a_statement(backend, kind):
     session.hang_up()  # does no harm any more
 
 
-@pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+@pytest.mark.parametrize("kind", SERVERS)
 def test_a_session_whose_server_has_left_is_stale(backend, sql, kind):
     with backend.pool.session() as session:
         assert not session.stale

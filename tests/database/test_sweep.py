@@ -11,11 +11,10 @@ from distlock.backends.database.sql import Dialect
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from tests.contract.watch import eventually
-from tests.database.conftest import SERVERS
 from tests.database.counting import statements
 from tests.database.speaking import claim, someone
 from tests.database.test_renewal import grant_many
-from tests.databases import ALIASES
+from tests.databases import ALIASES, SERVERS
 
 pytestmark = pytest.mark.once
 

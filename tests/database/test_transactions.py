@@ -10,9 +10,8 @@ from django.db import connections, transaction
 from distlock import Lock, LockError, LockLost, NotSupported, locks
 from distlock.types.lease import State
 from tests.contract.watch import eventually
-from tests.database.conftest import KINDS, SERVERS
 from tests.database.speaking import claim
-from tests.databases import ALIASES
+from tests.databases import ALIASES, DATABASES, SERVERS
 
 GROUP = "written under the lock"
 
@@ -21,7 +20,7 @@ LEVELS = {
     "mariadb": ["read committed", "repeatable read", "serializable"],
     "postgresql": ["read committed", "repeatable read", "serializable"],
 }
-EVERY_LEVEL = [(kind, level) for kind in KINDS for level in LEVELS[kind]]
+EVERY_LEVEL = [(kind, level) for kind in DATABASES for level in LEVELS[kind]]
 
 
 @pytest.fixture

@@ -4,19 +4,9 @@ import pytest
 from django.db import connections
 
 from distlock import locks
-from tests.contract.actor_process import ProcessActor
-from tests.contract.actors import TaskActor, ThreadActor, part
-from tests.contract.watch import cleaned_up, events, eventually
-from tests.databases import ALIASES
-
-DATABASES = ["sqlite", "mariadb", "postgresql"]
-SERVERS = ["mariadb", "postgresql"]
-
-
-@pytest.fixture(params=DATABASES)
-def kind(request):
-    """The kind of backend, as ``backend_settings`` calls it."""
-    return request.param
+from tests.contract.actor_process import actors
+from tests.contract.watch import cleaned_up, eventually
+from tests.databases import ALIASES, DATABASES
 
 
 @pytest.fixture
@@ -45,31 +35,9 @@ def database(kind, using):
 
 @pytest.fixture
 def actor(using, loop):
-    """Make an actor: ``actor("thread")``, ``actor("task")`` or ``actor("process")``."""
-    made = []
-
-    def make(what, using=using):
-        if what == "thread":
-            made.append(ThreadActor(using))
-        elif what == "task":
-            made.append(TaskActor(using, loop))
-        else:
-            made.append(ProcessActor(using))
-        return made[-1]
-
-    yield make
-    try:
-        part(made)
-    finally:
-        for one in made:
-            one.end()
-
-
-@pytest.fixture
-def told():
-    """What the signals of this process told during the test."""
-    with events() as seen:
-        yield seen
+    """``actor("thread")``: an actor; see actors()."""
+    with actors(loop) as make:
+        yield make
 
 
 def renewed(lock, meanwhile=lambda: None):

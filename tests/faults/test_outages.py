@@ -10,7 +10,8 @@ from distlock import Lock, LockLost, LockTimeout, LockUnavailable
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, cleaned_up, eventually, passed, waits
-from tests.faults.conftest import SERVERS, renewed
+from tests.databases import SERVERS
+from tests.faults.conftest import renewed
 
 pytestmark = pytest.mark.parametrize("kind", SERVERS)
 
@@ -176,7 +177,9 @@ def test_a_blip_shorter_than_the_lease_is_outlived(actor, proxy, who, name):
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_an_outage_longer_than_the_lease_is_a_loss_told_in_time(actor, proxy, who, told, name):
+def test_an_outage_longer_than_the_lease_is_a_loss_told_in_time(
+    actor, proxy, who, sent_events, name
+):
     """By its own clock, before the server could give the lock to anyone else."""
     on_lost = Once()
     lock = actor(who).take(name, lease=1.2, on_lost=on_lost)
@@ -189,7 +192,7 @@ def test_an_outage_longer_than_the_lease_is_a_loss_told_in_time(actor, proxy, wh
         lock.check()
     with pytest.raises(LockLost):
         lock.release()
-    told.wait_for("lost", name)
+    sent_events.wait_for("lost", name)
     proxy.heal()
     other = actor("thread").lock(name)
     assert other.acquire(timeout=PATIENCE)
@@ -284,7 +287,7 @@ def test_leaving_while_the_database_is_down_is_told(actor, database_server, who,
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_a_lost_answer_to_the_take_is_one_hold(actor, proxy, who, name, told):
+def test_a_lost_answer_to_the_take_is_one_hold(actor, proxy, who, name, sent_events):
     """Waiting goes on, and finds the lock to be its own."""
     lock = actor(who).lock(name)
     lost = proxy.lose_reply(to=name.encode())
@@ -292,28 +295,28 @@ def test_a_lost_answer_to_the_take_is_one_hold(actor, proxy, who, name, told):
     assert lost.is_set()
     lock.verify()
     assert not actor("process").tries(name)
-    assert told.words(name) == ["acquired"]
+    assert sent_events.words(name) == ["acquired"]
     lock.release()
     assert actor("process").tries(name)
 
 
 @pytest.mark.parametrize("who", WHO)
-def test_a_lost_answer_to_the_release_is_no_loss(actor, proxy, who, name, told):
+def test_a_lost_answer_to_the_release_is_no_loss(actor, proxy, who, name, sent_events):
     lock = actor(who).take(name)
     lost = proxy.lose_reply(to=name.encode())
     lock.release()
     assert lost.is_set()
-    assert told.words(name) == ["acquired", "released"]
+    assert sent_events.words(name) == ["acquired", "released"]
     assert actor("process").tries(name)
 
 
-def test_a_lost_answer_to_a_renewal_is_no_loss(actor, proxy, name, told):
+def test_a_lost_answer_to_a_renewal_is_no_loss(actor, proxy, name, sent_events):
     lock = actor("thread").take(name, lease=3)
     lost = proxy.lose_reply(to=b"database_lock")
     eventually(lost.is_set)
     renewed(lock)
     lock.verify()
-    assert told.words(name) == ["acquired"]
+    assert sent_events.words(name) == ["acquired"]
 
 
 @pytest.mark.slow

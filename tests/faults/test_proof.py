@@ -10,7 +10,8 @@ from distlock import Lock, LockUnavailable
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, in_line, waits
-from tests.faults.conftest import SERVERS, renewed
+from tests.databases import SERVERS
+from tests.faults.conftest import renewed
 
 pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 

@@ -17,7 +17,7 @@ def delete(database, name):
 
 
 @pytest.mark.parametrize("who", ["thread", "task"])
-def test_a_holder_whose_row_was_deleted_has_lost_the_lock(actor, database, who, told, name):
+def test_a_holder_whose_row_was_deleted_has_lost_the_lock(actor, database, who, sent_events, name):
     on_lost = Once()
     lock = actor(who).take(name, lease=0.9, on_lost=on_lost)
     delete(database, name)
@@ -25,7 +25,7 @@ def test_a_holder_whose_row_was_deleted_has_lost_the_lock(actor, database, who, 
     assert not lock.held
     with pytest.raises(LockLost):
         lock.release()
-    told.wait_for("lost", name)
+    sent_events.wait_for("lost", name)
 
 
 def test_a_deleted_row_is_found_by_verify(actor, database, name):

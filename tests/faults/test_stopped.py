@@ -11,7 +11,8 @@ from distlock import Lock, LockLost, StaleToken
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.faults.conftest import SERVERS, renewed
+from tests.databases import SERVERS
+from tests.faults.conftest import renewed
 from tests.models import Seat
 from tests.servers.process import await_rest
 

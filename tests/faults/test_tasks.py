@@ -14,7 +14,7 @@ from distlock.core.manager import manager
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line, passed
-from tests.faults.conftest import SERVERS
+from tests.databases import SERVERS
 
 pytestmark = [pytest.mark.once, pytest.mark.parametrize("kind", SERVERS)]
 

@@ -4,7 +4,7 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from tests.faults.conftest import DATABASES
+from tests.databases import DATABASES
 
 
 def run_tests():

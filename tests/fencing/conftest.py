@@ -11,11 +11,6 @@ from tests.databases import ALIASES
 from tests.models import BoxSeat, Event, Seat
 
 
-@pytest.fixture(params=["sqlite", "mariadb", "postgresql"])
-def kind(request):
-    return request.param
-
-
 @pytest.fixture
 def shop(kind, server):
     """Empty tables on one database; ``seats`` and ``boxes`` are querysets on it."""

@@ -9,6 +9,7 @@ from django.db import connections
 
 from distlock.exceptions import StaleToken
 from tests.contract.watch import eventually
+from tests.databases import SERVERS
 
 BLOCKED = {
     "mariadb": "SELECT variable_value FROM information_schema.global_status"
@@ -80,7 +81,7 @@ def queryset(request, shop):
 
 
 class TestOnServers:
-    @pytest.fixture(params=["mariadb", "postgresql"])
+    @pytest.fixture(params=SERVERS)
     def kind(self, request):
         return request.param
 

@@ -3,14 +3,12 @@
 import pytest
 
 from distlock import locks
-from tests.contract.actor_process import Processes
-from tests.contract.actors import TaskActor, ThreadActor, part
+from tests.contract.actor_process import actors
+from tests.databases import SERVERS
 from tests.queue.engine import ENGINES, GRACE, set_pace
 
-KINDS = ["mariadb", "postgresql"]
 
-
-@pytest.fixture(params=KINDS, scope="module")
+@pytest.fixture(params=SERVERS, scope="module")
 def kind(request):
     """The kind of backend, as ``backend_settings`` calls it."""
     return request.param
@@ -49,40 +47,18 @@ def engine(kind, server, using):
     return ENGINES[kind](server(kind))
 
 
-@pytest.fixture(scope="module")
-def processes():
-    """The processes that tests take their actors from."""
-    processes = Processes()
-    yield processes
-    processes.close()
-
-
 @pytest.fixture
 def actor(using, grace, loop, processes):
-    """Make an actor: ``actor("thread")``, ``actor("task")`` or a process, ``actor()``."""
-    made = []
+    """``actor()``: a process, or another actor; see actors()."""
+    with actors(loop, processes) as make:
 
-    def make(what="process"):
-        if what == "thread":
-            new = ThreadActor(using)
-        elif what == "task":
-            new = TaskActor(using, loop)
-        else:
-            new = processes.take(using)
-            new.call(set_pace, grace)  # also in one that another test has had
-        made.append(new)
-        return new
+        def make_patient(what="process"):
+            new = make(what)
+            if what == "process":
+                new.call(set_pace, grace)  # also in one that another test has had
+            return new
 
-    yield make
-    try:
-        part(made)
-    except BaseException:
-        for one in made:
-            one.end()
-        raise
-    for one in made:
-        if not processes.keep(one):
-            one.end()
+        yield make_patient
 
 
 @pytest.fixture

@@ -21,14 +21,13 @@ from django.db.models import Sum
 from locksite.demo.models import Counter, Entry
 from locksite.shop.models import Event
 from tests.contract.watch import eventually
-from tests.databases import ALIASES
+from tests.databases import ALIASES, DATABASES
 from tests.servers.guard import descendants, started_at
 from tests.site.conftest import Manage
 
 pytestmark = pytest.mark.once
 
 LIMIT = 110.0
-KINDS = ["sqlite", "mariadb", "postgresql"]
 
 
 @contextmanager
@@ -50,7 +49,7 @@ def lines_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*KINDS, "zookeeper"])
+@pytest.mark.parametrize("kind", [*DATABASES, "zookeeper"])
 def test_with_the_lock_everything_comes_out_exactly(
     kind: str, manage: Manage, database_url: Callable[[str], str], request: Any
 ) -> None:
@@ -107,7 +106,7 @@ def test_however_it_ends_its_workers_end_too(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", DATABASES)
 def test_the_site_is_served_and_sells_every_seat_once(
     kind: str, manage: Manage, shop: Any, database_url: Callable[[str], str]
 ) -> None:

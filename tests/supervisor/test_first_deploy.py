@@ -11,13 +11,13 @@ from django.core.management import call_command
 from django.db import connections
 
 from distlock import Lock, LockUnavailable, locks
-from tests.databases import ALIASES, publish
+from tests.databases import ALIASES, DATABASES, publish
 from tests.site.conftest import manage  # noqa: F401 (a fixture)
 
 PODS = 3
 CROWD = 8
 ROUNDS = 2
-KINDS = pytest.mark.parametrize("kind", ["sqlite", "mariadb", "postgresql"])
+KINDS = pytest.mark.parametrize("kind", DATABASES)
 MIGRATE = ["locks", "run", "migrate", "--timeout=240", "--", sys.executable, "manage.py", "migrate"]
 
 

@@ -6,8 +6,7 @@ import pytest
 from kazoo.client import KazooClient
 
 from distlock import locks
-from tests.contract.actors import TaskActor, ThreadActor, part
-from tests.contract.watch import events
+from tests.contract.actor_process import actors
 from tests.servers.process import START_LIMIT
 from tests.servers.zookeeper import Ensemble, ZooKeeper
 from tests.zookeeper.tree import Tree
@@ -99,26 +98,9 @@ def tree(hosts, root):
 
 @pytest.fixture
 def actor(loop):
-    """``actor("thread", using)`` or ``actor("task", using)``."""
-    made = []
-
-    def make(what="thread", using="default"):
-        made.append(ThreadActor(using) if what == "thread" else TaskActor(using, loop))
-        return made[-1]
-
-    yield make
-    try:
-        part(made)
-    finally:
-        for one in made:
-            one.end()
-
-
-@pytest.fixture
-def sent_events():
-    """The signals that this process has sent during the test."""
-    with events() as seen:
-        yield seen
+    """``actor("thread", using)``: an actor; see actors()."""
+    with actors(loop) as make:
+        yield make
 
 
 @pytest.fixture(scope="session")
