@@ -72,7 +72,7 @@ _RETURNED: Final = "abandoned after an answer"
 
 
 class Pending(Generic[T]):
-    """An answer that will come, unless nobody wants it any more. Whatever comes first decides.
+    """An answer that will come, or be refused by abandon(). What comes first decides.
 
     One side calls resolve() or fail(). The other side waits, in one thread or one task, as often as
     it likes, and then calls take() or abandon(). It calls abandon() in any case of doubt: that does
@@ -115,9 +115,9 @@ class Pending(Generic[T]):
     # Who answers
 
     def resolve(self, value: T) -> bool:
-        """Answer with a value; False if nobody wants it any more, or it has an answer already.
+        """Answer with a value; False if it was abandoned before, or has an answer already.
 
-        Then the value is the caller's still, who has to undo it.
+        Then the caller still owns the value, and has to undo it.
         """
         return self._answer((value, None))
 
@@ -179,10 +179,10 @@ class Pending(Generic[T]):
             del self, outcome, error  # the error's traceback would keep them, and they it
 
     def abandon(self) -> T | None:
-        """Want no answer any more; return the value that came but was not taken, else None.
+        """Refuse the answer; return the value that came before but was not taken, else None.
 
-        The caller has to undo that value. Doing it twice, or after take(), does nothing, but what
-        an interrupt left undone the second time does. It may be called by the garbage collector.
+        The caller has to undo that value. A second call, or one after take(), does nothing; but a
+        second call completes a first one that was interrupted. The garbage collector may call it.
         """
         outcome = self._decided.setdefault(_OUTCOME, _ABANDONED)
         if outcome is _TAKEN or outcome is _RETURNED or not self._receives():

@@ -36,9 +36,9 @@ def without_signals(call: Callable[[], T]) -> T:
 
 
 def start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
-    """Run a call on a thread that does not keep the process alive; RuntimeError if none is left.
+    """Run a call on a daemon thread; RuntimeError if no more threads can be had.
 
-    It is for code of our own: processes that it started would take no signals either.
+    Only for code of our own: a program that the call starts would inherit that it takes no signals.
     """
     return without_signals(partial(start_for_callbacks, call, name, *args))
 
@@ -47,7 +47,7 @@ def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -
     """See start(), for calls that run other people's code."""
     thread = threading.Thread(target=call, args=args, name=name, daemon=True)
     if sys.is_finalizing():
-        return thread  # none would begin any more, and whoever started it would wait for that
+        return thread  # no thread begins any more, and start() would wait for ever
     if threading.current_thread() is threading.main_thread():
         _start_elsewhere(thread)
     else:

@@ -81,19 +81,16 @@ class Timers:
 
     def _wake_for(self, due: float) -> None:
         wakeups = self._wakeups
-        if wakeups is not None:
-            wakeups.put(due)
-            return
-        wakeups = SimpleQueue()
-        wakeups.put(due)
-        try:
+        if wakeups is None:
             # Two may do this at once: the thread whose queue is replaced here ends.
-            self._wakeups = wakeups
-            start(self._run, "distlock-timers", wakeups)
-        except BaseException:
-            if self._wakeups is wakeups:
-                self._wakeups = None
-            raise
+            wakeups = self._wakeups = SimpleQueue()
+            try:
+                start(self._run, "distlock-timers", wakeups)
+            except BaseException:
+                if self._wakeups is wakeups:
+                    self._wakeups = None
+                raise
+        wakeups.put(due)
 
     def _run(self, wakeups: SimpleQueue[float]) -> None:
         planned = math.inf
@@ -108,7 +105,8 @@ class Timers:
             rest = min(max(planned - now, _RESOLUTION), _LONGEST_SLEEP)
             with suppress(Empty):
                 planned = min(planned, wakeups.get(timeout=rest))
-        # Another thread has taken over: it may rely on a time that this one has set.
+        # Another thread has taken over, or is going to: none may rely on what this one has set.
+        self._wakes_at = math.inf
         if (successor := self._wakeups) is not None:
             successor.put(math.inf)
 
@@ -124,7 +122,7 @@ class Timers:
                     action()
                 except BaseException:  # one action must not keep the others from being called
                     logger.exception("a timer's action failed")
-                del action  # it may be the last to know a lot of things
+                del action  # it may be the last reference to large objects
         return math.inf
 
 

@@ -171,7 +171,7 @@ class WorkerThreads:
                 continue
             # It has ended before that is told: the next call then needs no other thread.
             job.run(partial(self._unfinished.discard, job))
-            del job  # it may be the last to know a lot of things
+            del job  # it may be the last reference to large objects
 
     def _ends(self) -> bool:
         """Let an idle thread end, unless a call needs it that was submitted just before."""

@@ -41,7 +41,8 @@ class BodyInterrupter:
     """Ends the body of a ``with`` block with LockLost when on_lost() is called."""
 
     def __init__(self) -> None:
-        self._armed = deque([True])  # whoever pops it decides: the loss came first, or the end
+        # on_lost() and __exit__() pop it: the first to come decides whether the body is ended.
+        self._armed = deque([True])
         self.loss: LockLost | None = None
 
     def on_lost(self, lease: Lease) -> None:
@@ -72,7 +73,7 @@ class BodyInterrupter:
         raise NotImplementedError
 
     def await_raised(self) -> None:
-        """Wait until what was sent has been raised, or will not be; called by the body's own."""
+        """Wait until the exception that was sent has been raised; called where the body ran."""
 
 
 class SignalInterrupter(BodyInterrupter):
