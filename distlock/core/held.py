@@ -22,7 +22,7 @@ HANDED_OVER = "it was taken under its owner's name in another process"
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """That a thread or task entered a hold through a Lock object: on which terms, how often."""
+    """One thread or task inside a hold: its Lock object, its options, how often it entered."""
 
     is_alive: Callable[[], bool]
     at_least: float = 0.0
@@ -261,8 +261,8 @@ class HeldLease:
     def why_gone(self, deadline: float | None = None) -> str:
         """Ask why the backend no longer knows this hold of a named owner.
 
-        Until the lease ends nobody can take the lock except this owner elsewhere, or whoever comes
-        after that; unless it was broken. If somebody has taken it since, it was handed over.
+        Before the lease ends only this owner can take the lock, in another process, unless it was
+        broken. So if somebody has taken it since, it was handed over.
         """
         try:
             token = self.backend.inspect(self.lease.name, deadline).token

@@ -19,7 +19,7 @@ class HeldLeases:
 
     def __init__(self, renewer: LeaseRenewer) -> None:
         self._renewer = renewer
-        self._mutex = renewer.mutex  # one for both: what is entered or left is renewed or not
+        self._mutex = renewer.mutex  # shared, so that a hold and its renewal change together
         self._holds: dict[tuple[Key, str], HeldLease] = {}
         self._limit = _MOST_LOST
 
@@ -70,7 +70,7 @@ class HeldLeases:
         liveness, place = current_actor().liveness, hold.place
         with self._mutex:
             if self._holds.get(place) is not hold:
-                raise not_held(place[0], hold.lease.owner)  # another with its name was faster
+                raise not_held(place[0], hold.lease.owner)  # another thread of its name was first
             if hold.earlier_entries and hold.is_only_in_earlier(liveness):
                 hold.leave_earlier(liveness)
                 raise _lost_before(hold)

@@ -37,15 +37,15 @@ _MOST_NOTIFIERS = 32
 class LeaseRenewer:
     """The leases of a process that are to be kept alive, by their nonce.
 
-    A lease is here until it is dropped or lost. One timer is set for the first thing to do. It is
-    kept although its lease is dropped, so that the next one, which is due later, need not set one.
+    A lease is here until it is dropped or lost. One timer is set for the first thing to do. It
+    stays when its lease is dropped: the next lease, which is due later, can use it.
     """
 
     def __init__(self) -> None:
         #: protects this and HeldLeases; it is taken for moments only
         self.mutex = threading.Lock()
         self._running: dict[str, HeldLease] = {}
-        #: Who is to be looked at earlier than this has to set a timer.
+        #: The time of the earliest timer. A lease that is due earlier sets a new one.
         self._wakes_at = math.inf
         self._notifiers = WorkerThreads(_MOST_NOTIFIERS, "distlock-lost", for_callbacks=True)
         self._outages = OutageLog()

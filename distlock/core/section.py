@@ -39,8 +39,8 @@ def run_under(
 
     ``acquire`` raises if the lock is not to be had. It is left wherever an error comes, also an
     interrupt between two steps: Ctrl-C or Celery's soft time limit may come at any moment, and the
-    process goes on. So this is a function, and no context manager, which an interrupt can enter
-    without leaving it.
+    process goes on. It may come between ``__enter__()`` and the body of a ``with``, which is then
+    not left. So this is a function.
 
     ``on_leave_error`` is called with the error if the body ended well and the lock could not be
     left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may

@@ -20,7 +20,7 @@ from distlock.types.lease import Owner
 
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
 NAMED = "@"
-#: So does the key of the nobody who has a lock whose holder left it before its time.
+#: The key of the placeholder owner of a reserved lock begins with this.
 RESERVED = "~"
 
 _MAX_LABEL = 255
@@ -114,7 +114,7 @@ def is_named(owner: Owner) -> bool:
 
 
 def reserved_owner(owner: Owner, nonce: str) -> Owner:
-    """Return the nobody who has what ``owner`` left, still known to people by the same words."""
+    """Return the placeholder owner of a reserved lock. Host, pid, thread are those of ``owner``."""
     return replace(owner, key=f"{RESERVED}{nonce}")
 
 

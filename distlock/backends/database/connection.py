@@ -91,7 +91,7 @@ class Connection:
             self.hang_up()
             raise errors.StatementTimeout(f"no answer within {limit:.3g} s") from None
         except BaseException:
-            self.usable = False  # interrupted halfway: the next answer would be to this statement
+            self.usable = False  # the answer is still unread: the next statement would read it
             raise
         if self._notices.not_replicated:
             self._notices.not_replicated = False
@@ -109,7 +109,7 @@ class Connection:
 class Session(Connection):
     """A connection of our own, apart from the caller's: autocommit, and used by any thread in turn.
 
-    One that an interrupt has made nobody's is closed by the garbage collector.
+    If an interrupt drops the last reference, the garbage collector closes the session.
     """
 
     def __init__(self, wrapper: Any) -> None:

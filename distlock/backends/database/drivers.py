@@ -288,7 +288,7 @@ def raw_connection_for(wrapper: Any, hang_up: Callable[[], object] | None) -> Ra
     if _has_djangos_cursors(wrapper):
         if driver == "psycopg" and connection.info.encoding == "utf-8":
             return PsycopgConnection(connection)
-        if driver == "MySQLdb" and hasattr(connection, "send_query"):  # not one in its name
+        if driver == "MySQLdb" and hasattr(connection, "send_query"):  # PyMySQL in its name
             ends_by_itself = "read_timeout" in wrapper.settings_dict["OPTIONS"]
             return MySQLConnection(connection, None if ends_by_itself else hang_up)
         if wrapper.vendor == "sqlite":

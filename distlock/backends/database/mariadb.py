@@ -16,9 +16,9 @@ _NOW = "UTC_TIMESTAMP(6)"
 _LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
 _MICROSECONDS = f"TIMESTAMPDIFF(MICROSECOND, '1970-01-01', {_NOW})"
 
-# Assignments are made from left to right, and later ones see what earlier ones have assigned:
-# the first decides, the others look at what it decided, and owner and expires_at, by which it was
-# decided, come last. https://dev.mysql.com/doc/refman/8.4/en/update.html
+# Assignments are made from left to right, and later ones see what earlier ones have assigned. The
+# assignment to nonce decides, and the others test nonce. owner and expires_at come last, because
+# the decision reads them. https://dev.mysql.com/doc/refman/8.4/en/update.html
 # Where SQL_MODE has them made all at once, the nonce is ours and the owner is not: see _VERDICT.
 _MINE = "nonce = VALUES(nonce)"
 _ACQUIRE = f"""
@@ -72,9 +72,9 @@ def _acquiring_existing(condition: str) -> str:
 class MySQL(Dialect):
     """MySQL, which has to be asked for the row after it was written, in the same packet.
 
-    ``UTC_TIMESTAMP(6)`` is the time at which the statement began, in every session alike. A
-    statement that waited for a row thus takes a lease for running that ended meanwhile, never the
-    other way round; and what it grants is counted from when it was sent.
+    ``UTC_TIMESTAMP(6)`` is the time at which the statement began, in every session alike. If a
+    statement waited for a row, it may see an ended lease as running, never the reverse; and what it
+    grants is counted from when it was sent.
     """
 
     LOCK: ClassVar[str] = "`lock`"

@@ -25,6 +25,7 @@ from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Latch
+from distlock.concurrency.threads import start
 from distlock.concurrency.timers import Timer, call_after
 
 #: Seconds that a session is kept while nobody uses it, unless the settings say otherwise.
@@ -227,7 +228,7 @@ class Pool:
             now = clock()
             with self._mutex:
                 if at_once or (len(loans) < self.sessions and not self._waiting):
-                    # Called back in C when the loan is garbage: no interrupt can come in between.
+                    # The callback is a C function, so no signal handler runs during it.
                     loans.add(ref(loan, loans.discard))
                 else:
                     loan.latch = Latch()
@@ -274,7 +275,7 @@ class Pool:
                 loan.home.append(session)
                 if self._reaper is None:
                     with suppress(RuntimeError):  # no more threads can be had: it is kept longer
-                        self._reaper = call_after(self.idle, self._reap)
+                        self._reaper = call_after(self.idle, self._start_reaping)
             else:
                 session.close()
         finally:
@@ -314,13 +315,20 @@ class Pool:
                 self.database,
             )
 
+    def _start_reaping(self) -> None:
+        try:
+            # Not on the thread of the timers, on which all renewals depend: closing may take long.
+            start(self._reap, "distlock-idle")
+        except RuntimeError:  # no more threads: the next session that is given back tries again
+            self._reaper = None
+
     def _reap(self) -> None:
         """Close what was idle for long."""
         keep, idle = self.idle, self._idle
         _close_while(idle, lambda session: clock() - session.idle_since >= keep)
         self._reaper = None
         for oldest in idle[:1]:
-            self._reaper = call_after(oldest.idle_since + keep - clock(), self._reap)
+            self._reaper = call_after(oldest.idle_since + keep - clock(), self._start_reaping)
 
 
 #: A server that restarts, a deadlock, an operator who cancels what takes long.

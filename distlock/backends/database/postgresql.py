@@ -16,7 +16,7 @@ _NOW = "clock_timestamp()"
 _LATER = f"{_NOW} + {{0}} * interval '1 microsecond'"
 _MICROSECONDS = f"(extract(epoch FROM {_NOW}) * 1000000)::bigint"
 
-# EXCLUDED has the values as they were before the row was waited for, so not its times.
+# EXCLUDED was computed before the wait for the row. Its times are too old to use.
 _ACQUIRE = f"""
 INSERT INTO {TABLE} AS held
     (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
@@ -38,7 +38,7 @@ RETURNING nonce, token
 
 
 class PostgreSQL(Dialect):
-    """PostgreSQL, all of whose times know their zone, which drivers read in various ways."""
+    """PostgreSQL. Drivers return timestamptz differently, so times are read as UTC."""
 
     ACQUIRE: ClassVar[str] = _ACQUIRE
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"

@@ -180,8 +180,7 @@ class Dialect(ABC):
         """Read the answer to acquire_sql(): the token, or None if someone else has the lock."""
         # By the row, never by the number of rows: Django connects to MySQL with CLIENT_FOUND_ROWS,
         # under which a row that was inserted and one that was left as it is both count as one.
-        # By the last row: where Galera runs a statement again that lost against another node, the
-        # rows of the first time stay in front.
+        # By the last row: Galera may run a statement twice, and send the rows of both runs.
         nonce, token = answer.rows[-1] if answer.rows else (None, None)
         return int(token) if nonce == claim.nonce and token is not None else None
 

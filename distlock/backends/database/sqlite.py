@@ -2,7 +2,7 @@
 
 SQLite has no queue, but all who wait are on one machine. So they queue for a mutex of the file
 system: whoever has it looks at the row of the lock, and all others look at the mutex, which costs
-next to nothing. Therefore one who frees the lock and wants it again finds another before it.
+next to nothing. So a thread that frees the lock and asks again comes after the other waiters.
 """
 
 from __future__ import annotations
