@@ -47,6 +47,7 @@ class TaskExecution(RunningTask):
         super().__init__(task_id, LockHeader.read(headers, task_id) or LockHeader(task_id or ""))
         self.task = task
         self.request = request
+        self._requeueable = request is not None and not request.is_eager
         self.begun = False  # whether the lock has been asked for
         self._queue_lock_freed = False
 
@@ -131,10 +132,6 @@ class TaskExecution(RunningTask):
         except LockUnavailable as error:
             self._requeue_unavailable(lock, error)
             raise
-
-    @property
-    def _requeueable(self) -> bool:
-        return self.request is not None and not self.request.is_eager
 
     def _wait(self, lock: Lock, seconds: float) -> None:
         if not lock.acquire(timeout=seconds):

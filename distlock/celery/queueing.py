@@ -83,14 +83,11 @@ class QueueLockHandle:
         return locks[self.using]
 
     @property
-    def claim(self) -> Claim:
-        """The claim that was granted; of its owner only the key is known."""
-        return Claim(self.name, Owner(self.owner, "", 0, ""), self.duration, nonce=self.nonce)
-
-    @property
     def lease(self) -> Lease:
-        """The lease; its deadline counts from now, because its last renewal is not known."""
-        return self.claim.granted(self.token, clock())
+        """The lease. Its deadline counts from now, and of its owner only the key is known."""
+        owner = Owner(self.owner, "", 0, "")
+        claim = Claim(self.name, owner, self.duration, nonce=self.nonce)
+        return claim.granted(self.token, clock())
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,7 +209,7 @@ def release(handle: QueueLockHandle) -> None:
 
 def release_soon(handle: QueueLockHandle) -> None:
     """Free exactly this hold without making the caller wait."""
-    handle.backend.cleanup.add(handle.claim)
+    handle.backend.cleanup.add(handle.lease.claim)
 
 
 def unqueue(backend: BaseBackend, name: str) -> LockInfo | None:

@@ -21,7 +21,6 @@ from celery.worker.request import Request
 from distlock.celery import queueing
 from distlock.celery.publishing import RunningTask, running_task
 from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
-from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.exceptions import LockError
@@ -31,8 +30,8 @@ logger = logging.getLogger("distlock.celery")
 
 #: With these errors the process of the task has ended, or is about to.
 _PROCESS_ENDED = (WorkerLostError, Terminated, TimeLimitExceeded, SystemExit, KeyboardInterrupt)
-#: Seconds between two looks at a process that was killed, and after which the looking ends.
-_POLL_INTERVAL, _KILL_LIMIT = 0.05, 60.0
+#: How often to look whether a process that was killed is gone, and the seconds between two looks.
+_LOOKS, _PAUSE = 1200, 0.05
 
 
 class LockedRequest(Request):  # type: ignore[misc]
@@ -109,16 +108,15 @@ class LockedRequest(Request):  # type: ignore[misc]
 
 
 def _await_end(pid: int) -> bool:
-    """Wait until a process is gone; False if it still is not after some time."""
+    """Wait until a process is gone; False if it still is not after a minute."""
     if pid == os.getpid():
         return True  # the pool has no processes: what ran has ended
-    until = clock() + _KILL_LIMIT
-    while clock() < until:
+    for _ in range(_LOOKS):
         try:
             os.kill(pid, 0)
         except OSError:
             return True
-        time.sleep(_POLL_INTERVAL)
+        time.sleep(_PAUSE)
     return False
 
 

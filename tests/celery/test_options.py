@@ -105,6 +105,19 @@ def test_subclasses_inherit(app):
     assert LockedTask.locking.lock is None
 
 
+def test_a_subclass_may_take_a_lock_away(app):
+    class Locked(LockedTask):
+        lock = queueing_lock = "a"
+
+        def run(self):
+            pass
+
+    class Free(Locked):
+        lock = None
+
+    assert (Free.lock_name, Free.queueing_name((), {})) == (None, "queueing:a")
+
+
 def test_annotations_of_the_app_are_options_too(app):
     app.conf.task_annotations = {"shop.report": {"on_busy": "skip"}}
     task = made(app, report, lock="a:{account}")

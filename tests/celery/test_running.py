@@ -1,7 +1,6 @@
 """A task's lock is held while it runs, and what a busy one does."""
 
 import pytest
-from celery.exceptions import Retry  # noqa: F401
 
 from distlock import LockTimeout
 from distlock.celery import SKIPPED
