@@ -31,7 +31,10 @@ class LockedResult(AsyncResult):  # type: ignore[misc]
     task: Any = None
 
     def revoke(self, *args: Any, **kwargs: Any) -> None:
-        """See AsyncResult.revoke(). The next call does not find this one queued any more."""
+        """See AsyncResult.revoke(). The next call does not find this one queued any more.
+
+        This reads all queueing locks of the task's backend.
+        """
         super().revoke(*args, **kwargs)
         if self.task is None or self.task.queueing_name is None:
             return
