@@ -82,7 +82,10 @@ def _on_started(
 ) -> None:
     _end_request()  # one of this thread whose server never closed the response
     if environ is not None:
-        text = f"{environ.get('REQUEST_METHOD', '')} {_path(environ)}"
+        raw = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"[:MAX_DESCRIPTION]
+        # PEP 3333: each character of these stands for the byte of its number.
+        path = raw.encode("latin-1", "replace").decode("utf-8", "replace")
+        text = f"{environ.get('REQUEST_METHOD', '')} {path}"
     elif scope is not None:
         text = f"{scope.get('method', '')} {scope.get('path', '')}"
     else:
@@ -121,9 +124,3 @@ def _running() -> _Doing | None:
     if doing is None and (shared := SyncToAsync.thread_sensitive_context.get(None)):
         doing = _requests.get(shared)
     return doing if doing and not doing.ended else None
-
-
-def _path(environ: Mapping[str, Any]) -> str:
-    # PEP 3333: bytes, each as the character of that number.
-    raw = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"
-    return raw[:MAX_DESCRIPTION].encode("latin-1", "replace").decode("utf-8", "replace")

@@ -212,8 +212,8 @@ def release_soon(handle: QueueLockHandle) -> None:
     handle.backend.cleanup.add(handle.lease.claim)
 
 
-def unqueue(backend: BaseBackend, name: str) -> LockInfo | None:
-    """Free the lock of a task that has not started yet; return what it was, None if there is none.
+def unqueue(backend: BaseBackend, name: str) -> str | None:
+    """Free the lock of a task that has not started yet; return the task's id, None if unknown.
 
     Raises LockUnavailable if the backend cannot be asked.
     """
@@ -222,7 +222,7 @@ def unqueue(backend: BaseBackend, name: str) -> LockInfo | None:
         if not is_queued(info):
             return None
         if _break(backend, info):
-            return info
+            return task_id_of(info)
     raise LockUnavailable(f"lock {name!r} on {backend.alias!r} changes hands too fast to be freed")
 
 

@@ -31,7 +31,7 @@ from distlock.celery.task_options import (
 )
 from distlock.core.held import OnLost
 from distlock.core.name_template import CallName, Template
-from distlock.core.queueing_owners import PREFIX, task_id_of
+from distlock.core.queueing_owners import PREFIX
 from distlock.exceptions import LockNotHeld
 from distlock.lock import Lock
 
@@ -177,8 +177,7 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
         if self.queueing_name is None:
             raise TypeError(f"task {self.name} has no queueing_lock")
         backend = queueing_backend(self.name, self.locking)
-        info = queueing.unqueue(backend, self.queueing_name(args, kwargs))
-        task_id = task_id_of(info) if info is not None else None
+        task_id = queueing.unqueue(backend, self.queueing_name(args, kwargs))
         if task_id is not None:
             self._get_app().control.revoke(task_id)
         return task_id

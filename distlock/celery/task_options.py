@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
@@ -160,7 +160,11 @@ def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
     backend = backend_of(task, option, getattr(locking, option))
     if backend.capabilities.outlives_process:
         return backend
-    able = ", ".join(f"{each.alias!r} ({type(each).__name__})" for each in _able_to_queue())
+    able = ", ".join(
+        f"{each.alias!r} ({type(each).__name__})"
+        for each in locks.all()
+        if each.capabilities.outlives_process
+    )
     if able:
         way_out = f"Set queueing_using to one of: {able}."
     else:
@@ -170,13 +174,6 @@ def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
         f" {type(backend).__name__} (DISTLOCK[{backend.alias!r}]) holds ends with the process that"
         f" took it. {way_out}"
     )
-
-
-def _able_to_queue() -> Iterator[BaseBackend]:
-    for alias in locks:
-        with suppress(ImproperlyConfigured):
-            if locks[alias].capabilities.outlives_process:
-                yield locks[alias]
 
 
 def declare(task: str, locking: TaskOptions) -> None:
