@@ -14,7 +14,7 @@ from django.core.checks import CheckMessage
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.settings import BackendSettings
-from distlock.concurrency.backoff import Backoff
+from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.steps import Call, Sleep, Step, Steps
 from distlock.exceptions import NotSupported
 from distlock.types.lease import Claim, Lease, LockInfo, State, SweepResult
@@ -121,7 +121,7 @@ class BaseBackend(ABC):
         lease: Lease | None = yield self.attempt(claim, deadline)
         if lease is not None:
             return lease
-        for pause in Backoff(self.first_pause, self.longest_pause).pauses(deadline):
+        for pause in backoff_until(deadline, self.first_pause, self.longest_pause):
             if not pause:  # the last attempt was made at the deadline
                 return None
             yield Sleep(pause)

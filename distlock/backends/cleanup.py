@@ -11,7 +11,7 @@ from typing import Protocol
 from weakref import ref
 
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import Backoff
+from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start
 from distlock.concurrency.timers import call_after
@@ -89,7 +89,7 @@ class Cleanup:
         self._try_all()
 
     def _run(self) -> None:
-        for pause in Backoff(_FIRST_PAUSE, _LONGEST_PAUSE, factor=2):
+        for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
             self._try_all()
             with self._mutex:
                 if not self._pending:

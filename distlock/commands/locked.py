@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from inspect import iscoroutinefunction
 from typing import Any, ClassVar, NoReturn, Self
 
 from django.apps import apps
@@ -60,14 +59,6 @@ class LockedCommand(BaseCommand):
 
     #: the lock while ``handle()`` runs; with --no-lock one that takes nothing, see ``NoLock``
     lock: Lock
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        if iscoroutinefunction(cls.handle):
-            raise TypeError(
-                f"{cls.__qualname__}.handle() cannot be a coroutine function: Django calls it"
-                " without awaiting it"
-            )
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
         """See BaseCommand."""

@@ -313,14 +313,6 @@ def test_attributes_that_cannot_be_are_told_by_name(local):
         call_command(Wrong())
 
 
-def test_a_coroutine_is_no_handle():
-    with pytest.raises(TypeError, match="coroutine"):
-
-        class Wrong(LockedCommand):
-            async def handle(self, **options):
-                pass
-
-
 def test_other_handlers_of_signals_are_left_alone(local):
     def theirs(number, frame):
         pass

@@ -13,7 +13,7 @@ from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.errors import FileLocked, StatementFailed, TableLocked
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import Backoff
+from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 
 #: Seconds between two attempts to write while others do.
@@ -94,12 +94,11 @@ def _retried(
 ) -> Result:
     """Run a statement again for as long as the database is ``locked``, and there is time."""
     deadline = None if limit is None else clock() + limit
-    pauses: Backoff | None = None
+    pauses = backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
     while True:
         try:
             return run(statement, limit)
         except locked:
             if deadline is not None and clock() >= deadline:
                 raise
-        pauses = pauses or Backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE)
         time.sleep(left(deadline, next(pauses)))

@@ -19,7 +19,7 @@ from distlock.backends.database.queue.wait_session import WaitSession, WaitSessi
 from distlock.backends.database.queue.waiter import Waiter
 from distlock.backends.database.statements import Result
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import Backoff
+from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import NotAnswered
 from distlock.concurrency.steps import Call, Sleep, Wait
@@ -81,7 +81,7 @@ class WaitManager:
             lease: Lease | None = yield attempt
             if lease is not None:
                 return lease
-            for pause in Backoff(_FIRST_PAUSE, _LONGEST_PAUSE).pauses(deadline):
+            for pause in backoff_until(deadline, _FIRST_PAUSE, _LONGEST_PAUSE):
                 if not pause:  # the last attempt was made at the deadline
                     break
                 waiter = Waiter(self, claim, evidence)
