@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.sql import Dialect, upsert
 from distlock.backends.database.statements import Result, Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
@@ -16,31 +16,11 @@ _NOW = "clock_timestamp()"
 _LATER = f"{_NOW} + {{0}} * interval '1 microsecond'"
 _MICROSECONDS = f"(extract(epoch FROM {_NOW}) * 1000000)::bigint"
 
-# EXCLUDED was computed before the wait for the row. Its times are too old to use.
-_ACQUIRE = f"""
-INSERT INTO {TABLE} AS held
-    (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
-     expires_at)
-VALUES
-    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
-     %(lease)s, %(renews)s,
-     {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
-ON CONFLICT (lock) DO UPDATE SET
-    description = EXCLUDED.description, owner = EXCLUDED.owner, nonce = EXCLUDED.nonce,
-    host = EXCLUDED.host, process = EXCLUDED.process, thread = EXCLUDED.thread,
-    lease = EXCLUDED.lease, renews = EXCLUDED.renews,
-    token = GREATEST(held.token + 1, {_MICROSECONDS}),
-    acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
-WHERE (held.owner = '' OR held.owner = EXCLUDED.owner OR held.expires_at <= {_NOW})
-    AND {{condition}}
-RETURNING nonce, token
-"""
-
 
 class PostgreSQL(Dialect):
     """PostgreSQL. Drivers return timestamptz differently, so times are read as UTC."""
 
-    ACQUIRE: ClassVar[str] = _ACQUIRE
+    ACQUIRE: ClassVar[str] = upsert(_NOW, _LATER, _MICROSECONDS, greatest="GREATEST")
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
     prepares: ClassVar[bool] = True
     POSITION: ClassVar[str] = "strpos"

@@ -367,6 +367,32 @@ class Dialect(ABC):
         )
 
 
+def upsert(now: str, later: str, microseconds: str, *, greatest: str) -> str:
+    """Return Dialect.ACQUIRE for engines that know ``ON CONFLICT`` and ``RETURNING``.
+
+    The arguments are Dialect.NOW, LATER and MICROSECONDS, and the function for the greater value.
+    """
+    # EXCLUDED was computed before the wait for the row. Its times are too old to use.
+    return f"""
+INSERT INTO {TABLE} AS held
+    (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
+     expires_at)
+VALUES
+    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
+     %(lease)s, %(renews)s,
+     {microseconds}, {now}, {later.format("%(duration)s")})
+ON CONFLICT (lock) DO UPDATE SET
+    description = EXCLUDED.description, owner = EXCLUDED.owner, nonce = EXCLUDED.nonce,
+    host = EXCLUDED.host, process = EXCLUDED.process, thread = EXCLUDED.thread,
+    lease = EXCLUDED.lease, renews = EXCLUDED.renews,
+    token = {greatest}(held.token + 1, {microseconds}),
+    acquired_at = {now}, expires_at = {later.format("%(duration)s")}
+WHERE (held.owner = '' OR held.owner = EXCLUDED.owner OR held.expires_at <= {now})
+    AND {{condition}}
+RETURNING nonce, token
+"""
+
+
 def holder(claim: Claim) -> str:
     """Return what the column ``owner`` says while a claim has the lock.
 

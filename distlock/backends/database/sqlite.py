@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from django.db import connections
 
-from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.database.sql import TABLE, Dialect, upsert
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Sleep, Step, Steps
@@ -47,30 +47,11 @@ _MICROSECONDS = (
     " + CAST(substr(strftime('%%f', 'now'), 4) AS INTEGER) * 1000)"
 )
 
-_ACQUIRE = f"""
-INSERT INTO {TABLE} AS held
-    (lock, description, owner, nonce, host, process, thread, lease, renews, token, acquired_at,
-     expires_at)
-VALUES
-    (%(lock)s, %(description)s, %(owner)s, %(nonce)s, %(host)s, %(process)s, %(thread)s,
-     %(lease)s, %(renews)s,
-     {_MICROSECONDS}, {_NOW}, {_LATER.format("%(duration)s")})
-ON CONFLICT (lock) DO UPDATE SET
-    description = excluded.description, owner = excluded.owner, nonce = excluded.nonce,
-    host = excluded.host, process = excluded.process, thread = excluded.thread,
-    lease = excluded.lease, renews = excluded.renews,
-    token = max(held.token + 1, {_MICROSECONDS}),
-    acquired_at = {_NOW}, expires_at = {_LATER.format("%(duration)s")}
-WHERE (held.owner = '' OR held.owner = excluded.owner OR held.expires_at <= {_NOW})
-    AND {{condition}}
-RETURNING nonce, token
-"""
-
 
 class SQLite(Dialect):
     """SQLite, whose one writer at a time keeps everyone else from taking a lock meanwhile."""
 
-    ACQUIRE: ClassVar[str] = _ACQUIRE
+    ACQUIRE: ClassVar[str] = upsert(_NOW, _LATER, _MICROSECONDS, greatest="max")
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
