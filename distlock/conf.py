@@ -23,8 +23,8 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
 class BackendHandler:
     """``locks["alias"]``: the backends of a process, shared by its threads and tasks.
 
-    Unlike Django's connection handlers it does not make one per thread or task: a backend is safe
-    to share, and five tasks must not open five sessions.
+    Unlike Django's connection handlers it makes one for all threads and tasks: a backend is safe to
+    share, and five tasks must not open five sessions.
     """
 
     def __init__(self) -> None:

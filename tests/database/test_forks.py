@@ -8,9 +8,7 @@ import threading
 import traceback
 
 import pytest
-from django.db.backends.signals import connection_created
 
-from distlock.backends.database.connection import server_id
 from distlock.backends.database.statements import Statement
 from tests.contract.watch import eventually
 from tests.database.speaking import claim, speaking
@@ -200,59 +198,3 @@ def fork_after_the_driver_closed(database):
 def test_a_child_leaves_alone_what_is_not_the_drivers_any_more(kind, make, child):
     make()
     child(fork_after_the_driver_closed, ALIASES[kind]).finish()
-
-
-def fork_while_opening(database):
-    backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
-    connected, go_on = threading.Event(), threading.Event()
-    idents, opened = [], []
-
-    def connecting(connection, **kwargs):
-        idents.append(server_id(connection))
-        connected.set()
-        go_on.wait(30)
-
-    def open_session():
-        opened.append(backend.pool.open(blocking=True))
-
-    before = sockets()
-    connection_created.connect(connecting)
-    opening = threading.Thread(target=open_session, daemon=True)
-    opening.start()
-    assert connected.wait(30)
-    has_of = fork()
-    go_on.set()
-    opening.join()
-    (session,) = opened
-    spoiled, ident = idents
-    assert ident == session.ident
-    look = Statement(THERE[database], {"ident": spoiled})
-    eventually(lambda: session.run(look, 5).rows == [(0,)])  # while the child has its socket
-    assert has_of(sockets() - before) == set()
-    session.close()
-    assert sockets() <= before  # nor has a session been left over
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", SERVERS)
-def test_a_child_has_no_part_in_a_session_that_was_being_opened(kind, make, child):
-    make()
-    child(fork_while_opening, ALIASES[kind]).finish()
-
-
-def fork_whenever_connecting(database):
-    backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
-
-    def connecting(**kwargs):
-        fork()(())
-
-    connection_created.connect(connecting)
-    with backend.pool.session() as session:
-        assert session.run(Statement("SELECT 5"), 5).rows == [(5,)]
-    backend.close()
-
-
-@pytest.mark.parametrize("kind", SERVERS)
-def test_a_process_that_forks_all_the_time_gets_its_sessions(kind, make, child):
-    make()
-    child(fork_whenever_connecting, ALIASES[kind]).finish()

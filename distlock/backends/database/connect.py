@@ -17,15 +17,12 @@ from distlock.backends.database.connection import Session
 from distlock.backends.database.errors import NoSession, StatementFailed
 from distlock.backends.database.sqlite_session import SQLiteSession, gate
 from distlock.backends.database.statements import Statement
-from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.threads import start
 
 Options = dict[str, Any]
 
-#: How often a session is opened again because the process forked meanwhile.
-_REOPENINGS = 2
 #: Updates then count the rows that they matched. MySQLdb.constants.CLIENT.FOUND_ROWS
 _CLIENT_FOUND_ROWS = 2
 # Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The statement
@@ -140,7 +137,11 @@ def _opened(
     blocking: bool = False,
     pooled: bool | None = False,
 ) -> Session:
-    session = _connected(kind, wrapper)
+    try:
+        wrapper.ensure_connection()
+    except (wrapper.Database.Error, DjangoDatabaseError) as error:
+        raise NoSession("cannot connect") from (error.__cause__ or error)
+    session = kind(wrapper)
     try:
         _set_up(session, limit, blocking, pooled)
     except BaseException as error:
@@ -169,39 +170,6 @@ def _set_up(session: Session, limit: float, blocking: bool, pooled: bool | None)
             session.before = _POSTGRESQL_EVERY_TIME
         else:
             session.run(Statement(_POSTGRESQL_ONCE), limit)
-
-
-def _connected(kind: type[Session], wrapper: Any, reopenings: int = _REOPENINGS) -> Session:
-    """Connect, and again if the process forked meanwhile.
-
-    A child gives up only what was a Session when the process forked. Of a connection that was still
-    being made it keeps a copy of the socket, which only the driver knows. While that is open the
-    server does not notice the death of the parent. So the parent closes the connection, and tells
-    the server that it does.
-    """
-    forks = _forks
-    try:
-        wrapper.ensure_connection()
-    except (wrapper.Database.Error, DjangoDatabaseError) as error:
-        raise NoSession("cannot connect") from (error.__cause__ or error)
-    session = kind(wrapper)
-    if forks == _forks or not reopenings:
-        return session
-    session.close()
-    return _connected(kind, wrapper, reopenings - 1)
-
-
-#: grows with every fork
-_forks = 0
-
-
-# Before a fork for connections that were begun before it, and after it for those that were begun
-# while other hooks ran.
-@fork.before
-@fork.in_parent
-def _count_fork() -> None:
-    global _forks
-    _forks += 1
 
 
 def connect_with_timeout(limit: float, connect: Callable[[], Session]) -> Session:

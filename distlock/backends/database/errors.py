@@ -36,29 +36,27 @@ class StatementTimeout(StatementFailed):
     """The answer did not come in time, and the session was given up."""
 
 
-class RowLocked(StatementFailed):
-    """A transaction of someone else kept a row, or the table, for as long as ROW_WAIT."""
+class Refused(StatementFailed):
+    """The database has not carried the statement out, and the session can go on."""
 
     usable = True
     maybe_applied = False
 
 
-class FileLocked(StatementFailed):
+class RowLocked(Refused):
+    """A transaction of someone else kept a row, or the table, locked for as long as ROW_WAIT."""
+
+
+class FileLocked(Refused):
     """SQLite: another connection was writing for as long as the statement could wait."""
-
-    usable = True
-    maybe_applied = False
 
 
 class TableLocked(FileLocked):
     """SQLite with a shared cache: another connection of this process was writing."""
 
 
-class SerializationFailure(StatementFailed):
-    """The engine chose this statement to end a deadlock, or saw a concurrent write; try again."""
-
-    usable = True
-    maybe_applied = False
+class SerializationFailure(Refused):
+    """The engine ended this statement because of a deadlock or a concurrent write; try again."""
 
 
 class Cancelled(StatementFailed):
@@ -123,40 +121,29 @@ _POSTGRESQL: dict[str, type[StatementFailed]] = {
 }
 
 
-def failure(error: BaseException, vendor: str) -> type[StatementFailed]:
+def failure(error: Any, vendor: str) -> type[StatementFailed]:
     """Return what kind of failure a driver's error is; Django may have wrapped it."""
     if error.__cause__ is not None and type(error).__module__ == "django.db.utils":
         error = error.__cause__
     if vendor == "mysql":
         return _MYSQL.get(error.args[0] if error.args else 0, StatementFailed)
     if vendor == "postgresql":
-        return _postgresql(error)
-    if isinstance(error, sqlite3.Error):
-        return _sqlite(error)
-    return StatementFailed
-
-
-def _postgresql(error: Any) -> type[StatementFailed]:
-    state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
-    if state is None:
-        # It did not come from the server: the connection broke, or the driver found a mistake.
-        broke = type(error).__name__ in ("OperationalError", "InterfaceError")
-        return ConnectionLost if broke else StatementFailed
-    if state.startswith("08"):  # connection exceptions
-        return ConnectionLost
-    return _POSTGRESQL.get(state, StatementFailed)
-
-
-def _sqlite(error: sqlite3.Error) -> type[StatementFailed]:
-    # https://www.sqlite.org/rescode.html; extended codes keep the primary one in the low byte
-    code = error.sqlite_errorcode & 0xFF if hasattr(error, "sqlite_errorcode") else None
-    if code == sqlite3.SQLITE_BUSY:
-        return FileLocked
-    if code == sqlite3.SQLITE_LOCKED:
-        return TableLocked
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)
+        if state is None:
+            # It did not come from the server: the connection broke, or the driver found a mistake.
+            broke = type(error).__name__ in ("OperationalError", "InterfaceError")
+            return ConnectionLost if broke else StatementFailed
+        if state.startswith("08"):  # connection exceptions
+            return ConnectionLost
+        return _POSTGRESQL.get(state, StatementFailed)
+    # https://www.sqlite.org/rescode.html: extended codes keep the primary one in the low byte.
+    # Errors of Python's own module have none.
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if "no such table" in str(error):
         return NoTable
-    return StatementFailed
+    return {sqlite3.SQLITE_BUSY: FileLocked, sqlite3.SQLITE_LOCKED: TableLocked}.get(
+        code, StatementFailed
+    )
 
 
 def seems_locked(failed: StatementFailed) -> StatementFailed:
