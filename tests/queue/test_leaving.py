@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.backends.database.queue.wait_manager import WaitManager
+from distlock.backends.database.queue.wait_session import WaitSessionPool
 from distlock.backends.database.queue.waiter import Waiter
 from distlock.types.lease import State
 from tests.children import write_line
@@ -165,15 +165,15 @@ def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
     """Nobody could hang up on it: it must not begin to wait behind others."""
     first = actor().lock(name).start("acquire")
     engine.reaches_line(1)
-    open_session = WaitManager.open_session
+    take = WaitSessionPool.take
 
-    def open_and_fail(waits):
-        session = open_session(waits)
-        for waiter in waits.waiters:
+    def open_and_fail(sessions):
+        session = take(sessions)
+        for waiter in locks[using].waits.waiters:
             waiter.fail(LockUnavailable("the database does not answer"))
         return session
 
-    monkeypatch.setattr(WaitManager, "open_session", open_and_fail)
+    monkeypatch.setattr(WaitSessionPool, "take", open_and_fail)
     with pytest.raises(LockUnavailable):
         Lock(name).acquire(timeout=PATIENCE)
     assert no_thread_waits()

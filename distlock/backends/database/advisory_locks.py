@@ -19,7 +19,7 @@ def digest(database: str, name: str) -> bytes:
 
 
 class AdvisoryLocks(ABC):
-    """The native locks of an engine, as SQL. Keys are SQL literals, so no text has parameters."""
+    """The native locks of an engine, as SQL. Keys are SQL literals, so few texts need values."""
 
     #: seconds that one statement may wait; after that a waiter begins a long wait, if there is such
     longest_wait: ClassVar[float]
@@ -90,7 +90,7 @@ class AdvisoryLocks(ABC):
 
     @abstractmethod
     def look(self, table: str, names: Collection[str]) -> Statement:
-        """Ask for name, owner, token, and seconds until the lease ends, or since then, below 0."""
+        """Ask for name, owner, and seconds until the lease ends, or since then, below 0."""
 
     # Long waits
 

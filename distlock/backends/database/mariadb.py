@@ -170,7 +170,7 @@ class MySQLLocks(AdvisoryLocks):
     def look(self, table: str, names: Collection[str]) -> Statement:
         marks = ", ".join(["%s"] * len(names))
         return Statement(
-            "SELECT `lock`, owner, token,"
+            "SELECT `lock`, owner,"
             " TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
             f" FROM {table} WHERE `lock` IN ({marks})",
             tuple(names),

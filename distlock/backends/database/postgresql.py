@@ -137,7 +137,7 @@ class PostgreSQLLocks(AdvisoryLocks):
 
     def look(self, table: str, names: Collection[str]) -> Statement:
         return Statement(
-            "SELECT lock, owner, token,"
+            "SELECT lock, owner,"
             " EXTRACT(EPOCH FROM expires_at - clock_timestamp())::double precision"
             f" FROM {table} WHERE lock = ANY(%s)",
             (list(names),),

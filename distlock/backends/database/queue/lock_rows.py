@@ -1,4 +1,4 @@
-"""What those who wait ask of the row of a lock, and what it has told them."""
+"""What waiters ask of the row of a lock, and what its answers prove."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
@@ -37,14 +35,13 @@ class RowSnapshot(NamedTuple):
 
     name: str
     owner: str
-    token: int
     remaining: float
 
     @classmethod
     def of(cls, row: tuple[Any, ...]) -> RowSnapshot:
         """Read a row of the answer to ``AdvisoryLocks.look()``."""
-        name, owner, token, remaining = row
-        return cls(str(name), str(owner), int(token), float(remaining))
+        name, owner, remaining = row
+        return cls(str(name), str(owner), float(remaining))
 
     @property
     def stalled(self) -> bool:
@@ -66,11 +63,6 @@ class LockRows:
     def __init__(self, pool: Pool, locks: AdvisoryLocks) -> None:
         self.pool = pool
         self.locks = locks
-
-    def key(self, name: str) -> str:
-        """Return the native lock of the lock ``name``."""
-        database = connections.settings[self.pool.database].get("NAME")
-        return self.locks.key(str(database or ""), name)
 
     def take_if_no_waiters(self, claim: Claim, deadline: float | None = None) -> int | None:
         """Take the row if nobody waits for the lock, or if it is the owner's; the token, or None.
@@ -153,9 +145,7 @@ class HolderEvidence:
     def _was_held(self, row: RowSnapshot, now: float) -> bool:
         if row.is_held_by(self._claim):
             return False
-        if row.remaining > 0:
-            return bool(row.owner)
-        if self.row_locked is not None:
-            # The holder may be committing a transaction under it, even if the lease has ended.
+        # Where the row is locked, the holder may be committing, even if the lease has ended.
+        if row.remaining > 0 or self.row_locked is not None:
             return bool(row.owner)
         return row.remaining > -max(now - self._began, _HANDOVER)

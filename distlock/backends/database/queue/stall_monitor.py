@@ -1,8 +1,8 @@
 """Looks at the rows of the locks that this process waits for, while waiters sleep in the server.
 
-Who has the native lock should take the row as soon as that is free, but may have been stopped, or
-cut off behind a proxy, or may keep the native lock for a hold that was broken. So others look at
-the row, too, and whoever finds that nobody takes it wakes its own waiter to do so.
+The waiter that has the native lock should take the row as soon as that is free. But its process may
+be stopped, or cut off behind a proxy, or it keeps the native lock for a hold that was broken. So
+each process looks at the rows, too. If nobody takes a free row, it wakes its own waiter to take it.
 """
 
 from __future__ import annotations
@@ -66,20 +66,24 @@ class StallMonitor:
         self._wakeups.put(None)
 
     def _run(self) -> None:
-        self._next_look = clock() + self._period()
         last_wait = clock()
         while True:
             waiters = self._waits.waiters
             if waiters:
                 last_wait = clock()
-            elif clock() >= last_wait + _LINGER and self._ends():
-                return
+            elif clock() >= last_wait + _LINGER:
+                with self._mutex:
+                    self._running = bool(self._waits.waiters)
+                    if not self._running:
+                        return
             cancelled = [one for one in waiters if one.lease.over and not one.lease.answered]
             try:
                 for waiter in cancelled:
                     waiter.wake(WakeReason.CANCEL)
                 if clock() >= self._next_look:
-                    self._next_look = clock() + self._period()
+                    period = min(_LONGEST_PERIOD, _PERIOD * self._waits.pool.timeout)
+                    # Not all processes at once.
+                    self._next_look = clock() + period * random.uniform(0.5, 1.0)
                     self._look()
             except Exception:  # those who wait for ever rely on this thread
                 logger.exception("the monitor of waits goes on after an error")
@@ -88,18 +92,8 @@ class StallMonitor:
             with suppress(Empty):
                 self._wakeups.get(timeout=min(rest, _CANCEL_PAUSE) if cancelled else rest)
 
-    def _ends(self) -> bool:
-        with self._mutex:
-            self._running = bool(self._waits.waiters)
-            return not self._running
-
     def _look_again_at(self, when: float) -> None:
         self._next_look = min(self._next_look, when)
-
-    def _period(self) -> float:
-        # Not all processes at once.
-        most = min(_LONGEST_PERIOD, _PERIOD * self._waits.pool.timeout)
-        return most * random.uniform(0.5, 1.0)
 
     # Looking
 

@@ -7,6 +7,8 @@ import threading
 from collections.abc import Callable, Collection
 from functools import partial
 
+from django.db import connections
+
 from distlock.backends.base import PendingLease
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.database import errors
@@ -64,7 +66,7 @@ class WaitManager:
         """Have no waits; those of before a fork are the parent's."""
         self._mutex = threading.Lock()
         self._waiters: set[Waiter] = set()  # two of one claim while the first one ends
-        self.sessions = WaitSessionPool(self.pool, self._threads)
+        self.sessions = WaitSessionPool(self.pool, self.locks, self._threads)
         self._monitor = StallMonitor(self)
 
     # For the backend
@@ -116,7 +118,7 @@ class WaitManager:
         try:
             return session.leave(lease, limit)
         finally:
-            self._put(session)
+            self.sessions.put(session)
 
     def cancel(self, claim: Claim) -> None:
         """Stop waiting for a claim, and drop its native lock; the row is the caller's to free."""
@@ -136,7 +138,8 @@ class WaitManager:
 
     def key(self, name: str) -> str:
         """Return the native lock of the lock ``name``, as waiting() calls it."""
-        return self.rows.key(name)
+        database = connections.settings[self.pool.database].get("NAME")
+        return self.locks.key(str(database or ""), name)
 
     def waiting(self) -> dict[str, tuple[Waiting, ...]] | None:
         """Return who waits for which native lock, in order, in all processes; None if unknown."""
@@ -221,48 +224,26 @@ class WaitManager:
     def waiters(self) -> Collection[Waiter]:
         return self._waiters.copy()
 
-    def open_session(self) -> WaitSession:
-        """Return a session to wait in; NoSession, also where a pooler would lend it to others."""
-        if idle := self.sessions.take():
-            return idle
-        session = self.pool.open(blocking=True)
-        if session.pooled:
-            session.close()
-            raise errors.NoSession("a connection pooler lends its sessions to others")
-        try:
-            return WaitSession(session, self.locks, self.pool.timeout)
-        except errors.StatementFailed as failed:
-            session.close()
-            raise errors.NoSession(str(failed)) from failed.__cause__
-
     def cancel_soon(self, waiter: Waiter) -> None:
         """Have a waiter cancelled whose answer nobody wants any more. See StallMonitor.wake()."""
         if waiter in self._waiters:
             self._monitor.wake()
 
     def granted(self, lease: Lease, session: WaitSession | None) -> None:
-        """Keep the native lock of a lease for as long as that is held."""
-        if session is None:
-            return
-        if not session.is_head:
-            self._put(session)
-        elif is_named(lease.owner) or session.long_wait is not None:
-            # Another process may take and leave a named owner's hold, where nobody could wake the
-            # next one. And the queue does not take the row while somebody waits for long.
-            self.sessions.drop(session)
-        else:
+        """Keep the native lock of a lease, if that was waited for, for as long as that is held."""
+        # Not for a named owner: another process may take and leave its hold, where nobody could
+        # wake the next one. Nor for a long wait, for whose end all others wait.
+        if session and session.is_head and session.long_wait is None and not is_named(lease.owner):
             self.sessions.keep(lease.nonce, session)
+        elif session:
+            self.sessions.put(session)
 
     def finished(self, waiter: Waiter, session: WaitSession | None) -> None:
         """Note that a wait has ended, in a session that nobody needs any more."""
         self._waiters.discard(waiter)
         if session is not None:
-            self._put(session)
+            self.sessions.put(session)
 
     def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable:
         """Return what callers are told of a failure."""
         return errors.unavailable(failed, self.pool.database)
-
-    def _put(self, session: WaitSession) -> None:
-        full = len(self._waiters) + self.sessions.total >= self.size
-        self.sessions.put(session, full=full)

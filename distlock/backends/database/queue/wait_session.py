@@ -40,7 +40,7 @@ class WaitSession:
         self.locks = locks
         self.limit = limit
         self.ident = int(session.run(locks.set_up(), limit).rows[0][0])
-        #: the lock that it waited for last
+        #: the lock that it waits for, or waited for last
         self.name = ""
         #: whether it has the native lock of that one
         self.is_head = False
@@ -64,17 +64,16 @@ class WaitSession:
 
     @property
     def key(self) -> str:
-        """The native lock of the lock that it waited for last."""
+        """The native lock of the lock ``name``."""
         return self.locks.key(str(self.session.settings.get("NAME") or ""), self.name)
 
-    def wait(self, name: str, waiter: object, seconds: float, comment: str = "") -> None:
-        """Wait for the native lock of ``name``; ``is_head`` tells afterwards whether it was got.
+    def wait(self, waiter: object, seconds: float, comment: str) -> None:
+        """Wait for the native lock of the lock; ``is_head`` tells afterwards whether it was got.
 
         Nothing is written meanwhile, so a session whose client has died takes nothing. ``comment``
         is SQL that others can read. It returns without the native lock if ``waiter`` was cancelled,
         or so many ``seconds`` have passed.
         """
-        self.name = name
         statement = Statement(f"{comment}{self.locks.wait(self.key, seconds)}")
         self._sent_at, self._waiter = clock(), waiter
         try:
@@ -101,9 +100,8 @@ class WaitSession:
         finally:
             self.is_head = False
 
-    def begin_long_wait(self, name: str, waited: float) -> None:
-        """Come before all who stand in the queue of ``name``, by the seconds that it has waited."""
-        self.name = name
+    def begin_long_wait(self, waited: float) -> None:
+        """Come before all who stand in the queue of the lock, by the seconds it has waited."""
         try:
             answer = self.session.run(self.locks.begin_long_wait(self.key, waited), self.limit)
         except errors.StatementFailed:
@@ -125,12 +123,12 @@ class WaitSession:
             first, values = locks.nobody_waits_longer(self.key, self.long_wait)
         return dialect.acquire(run, claim, dialect.in_order(first), values)
 
-    def look(self, name: str, pause: float, comment: str) -> RowSnapshot | None:
-        """Look at the row of a lock after a pause that the server makes; None if there is none.
+    def look(self, pause: float, comment: str) -> RowSnapshot | None:
+        """Look at the row of the lock after a pause that the server makes; None if there is none.
 
         ``pause`` is in seconds, ``comment`` is SQL that others can read meanwhile.
         """
-        look = self.locks.look(TABLE, [name])
+        look = self.locks.look(TABLE, [self.name])
         steps = [self.locks.sleep(pause), look.sql] if pause else [look.sql]
         packet = look._replace(sql="; ".join(f"{comment}{step}" for step in steps))
         rows = self.session.run(packet, pause + self.limit).rows
@@ -192,8 +190,9 @@ class WaitSessionPool:
     waited for again at once, and to connect takes longer than most turns.
     """
 
-    def __init__(self, pool: Pool, threads: WorkerThreads) -> None:
+    def __init__(self, pool: Pool, locks: AdvisoryLocks, threads: WorkerThreads) -> None:
         self._pool = pool
+        self._locks = locks
         self._threads = threads
         # No mutex: each method of these that is called here is atomic.
         self._kept: OrderedDict[str, WaitSession] = OrderedDict()  # by nonce of the lease
@@ -203,10 +202,6 @@ class WaitSessionPool:
     def holding(self) -> int:
         """How many sessions have the native lock of a lease."""
         return len(self._kept)
-
-    @property
-    def total(self) -> int:
-        return len(self._kept) + len(self._idle)
 
     def keep(self, nonce: str, session: WaitSession) -> None:
         """Keep a session and its native lock for as long as a lease is held."""
@@ -229,24 +224,31 @@ class WaitSessionPool:
         """Return whether the lock ``name`` was waited for here some seconds ago."""
         return bool(self._idle) and any(session.name == name for session in self._idle)
 
-    def take(self) -> WaitSession | None:
-        """Return a session that is idle, if any."""
+    def take(self) -> WaitSession:
+        """Return a session to wait in; NoSession, also where a pooler would lend it to others."""
         while self._idle:
             with suppress(IndexError):  # another thread was faster
-                session = self._idle.pop()
-                if session.idle_timer is not None:
-                    session.idle_timer.cancel()
+                idle = self._idle.pop()
+                if idle.idle_timer is not None:
+                    idle.idle_timer.cancel()
                 # The test runner points an alias to another database.
                 settings = connections.settings[self._pool.database]
-                if session.usable and session.session.settings == settings:
-                    return session
-                session.close()
-        return None
+                if idle.usable and idle.session.settings == settings:
+                    return idle
+                idle.close()
+        session = self._pool.open(blocking=True)
+        try:
+            if session.pooled:
+                raise errors.NoSession("a connection pooler lends its sessions to others")
+            return WaitSession(session, self._locks, self._pool.timeout)
+        except errors.StatementFailed as failed:
+            session.close()
+            raise errors.NoSession(str(failed)) from failed.__cause__
 
-    def put(self, session: WaitSession, *, full: bool) -> None:
-        """Keep a session for the next wait, unless there are enough, or it cannot be used."""
+    def put(self, session: WaitSession) -> None:
+        """Keep a session for the next wait; close it if it has a native lock, or is not usable."""
         seconds = min(self._pool.idle, _IDLE)
-        if full or seconds <= 0 or not session.usable or not session.empty:
+        if seconds <= 0 or not session.usable or not session.empty:
             session.close()
             return
         self._idle.append(session)

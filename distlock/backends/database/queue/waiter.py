@@ -147,12 +147,13 @@ class Waiter:
         """Stand in the queue once: until it has the row, or its statement was cancelled."""
         if self.session is None:
             try:
-                self.session = self.waits.open_session()
+                self.session = self.waits.sessions.take()
             except errors.NoSession:  # look at the row now and then, through the shared sessions
                 if not self._take(partial(self.waits.rows.take_if_no_waiters, self.claim)):
                     self._ended.wait(_LONGEST_PAUSE)
                 return
         session = self.session
+        session.name = self.claim.name
         reason, self.wake_reason = self.wake_reason, None
         if self.lease.over:  # whoever ended the wait found no session to cancel or to hang up
             return
@@ -160,12 +161,10 @@ class Waiter:
             return
         if session.empty and not self._is_long:
             rest = self.waits.locks.longest_wait - (clock() - self.began)
-            session.wait(self.claim.name, self, rest, self._comment(session))
+            session.wait(self, rest, self._comment(session))
             if session.empty and self.wake_reason is None and not self._is_long:
                 raise errors.Cancelled("the server ended a wait by itself")
-        elif session.empty:
-            session.begin_long_wait(self.claim.name, clock() - self.began)
-        if not session.empty:
+        if session.is_head or self._is_long:
             self._poll_row(session)
 
     @property
@@ -175,14 +174,14 @@ class Waiter:
 
     def _poll_row(self, session: WaitSession) -> None:
         """Take the row as soon as it is free: nothing wakes the head, or one who waits for long."""
-        if self.lease.over or self._take_row(session):
+        if self.lease.over or (session.is_head and self._take_row(session)):
             return
         began, pause = clock(), 0.0
         while not self.lease.over:
             sent_at = clock()
             if session.long_wait is None and self._is_long:
-                session.begin_long_wait(self.claim.name, sent_at - self.began)
-            row = session.look(self.claim.name, pause, self._comment(session))
+                session.begin_long_wait(sent_at - self.began)
+            row = session.look(pause, self._comment(session))
             self.note_answer()
             rest = _LONGEST_PAUSE if row is None else row.remaining
             if row is None or row.grantable_to(self.claim):
@@ -223,8 +222,8 @@ class Waiter:
         return True
 
     def _comment(self, session: WaitSession) -> str:
-        key, first = self.waits.key(self.claim.name), not session.empty
-        return comment(key, self.claim, clock() - self.began, first=first)
+        waited = clock() - self.began
+        return comment(session.key, self.claim, waited, first=not session.empty)
 
     def _finish(self) -> None:
         session, self.session = self.session, None
