@@ -80,9 +80,9 @@ class Job(Pending[T], Generic[T]):
 class WorkerThreads:
     """Daemon threads for blocking calls, first come, first served.
 
-    They are started on demand and stay for some seconds. The end of the process waits for none of
-    them. The garbage collector must not submit anything: it may run in a thread that has the mutex
-    of this. It can start().
+    They are started on demand, and end after a second without a call. The end of the process waits
+    for none of them. What the garbage collector calls must not submit a call, because it may run in
+    a thread that has the mutex of this; it may call start() instead.
     """
 
     def __init__(self, limit: int | None, name: str, *, for_callbacks: bool = False) -> None:
@@ -153,6 +153,7 @@ class WorkerThreads:
             time.sleep(_SETTLE_PAUSE)
 
     def _have_enough_threads(self) -> None:
+        """Start a thread, unless each call that has not ended has one already."""
         with self._mutex:
             if len(self._threads) < min(len(self._unfinished), self._limit):
                 try:
@@ -169,7 +170,8 @@ class WorkerThreads:
                 if self._ends():
                     return
                 continue
-            # It has ended before that is told: the next call then needs no other thread.
+            # The call counts as ended before its answer is given: whoever gets that, and submits
+            # the next call, needs no other thread for it.
             job.run(partial(self._unfinished.discard, job))
             del job  # it may be the last reference to large objects
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
 
@@ -14,17 +14,8 @@ from distlock.core.name_template import CallName
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class SyncAndAsync(Protocol):
-    """Something that is entered with ``with`` or with ``async with``."""
-
-    def __enter__(self) -> Any: ...
-    def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
-    async def __aenter__(self) -> Any: ...
-    async def __aexit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
-
-
-def decorate(function: F, template: str, new_lock: Callable[[str], SyncAndAsync]) -> F:
-    """Return ``function`` run under ``new_lock(name)``, a fresh one for each call.
+def decorate(function: F, template: str, new_lock: Callable[[str], Any]) -> F:
+    """Return ``function`` run under ``new_lock(name)``, a new lock for each call.
 
     The name is ``template`` filled in with the call's arguments. TypeError for what cannot be run
     under a lock, ValueError if the template mentions an argument the function does not have.
