@@ -253,15 +253,18 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
     def _receive(self) -> None:
         is_encrypted = hasattr(self._socket, "pending")
-        with self._mutex, suppress(*_NOT_NOW):
-            while True:
-                data = self._socket.recv(_CHUNK)
-                if not data:
-                    raise ConnectionDropped("socket connection broken")
-                self._received += data
-                # What an encrypted socket has decrypted already is not seen by poll().
-                if len(data) < _CHUNK and not (is_encrypted and self._socket.pending()):
-                    return
+        with self._mutex:
+            try:
+                while True:
+                    data = self._socket.recv(_CHUNK)
+                    if not data:
+                        raise ConnectionDropped("socket connection broken")
+                    self._received += data
+                    # What an encrypted socket has decrypted already is not seen by poll().
+                    if len(data) < _CHUNK and not (is_encrypted and self._socket.pending()):
+                        return
+            except _NOT_NOW:
+                pass
 
     def _next_frame(self) -> bytes | None:
         if len(self._received) < _INT.size:

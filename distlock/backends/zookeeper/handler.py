@@ -53,10 +53,11 @@ class Handler:
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Do as ``select.select`` does; kazoo's own makes an epoll object for each call."""
         polling = select.poll()
-        for sockets, event in ((reading, select.POLLIN), (writing, select.POLLOUT)):
-            for each in sockets:
-                polling.register(each, event)
-        ready = {number for number, _ in polling.poll(None if timeout is None else timeout * 1000)}
+        for each in reading:
+            polling.register(each, select.POLLIN)
+        for each in writing:
+            polling.register(each, select.POLLOUT)
+        ready = dict(polling.poll(None if timeout is None else timeout * 1000))
         return (
             [each for each in reading if each.fileno() in ready],
             [each for each in writing if each.fileno() in ready],

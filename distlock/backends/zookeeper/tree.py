@@ -32,6 +32,8 @@ _DOTS = re.compile(r"\.\.?")
 _CONTENDER = re.compile(r"([0-9a-f]{32})-(-?\d+)")
 _SEQUENCES = 2**32
 
+_to_json = json.JSONEncoder(ensure_ascii=False).encode  # made once: that takes longer than its use
+
 
 @lru_cache(1024)
 def escaped(name: str) -> str:
@@ -109,7 +111,7 @@ def to_data(claim: Claim, session: Session) -> bytes:
         "renews": claim.renews,
         "session_timeout": session.timeout,
     }
-    return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+    return _to_json(fields).encode("utf-8", "replace")
 
 
 def held_mark(token: int) -> bytes:
