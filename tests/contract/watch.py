@@ -27,9 +27,9 @@ def waits(future, moment=0.05):
     return True
 
 
-def eventually(condition):
-    """Return the first true value of ``condition()``; fail when none comes."""
-    end = time.monotonic() + PATIENCE
+def eventually(condition, limit=PATIENCE):
+    """Return the first true value of ``condition()``; fail when none comes in so many seconds."""
+    end = time.monotonic() + limit
     while not (value := condition()):
         assert time.monotonic() < end, f"never came true: {condition}"
         time.sleep(0.005)

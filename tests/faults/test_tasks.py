@@ -12,7 +12,7 @@ from distlock import Lock, LockUnavailable, locks
 from distlock.concurrency.clock import clock
 from distlock.core.manager import manager
 from tests.children import write_line
-from tests.contract.actors import PATIENCE
+from tests.contract.actors import BRIEF, PATIENCE
 from tests.contract.watch import eventually, in_line, passed
 from tests.databases import SERVERS
 
@@ -177,7 +177,7 @@ def test_two_of_one_name_who_ask_for_a_held_lock_are_told_so(actor, kind, using,
     first.start("acquire")
     eventually(lambda: in_line(using, name, "@order-42") == 1)
     assert second.acquire(blocking=False) is False
-    assert second.acquire(timeout=0.2) is False
+    assert second.acquire(timeout=BRIEF) is False
 
 
 class Delivery:
@@ -199,18 +199,19 @@ class Delivery:
 def test_a_failure_that_a_cancelled_task_does_not_wait_for_is_not_logged(
     what, using, server, kind, caplog, name
 ):
-    async def use(lock, silent):
+    async def use(lock, ready, silent):
         if what == "release":
             await lock.aacquire()
+        ready.set()
         await silent.wait()
         await (lock.aacquire() if what == "acquire" else lock.arelease())
 
     async def give_up():
         async with Lock(f"{name}:before", using=using):
             pass
-        silent = asyncio.Event()
-        asking = asyncio.create_task(use(Lock(name, using=using, lease=60), silent))
-        await asyncio.sleep(0.1)
+        ready, silent = asyncio.Event(), asyncio.Event()
+        asking = asyncio.create_task(use(Lock(name, using=using, lease=60), ready, silent))
+        await ready.wait()
         server(kind).pause()
         silent.set()
         await asyncio.sleep(0.1)
@@ -229,13 +230,18 @@ def test_a_failure_that_a_cancelled_task_does_not_wait_for_is_not_logged(
     assert "never retrieved" not in caplog.text
 
 
+async def stands_in_line(using, name):
+    while in_line(using, name) < 2:  # behind the holder
+        await asyncio.sleep(0.001)
+
+
 def forsake(using, name):
     """Close an event loop between the moment in which a task's turn comes and its going on."""
     lock = Lock(name, using=using)
     lock.acquire()
     loop = asyncio.new_event_loop()
     manager.forsaken = loop.create_task(Lock(name, using=using).aacquire())
-    loop.run_until_complete(asyncio.sleep(0.1))
+    loop.run_until_complete(stands_in_line(using, name))
     lock.release()
     loop.close()
     write_line(lock.acquire(timeout=PATIENCE / 2))

@@ -50,7 +50,7 @@ def isolate(nodes):
 
 @pytest.mark.parametrize("fault", [kill, stop, pause, isolate])
 def test_while_a_node_is_gone_for_a_while(nodes, child, name, log, fault):
-    people = crowd(child, name, log, lease=4)
+    people = crowd(child, name, log, lease=4, timeout=2)
     all_take_part(people, log)
     fault(nodes)
     all_take_part(people, log)

@@ -16,13 +16,13 @@ from tests.galera.conftest import NODES
 EACH = 2
 
 
-def take_turns(node, name, path, lease):
+def take_turns(node, name, path, lease, timeout):
     """Enter and leave, whatever fails, until told to end; says then how many turns it has had."""
     log, turns = Log(path), 0
     told = threading.Thread(target=read_line, daemon=True)
     told.start()
     while told.is_alive():
-        lock = Lock(name, using=node, lease=lease, timeout=2)
+        lock = Lock(name, using=node, lease=lease, timeout=timeout)
         try:
             if lock.acquire():
                 log.write("enter", lock.token, os.getpid())
@@ -36,16 +36,17 @@ def take_turns(node, name, path, lease):
     write_line("turns", turns)
 
 
-def crowd(child, name, log, lease=30.0):
-    """Start processes at all nodes."""
-    return [child(take_turns, node, name, log.path, lease) for node in NODES * EACH]
+def crowd(child, name, log, lease=30.0, timeout=PATIENCE):
+    """Start processes at all nodes; each wait for a turn ends after ``timeout`` seconds."""
+    return [child(take_turns, node, name, log.path, lease, timeout) for node in NODES * EACH]
 
 
 def all_take_part(people, log):
     """Wait until every process has had a turn from now on."""
     before = len(log.events())
     pids = {str(one.pid) for one in people}
-    eventually(lambda: {event[2] for event in log.events()[before:]} == pids)
+    # A node that has been away comes back slowly.
+    eventually(lambda: {event[2] for event in log.events()[before:]} == pids, 4 * PATIENCE)
 
 
 def outcomes(people):
