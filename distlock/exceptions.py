@@ -16,7 +16,7 @@ class LockNotHeld(LockError, RuntimeError):
 
 
 class LockLost(LockError):
-    """The lock was held and is so no more: its lease ended, or it was broken."""
+    """The lock is no longer held: its lease has ended, or the hold was broken."""
 
 
 class LockUnavailable(LockError):
@@ -25,8 +25,8 @@ class LockUnavailable(LockError):
     The driver's own error is the ``__cause__``. Never raised for a lock that someone else holds.
     """
 
-    #: False where the request surely never reached the backend, so that nothing can have been
-    #: granted by it and nothing needs to be taken back.
+    #: False if the request certainly never reached the backend. Then it cannot have been granted,
+    #: and nothing has to be taken back.
     maybe_applied = True
 
 

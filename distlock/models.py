@@ -13,10 +13,11 @@ from distlock.types.printable import escaped
 class DatabaseLock(models.Model):
     """A lock that has been taken at least once; the row stays when it is freed.
 
-    ``owner`` and ``nonce`` are empty while the lock is free, and the rest is of its last hold.
-    ``acquired_at`` and ``expires_at`` are of the database's own clock; freeing a lock moves
-    ``expires_at`` to that moment. While a lock is held, it was renewed or taken last ``lease``
-    seconds before ``expires_at``. No time is indexed: every renewal changes one.
+    ``owner`` and ``nonce`` are empty while the lock is free; the other columns then describe its
+    last hold. ``acquired_at`` and ``expires_at`` are times of the database's own clock. Freeing a
+    lock sets ``expires_at`` to the time at which it was freed. A held lock was taken or renewed
+    last ``lease`` seconds before ``expires_at``. The times have no index, because every renewal
+    would have to change it.
     """
 
     id = models.BigAutoField(primary_key=True)

@@ -2,7 +2,7 @@
 
 Each is sent with ``lease`` (a :class:`distlock.types.lease.Lease`) and ``using`` (the backend's
 alias); the sender is the backend's class. Receivers run where the event is noticed: ``lock_lost``
-mostly on a thread of distlock's own. An error in a receiver is logged and disturbs nobody.
+mostly on a thread of distlock's own. An error in a receiver is logged, and has no other effect.
 """
 
 from __future__ import annotations

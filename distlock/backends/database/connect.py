@@ -25,17 +25,17 @@ Options = dict[str, Any]
 
 #: Updates then count the rows that they matched. MySQLdb.constants.CLIENT.FOUND_ROWS
 _CLIENT_FOUND_ROWS = 2
-# Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The statement
-# that acquires a lock relies on assignments being made one after the other. The mode ORACLE, for
-# one, makes them all at once; other modes read '' as NULL.
+# Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The sql_mode is
+# set because the statement that acquires a lock relies on assignments from left to right, which the
+# mode ORACLE makes all at once, and on '', which other modes read as NULL.
 _MYSQL = (
     "SET autocommit = 1, time_zone = '+00:00', innodb_lock_wait_timeout = 1, lock_wait_timeout = 1,"
     " sql_mode = 'STRICT_TRANS_TABLES'; SHOW VARIABLES LIKE 'wsrep_on'"
 )
-# The server must not run a statement again that lost against another node: it would send the rows
-# of both runs. wsrep_sync_wait: each statement sees what other nodes have committed before it. But
-# a node that is cut off then refuses a SELECT for a native lock like one that met a locked row, so
-# sessions that wait for those leave SELECT out.
+# wsrep_retry_autocommit: the server must not run a statement again that lost against another node,
+# because it would send the rows of both runs. wsrep_sync_wait: each statement sees what other nodes
+# have committed before it. Sessions that wait for native locks leave SELECT out: a node that is cut
+# off would fail their SELECT with the error of a locked row.
 # https://mariadb.com/kb/en/galera-cluster-system-variables/
 _GALERA = "SET SESSION wsrep_retry_autocommit = 0, SESSION wsrep_sync_wait = {0}"
 _ALL, _NO_SELECT = 7, 6
