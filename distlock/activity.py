@@ -1,6 +1,6 @@
-"""What the code that takes a lock is doing: the description of a hold that was given none.
+"""What the code that takes a lock is doing: it describes a hold that was given no description.
 
-Within a request that Django handles this is its method and path, without any middleware; elsewhere
+In a request that Django handles this is the method and the path; no middleware is needed. Elsewhere
 it is what :func:`activity` says.
 """
 
@@ -24,8 +24,8 @@ from distlock.types.printable import escaped
 class _Doing:
     """An activity and the one around it.
 
-    Contexts are copied, to threads and to tasks that may outlive the activity; that it has ended is
-    therefore written on itself, where all of them see it.
+    A context is copied to threads and to tasks, which may outlive the activity. So the end of the
+    activity is noted here, on the object that all copies share.
     """
 
     text: str
@@ -36,8 +36,8 @@ class _Doing:
 
 _current: ContextVar[_Doing | None] = ContextVar("distlock_activity", default=None)
 
-#: Requests by what all tasks and threads of an ASGI request have in common: up to Django 6.0 the
-#: receivers of its signals run in a task of their own, and what they set there stays there.
+#: ASGI requests by the object that all tasks and threads of one request share. Up to Django 6.0 the
+#: receivers of its signals run in a task of their own: the others do not see the variables they set.
 _requests: WeakKeyDictionary[ThreadSensitiveContext, _Doing] = WeakKeyDictionary()
 
 
@@ -55,7 +55,7 @@ def activity(text: str) -> Iterator[None]:
         yield
     finally:
         doing.ended = True
-        # A generator may be finished in another context than it was begun in, which is not ours.
+        # A generator may end in another context than the one in which it began.
         if _current.get() is doing:
             _current.set(_running())
 
@@ -63,7 +63,7 @@ def activity(text: str) -> Iterator[None]:
 def current_activity() -> str:
     """Return what is going on here; empty if nobody has said anything."""
     if _current.get() is None and SyncToAsync.thread_sensitive_context.get(None) is None:
-        return ""  # nearly everywhere
+        return ""  # the usual case
     doing = _running()
     return doing.text if doing else ""
 

@@ -42,9 +42,10 @@ class TaskExecution(RunningTask):
 
     def __init__(self, task: Any, request: Any) -> None:
         """``request`` is Celery's; None for a task that was called as a plain function."""
-        task_id = request.id if request is not None else None
-        headers = request.headers if request is not None else None
-        super().__init__(task_id, LockHeader.read(headers, task_id) or LockHeader(task_id or ""))
+        header = LockHeader("")
+        if request is not None:
+            header = LockHeader.read(request.headers, request.id) or LockHeader(request.id)
+        super().__init__(header)
         self.task = task
         self.request = request
         self._requeueable = request is not None and not request.is_eager
@@ -52,7 +53,8 @@ class TaskExecution(RunningTask):
         self._queue_lock_freed = False
 
     def __str__(self) -> str:
-        return f"{self.task.name}[{self.task_id}]" if self.task_id else f"{self.task.name}()"
+        task_id = self.header.task_id
+        return f"{self.task.name}[{task_id}]" if task_id else f"{self.task.name}()"
 
     def run(self, body: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
         """Call ``body``, which is or calls :meth:`under_lock`; free the queueing lock at the end.

@@ -39,8 +39,7 @@ class RunningTask:
     That code is the task's own body, or Celery's when it requeues a task whose process has died.
     """
 
-    def __init__(self, task_id: str | None, header: LockHeader) -> None:
-        self.task_id = task_id
+    def __init__(self, header: LockHeader) -> None:
         self.header = header
         #: the lock that the task holds
         self.lock: Lock | None = None
@@ -87,7 +86,7 @@ def publish(
     header = LockHeader.read(headers, task_id)
     headers.pop(HEADER, None)
     running = running_task.get()
-    if running is not None and running.task_id != task_id:
+    if running is not None and running.header.task_id != task_id:
         running = None
     if header is None and running is not None:
         if running.is_queued_under(task, args, kwargs):

@@ -61,7 +61,7 @@ class LockedRequest(Request):  # type: ignore[misc]
         if not isinstance(error, _PROCESS_ENDED):
             return super().on_failure(exc_info, send_failed_event, return_ok)
         # publish() notes on it whether Celery publishes the task again.
-        requeued = RunningTask(self.id, self._header)
+        requeued = RunningTask(self._header)
         outer = running_task.set(requeued)
         try:
             answer = super().on_failure(exc_info, send_failed_event, return_ok)
