@@ -36,8 +36,8 @@ class _Doing:
 
 _current: ContextVar[_Doing | None] = ContextVar("distlock_activity", default=None)
 
-#: ASGI requests by the object that all tasks and threads of one request share. Up to Django 6.0 the
-#: receivers of its signals run in a task of their own: the others do not see the variables they set.
+#: ASGI requests by the object that all tasks and threads of a request share. Up to Django 6.0 the
+#: receivers of its signals run in a task of their own: others do not see the variables they set.
 _requests: WeakKeyDictionary[ThreadSensitiveContext, _Doing] = WeakKeyDictionary()
 
 
