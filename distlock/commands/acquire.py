@@ -94,7 +94,7 @@ def _acquire(lock: Lock, timeout: float | None, ensure_schema: bool) -> None:
 
 
 def stay(lock: Lock, until: float) -> None:
-    """Hold a lock that ends with this process until then, by clock(), or until it is lost."""
+    """Where a lock ends with its process, wait until clock() is at ``until``, or it is lost."""
     if locks[lock.using].capabilities.outlives_process:
         return
     while (rest := left(until, _LONGEST_SLEEP)) and lock.held:

@@ -48,8 +48,8 @@ def add_busy_code(parser: argparse._ActionsContainer) -> None:
         type=exit_code,
         default=BUSY,
         metavar="CODE",
-        help="What to end with if someone else has the lock (%(default)s); with 0 nothing is said"
-        " of it below --verbosity 2.",
+        help="The exit code if someone else has the lock (%(default)s). With 0 there is no message"
+        " below --verbosity 2.",
     )
 
 

@@ -19,7 +19,7 @@ FAILED = 1
 USAGE = 2
 #: there is no such hold (any more)
 NOT_HELD = 3
-#: the person at the terminal said no
+#: the question was not answered with yes
 DECLINED = 4
 #: the backend could not be asked whether the lock is free (EX_UNAVAILABLE of sysexits.h)
 UNAVAILABLE = 69

@@ -50,8 +50,7 @@ def moment(when: datetime | None) -> str:
     """Return a time to the second in the current time zone, with its offset from UTC."""
     if when is None:
         return NOTHING
-    local = timezone.localtime(when) if timezone.is_aware(when) else when
-    return local.isoformat(sep=" ", timespec="seconds")
+    return timezone.localtime(when).isoformat(sep=" ", timespec="seconds")
 
 
 def duration(seconds: float | None) -> str:

@@ -63,9 +63,9 @@ def add_arguments(parser: CommandParser) -> None:
         help="Wait for the lock no longer than that; 0 tries once. Waits for ever by default.",
     )
     for option, meaning in {
-        "--at-least": "Let the lock stay taken until so long after it was granted, even if the"
+        "--at-least": "Let the lock stay taken for that long after it was granted, even if the"
         " program ends earlier.",
-        "--lease": "How long the lock outlives this process; the backend's LEASE by default.",
+        "--lease": "How long the lock lasts without a renewal; the backend's LEASE by default.",
         "--grace": "How long the program gets between SIGTERM and SIGKILL; at most"
         f" {ShutdownTiming.MOST:g} of the lease.",
     }.items():
@@ -111,7 +111,7 @@ def run(
         _timing(lease or backend.settings.lease, grace)
     except (ValueError, TypeError, ImproperlyConfigured) as error:
         fail(USAGE, output.escaped(str(error)))
-    outcome = Outcome(code=DONE)  # also if the lock is busy, and that is no failure
+    outcome = Outcome(code=DONE)  # so it stays if the lock is busy and --busy-code is 0
 
     def body() -> None:
         nonlocal outcome

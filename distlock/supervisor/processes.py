@@ -99,7 +99,10 @@ def send_to_group(signum: int, group: int) -> bool:
 
 
 def _descendants() -> list[int]:
-    """Return the pids of the running descendants. The signals follow at once: no pid is reused."""
+    """Return the pids of the running descendants.
+
+    Signal them at once: a pid belongs to another process only after all others have been used.
+    """
     running: set[int] = set()
     children: dict[int, list[int]] = {}
     for pid in [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]:

@@ -24,8 +24,8 @@ from distlock.supervisor.signal_handling import PASSED_ON
 #: Signals that the holder passes on, or that are about the terminal: none is for the watchdog.
 SIGNALS = {*PASSED_ON, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGWINCH}
 
-#: Seconds between two looks at killed processes, and until the watchdog gives up on one
-#: (that belongs to another user, or is stuck in the kernel).
+#: Seconds between two looks at processes that were killed, and until the watchdog stops waiting
+#: for those that remain: they belong to another user, or are blocked in the kernel.
 POLL_INTERVAL, KILL_LIMIT = 0.02, 3.0
 
 
