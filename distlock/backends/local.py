@@ -65,7 +65,7 @@ class LocalBackend(BaseBackend):
             if held and not held.expired and not _is_again(claim, held.claim):
                 return None
             self._last_token += 1
-            now, seconds = clock(), max(claim.duration, claim.at_least)
+            now, seconds = clock(), claim.reserved
             self._held[claim.name] = _Held(claim, self._last_token, now, now + seconds, seconds)
             return claim.granted(self._last_token, now)
 
@@ -81,12 +81,10 @@ class LocalBackend(BaseBackend):
         return True
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
-        claim = lease.claim
         with self._mutex:
-            held = self._held.get(claim.name)
-            if held is None or held.claim.nonce != claim.nonce:
+            if self._current(lease.claim) is None:
                 return False
-            del self._held[claim.name]
+            del self._held[lease.name]
             return True
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:

@@ -33,7 +33,7 @@ class Session:
 
 
 class Client:
-    """A client that connects by itself, again and again, until it is closed.
+    """A client that connects by itself, from now on and again and again, until it is closed.
 
     ``on_begin`` and ``on_over`` are called with each session as it begins and ends, ``on_over``
     before requests can be sent in the next one; ``on_ping`` several times in the time-out of a
@@ -63,9 +63,6 @@ class Client:
         self._waiting: list[Reply] = []
         self.watches = NodeWatches(self.send)
         self.on_watch_event = self.watches.on_event
-
-    def start(self) -> None:
-        """Begin to connect."""
         self.kazoo.start_async()
 
     def close(self) -> None:

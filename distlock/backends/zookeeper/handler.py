@@ -5,7 +5,7 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ class Handler:
         self, address: tuple[str, int], hostname: str, timeout: float, **tls: Any
     ) -> socket.socket:
         try:
-            return _connect(address, hostname, min(timeout, self._connect_limit), **tls)
+            return _connect(address, hostname, min(timeout, self._connect_limit), tls)
         except OSError as error:
             self.last_error = type(error)(*error.args)  # a copy without the traceback's frames
             raise
@@ -65,34 +65,18 @@ class Handler:
         )
 
 
-class ThreadingHandler(Handler, SequentialThreadingHandler):  # type: ignore[misc]
-    """For processes whose threads are threads."""
-
-
 def new_handler(connect_limit: float) -> Any:
     """Return a handler for this process, based on kazoo's gevent one where gevent is in use."""
-    if not gevent_patched():
-        return ThreadingHandler(connect_limit)
-    from kazoo.handlers.gevent import SequentialGeventHandler
+    base: Any = SequentialThreadingHandler
+    if gevent_patched():
+        from kazoo.handlers.gevent import SequentialGeventHandler
 
-    class GeventHandler(Handler, SequentialGeventHandler):  # type: ignore[misc]
-        """For processes whose threads are greenlets."""
-
-    return GeventHandler(connect_limit)
+        base = SequentialGeventHandler
+    return type("Handler", (Handler, base), {})(connect_limit)
 
 
 def _connect(
-    address: tuple[str, int],
-    hostname: str,
-    timeout: float,
-    *,
-    use_ssl: bool,
-    ca: str | None,
-    certfile: str | None,
-    keyfile: str | None,
-    keyfile_password: str | None,
-    verify_certs: bool,
-    check_hostname: bool,
+    address: tuple[str, int], hostname: str, timeout: float, tls: Mapping[str, Any]
 ) -> socket.socket:
     """Return a connection; OSError if there is none in ``timeout`` seconds.
 
@@ -102,13 +86,13 @@ def _connect(
     connection = socket.create_connection(address, timeout)
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if not use_ssl:
+        if not tls["use_ssl"]:
             return connection
-        context = ssl.create_default_context(cafile=ca)
-        context.check_hostname = check_hostname
-        context.verify_mode = ssl.CERT_REQUIRED if verify_certs else ssl.CERT_NONE
-        if certfile is not None:
-            context.load_cert_chain(certfile, keyfile, keyfile_password)
+        context = ssl.create_default_context(cafile=tls["ca"])
+        context.check_hostname = tls["check_hostname"]
+        context.verify_mode = ssl.CERT_REQUIRED if tls["verify_certs"] else ssl.CERT_NONE
+        if tls["certfile"] is not None:
+            context.load_cert_chain(tls["certfile"], tls["keyfile"], tls["keyfile_password"])
         return context.wrap_socket(connection, server_hostname=hostname)
     except BaseException:
         connection.close()

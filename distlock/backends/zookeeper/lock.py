@@ -147,9 +147,7 @@ class ZooKeeperBackend(BaseBackend):
         self._grants.remove(claim.name, claim.nonce)
         if self._client is None:
             return  # closed: the session has taken its nodes along
-        reader = self._reader(deadline)
-        if nodes := reader.nodes_of(claim.name, claim.nonce):
-            reader.delete(nodes)
+        self._reader(deadline).remove(claim.name, claim.nonce)
 
     def discard_local(self, lease: Lease) -> None:
         self._grants.drop(lease)
@@ -219,7 +217,6 @@ class ZooKeeperBackend(BaseBackend):
                     on_over=partial(self._grants.lose_all, SESSION_OVER),
                     on_ping=self._grants.drop_untaken,
                 )
-                self._client.start()
             return self._client
 
     def _reader(self, deadline: float | None) -> TreeReader:

@@ -24,7 +24,7 @@ from distlock.backends.zookeeper.tree import (
     unescaped,
 )
 from distlock.concurrency.clock import clock, left
-from distlock.types.lease import Lease, LockInfo, State
+from distlock.types.lease import Claim, Lease, LockInfo, State
 from distlock.types.query import Counts, Cursor, DisplayStatus, LockQuery, Order, Page, page_of
 
 #: Requests that are on their way at once; more only fill the queues of client and servers.
@@ -56,19 +56,18 @@ class TreeReader:
         """Yield the locks that are held and whose names begin with ``prefix``, by name."""
         yield from self._held([name for name in self._names() if name.startswith(prefix)])
 
-    def nodes_of(self, name: str, nonce: str) -> list[str]:
-        """Return the paths of the nodes of one claim."""
+    def remove(self, name: str, nonce: str) -> None:
+        """Delete the nodes of one claim; there are more of them than one if it was sent again."""
         parent = self._path(name)
-        return [f"{parent}/{each}" for each in self._children(parent) if nonce_of(each) == nonce]
-
-    def delete(self, paths: Sequence[str]) -> list[Reply]:
-        """Delete nodes; those that are gone already are errors of the replies."""
-        return self._client.ask([Delete(path, -1) for path in paths], self._deadline)
+        own = [f"{parent}/{each}" for each in self._children(parent) if nonce_of(each) == nonce]
+        if own:
+            self._delete(own)
 
     def break_hold(self, name: str, token: int, duration: float) -> Lease | None:
         """Delete the node that holds ``name`` with this token; return its lease, None if gone.
 
-        ``duration`` is the length of the lease, in seconds, which is not in the node.
+        ``duration`` is the length of the lease, in seconds, which is not in the node. Its local
+        deadline means nothing.
         """
         parent = self._path(name)
         queue = self._records([f"{parent}/{node}" for node in in_order(self._children(parent))])
@@ -76,12 +75,14 @@ class TreeReader:
         if not path or queue[path].token != token:
             return None
         time.sleep(_BREAK_PAUSE)
-        (deleted,) = self.delete([path])
+        (deleted,) = self._delete([path])
         if not isinstance(deleted.error, NoNodeError):
             self._client.checked(deleted)
         elif not deleted.repeated:  # else the first request, whose answer was lost, has deleted it
             return None
-        return queue[path].lease(name, path, duration)
+        record, nonce = queue[path], nonce_of(path.rpartition("/")[2]) or ""
+        claim = Claim(name, record.owner, duration, record.description, nonce)
+        return Lease(claim, token, 0.0)
 
     def clear(self) -> int:
         """Remove the nodes of locks without contenders; return how many."""
@@ -89,7 +90,7 @@ class TreeReader:
         removed = 0
         for some in _batches(self._children(root)):
             # A node with children, and only such a one, is in use: the server does not delete it.
-            replies = self.delete([f"{root}/{each}" for each in some])
+            replies = self._delete([f"{root}/{each}" for each in some])
             removed += sum(reply.error is None for reply in replies)
         return removed
 
@@ -153,6 +154,10 @@ class TreeReader:
         """Yield those of these locks that are held, in their order."""
         for some in _batches(names):
             yield from (info for info in self._locks(some) if info.state is not State.FREE)
+
+    def _delete(self, paths: Sequence[str]) -> list[Reply]:
+        """Delete nodes; those that are gone already are errors of the replies."""
+        return self._client.ask([Delete(path, -1) for path in paths], self._deadline)
 
     def _children(self, path: str) -> list[str]:
         """Return the names of all children of a node, as the leader knows them now."""

@@ -21,7 +21,7 @@ from kazoo.protocol.serialization import Create
 
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.requests import CreateContainer, Reply
-from distlock.types.lease import Claim, Lease, Owner
+from distlock.types.lease import Claim, Owner
 
 # Paths
 
@@ -147,11 +147,6 @@ class Record:
             owner, description = Owner(f"node:{stat.czxid}", "unknown", 0, "unknown"), ""
             return cls(owner, description, stat.czxid, to_time(stat.ctime))
         return cls(owner, description, stat.czxid, to_time(stat.ctime), renews, timeout)
-
-    def lease(self, name: str, path: str, duration: float) -> Lease:
-        """Return the lease that the node stands for; its local deadline means nothing."""
-        nonce = nonce_of(path.rpartition("/")[2]) or ""
-        return Lease(Claim(name, self.owner, duration, self.description, nonce), self.token, 0.0)
 
 
 def to_time(milliseconds: int) -> datetime:
