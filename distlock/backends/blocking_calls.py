@@ -54,12 +54,13 @@ class BlockingCalls:
         *,
         undo: Callable[[], object] | None = None,
     ) -> T:
-        """Run ``call``, which is given the time by which it has to be done, and see it through.
+        """Return ``call(deadline)``, made on a thread; the deadline is that of :meth:`due`.
 
-        That time counts from now, also while it waits for a thread; LockUnavailable if it is over.
-        A call that has not begun by then never will. A caller that is cancelled stops waiting, but
-        the call runs to its end: half a release is none. With ``undo`` a call that takes something
-        is not begun then, or is undone afterwards, unless it returned None.
+        The wait for a thread counts, too. LockUnavailable if there is no answer in time; a call
+        that has not begun by then is never made. If the caller is cancelled, the call is made all
+        the same, because a release that is not made frees nothing. With ``undo``, for a call that
+        takes something, it is not made then; if it has begun, ``undo()`` is called after it, unless
+        it returned None.
         """
         until = self.due(deadline)
         limit = None if until is None else max(until, clock()) + _LAST_ANSWER

@@ -47,8 +47,9 @@ class CanCancel(Protocol):
 class Cleanup:
     """Claims that one backend has to take back, on one thread that lives while there are any.
 
-    A claim is tried until the backend has answered or the lease it may have got has ended. Where
-    a request may arrive late, it is tried again later: the answer was of before that.
+    A claim is cancelled again and again, until the backend has answered or the lease that it may
+    have got has ended. Where a request may arrive late (``Capabilities.late_requests``), the cancel
+    is repeated later, because the request may arrive after the first one.
     """
 
     def __init__(self, backend: CanCancel) -> None:
@@ -57,7 +58,7 @@ class Cleanup:
         fork.reset_in_child(self)
 
     def after_fork_in_child(self) -> None:
-        """Have nothing to take back: that is the parent's."""
+        """Have nothing to take back: the claims are the parent's."""
         self._mutex = threading.Lock()
         self._pending: dict[str, tuple[Claim, Cancel, float]] = {}
         self._thread: threading.Thread | None = None

@@ -91,7 +91,7 @@ class Client:
         return self.connection.submit(requests)
 
     def ask(self, requests: Sequence[Any], deadline: float | None) -> list[Reply]:
-        """Send requests and wait for all answers; once more if the connection breaks.
+        """Send requests and wait for all answers; send them again if the connection breaks.
 
         Raises LockUnavailable if they are not answered in time. The server's answers, errors
         included, are in the replies.
