@@ -54,22 +54,15 @@ class FencedQuerySet(models.QuerySet[M]):
             raise TypeError(f"{FENCE} is written by fenced_update() itself; do not pass it")
         if self.query.combinator:
             raise NotSupportedError("fenced_update() cannot be called after a union or the like")
-        if self.query.is_sliced:
-            raise TypeError("fenced_update() cannot be called once a slice has been taken")
         if self.query.distinct_fields:
             raise TypeError("fenced_update() cannot be called after .distinct(*fields)")
         self._for_write = True
         self._result_cache = None
         with transaction.atomic(using=self.db):
             fenced = _fence_field(self.model).model
-            if fenced is self.model._meta.concrete_model:
-                if _looks_only_at_its_rows(self.query):
-                    return _write(self, token, values)
-                return sum(
-                    _write(_rows(self.model, self.db, pks), token, values)
-                    for pks, _ in self._chosen(fenced)
-                )
-            # The fence is in a parent's table. Who has written it may write the child's row.
+            if fenced is self.model._meta.concrete_model and _looks_only_at_its_rows(self.query):
+                return _write(self, token, values)
+            # The fence may be in a parent's table. Who has written it may write the other columns.
             count = 0
             for pks, parents in self._chosen(fenced):
                 count += _write(_rows(fenced, self.db, parents), token, {})
@@ -86,9 +79,10 @@ class FencedQuerySet(models.QuerySet[M]):
     afenced_update.alters_data = True  # type: ignore[attr-defined]
 
     def _chosen(self, fenced: type[models.Model]) -> Iterator[tuple[list[Any], list[Any]]]:
-        """Yield the primary keys of the rows, and of the parents' rows with the fences, in batches.
+        """Yield the primary keys of the rows, and of the rows with their fences, in batches.
 
-        For filters that look at other rows: the first write may change what these filters find.
+        For fences in a parent's table, and for filters that look at other rows: the first write may
+        change what such a filter finds.
         """
         connection = connections[self.db]
         chosen = self.order_by("pk").values_list("pk", str(fenced._meta.pk.name))
