@@ -116,6 +116,7 @@ class ProgramSupervisor:
             if watchdog.wait() != 0:
                 self._end_without_watchdog()
         finally:
+            self._signals.forward = lambda signum: None  # there is no program any more
             self._channel.close()
             self._terminal.move(self._program, own)
             if self._outcome.code > 128:
