@@ -17,6 +17,7 @@ from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Wait
+from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease
 
@@ -90,6 +91,10 @@ class Contender:
             if lease is None and self._unsure_since is not None:
                 raise self._unavailable("does not answer" if self._client.connected else "")
             return lease
+        except GeneratorExit:
+            # The garbage collector may do this, in a thread that holds a mutex that is needed here.
+            call_after(0.0, self.cancel)
+            raise
         except BaseException:
             self.cancel()
             raise
