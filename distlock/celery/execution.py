@@ -118,26 +118,29 @@ class TaskExecution(RunningTask):
     def _acquire(self, lock: Lock) -> None:
         """Take the lock; else raise Skipped, Retry, LockTimeout or LockUnavailable."""
         options = self.task.locking
+        seconds = None  # to wait; None tries once
+        if options.on_busy == "wait":
+            seconds = options.busy_timeout
+        elif options.on_busy == "retry" and not self._requeueable:
+            seconds = options.longest_delay  # as long as it would have been requeued
         try:
-            if options.on_busy == "wait":
-                self._wait(lock, options.busy_timeout)
-            elif options.on_busy == "retry" and not self._requeueable:
-                # It cannot be requeued, so it waits for as long as the pauses would have taken.
-                self._wait(lock, options.longest_delay)
-            elif not lock.acquire(blocking=False):
-                reason = busy_message(lock)
-                if options.on_busy == "retry":
-                    self._requeue_busy(reason)
-                if options.on_busy == "raise":
-                    raise LockTimeout(reason)
-                self._skip(lock, reason)
+            if lock.acquire(seconds is not None, seconds):
+                return
         except LockUnavailable as error:
             self._requeue_unavailable(lock, error)
             raise
-
-    def _wait(self, lock: Lock, seconds: float) -> None:
-        if not lock.acquire(timeout=seconds):
-            raise LockTimeout(f"{busy_message(lock)}; the task waited for {seconds:g} s")
+        reason = busy_message(lock)
+        if seconds is not None:
+            raise LockTimeout(f"{reason}; the task waited for {seconds:g} s")
+        if options.on_busy == "retry":
+            self._requeue_busy(reason)
+        if options.on_busy == "raise":
+            raise LockTimeout(reason)
+        logger.info("Task %s is skipped: %s", self, reason)
+        self._event("task-skipped", lock=lock.name, using=lock.using, reason=reason)
+        if self.request is not None:
+            self.request.distlock_skipped = reason
+        raise Skipped(reason)
 
     def _requeue_busy(self, reason: str) -> NoReturn:
         """Requeue a busy task and tell Celery; LockTimeout after the last time."""
@@ -179,13 +182,6 @@ class TaskExecution(RunningTask):
         except Exception as error:  # Task.retry() rejects, too; late acks: the message comes again
             raise NotRequeued(error, requeue=bool(self.task.acks_late)) from error
         raise Retry(str(reason), exc=reason, when=countdown, sig=again)
-
-    def _skip(self, lock: Lock, reason: str) -> NoReturn:
-        logger.info("Task %s is skipped: %s", self, reason)
-        self._event("task-skipped", lock=lock.name, using=lock.using, reason=reason)
-        if self.request is not None:
-            self.request.distlock_skipped = reason
-        raise Skipped(reason)
 
     def _event(self, kind: str, **fields: Any) -> None:
         if not self.header.events or not self.task.send_events:
