@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import Statement
 
 
 def digest(database: str, name: str) -> bytes:
@@ -36,11 +36,10 @@ class AdvisoryLocks(ABC):
 
     @abstractmethod
     def wait(self, key: str, seconds: float) -> str:
-        """Return the statement that waits for the native lock, for so many seconds at the most."""
+        """Return the statement that waits for the native lock, for so many seconds at the most.
 
-    @abstractmethod
-    def got(self, answer: Result) -> bool:
-        """Read the answer to wait(): whether the session has the native lock."""
+        Its answer is 1 if the session has the native lock; anything else, or an error, if not.
+        """
 
     @abstractmethod
     def leave(self, key: str) -> str:

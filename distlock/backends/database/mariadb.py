@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.sql import TABLE, Ask, Dialect
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import Statement
 from distlock.types.lease import Claim, Lease
 
 _NOW = "UTC_TIMESTAMP(6)"
@@ -149,11 +149,8 @@ class MySQLLocks(AdvisoryLocks):
         return {"native_lock": key.strip("'")}
 
     def wait(self, key: str, seconds: float) -> str:
-        return f"SELECT GET_LOCK({key}, {seconds:.0f})"
-
-    def got(self, answer: Result) -> bool:
         # 0 after the time is over; NULL when it was cancelled: an answer, and no error.
-        return [str(got) for (got,) in answer.rows] == ["1"]
+        return f"SELECT GET_LOCK({key}, {seconds:.0f})"
 
     def leave(self, key: str) -> str:
         return f"DO RELEASE_LOCK({key})"

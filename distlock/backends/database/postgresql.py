@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.sql import Dialect, upsert
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
 _NOW = "clock_timestamp()"
@@ -103,10 +103,7 @@ class PostgreSQLLocks(AdvisoryLocks):
 
     def wait(self, key: str, seconds: float) -> str:
         limit = max(seconds * 1000, 1.0)  # 0 would be none
-        return f"SET LOCAL lock_timeout = '{limit:.0f}ms'; SELECT pg_advisory_lock({key})"
-
-    def got(self, answer: Result) -> bool:
-        return True  # or it would have been an error
+        return f"SET LOCAL lock_timeout = '{limit:.0f}ms'; SELECT 1 FROM pg_advisory_lock({key})"
 
     def leave(self, key: str) -> str:
         return "SELECT pg_advisory_unlock_all()"  # unlike pg_advisory_unlock() it never warns

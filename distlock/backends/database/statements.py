@@ -15,13 +15,6 @@ class Statement(NamedTuple):
     #: whose parameters are named and are str, int, float or bool. The server infers their types.
     prepare: bool = False
 
-    @property
-    def named(self) -> Mapping[str, Any]:
-        """The parameters by name; TypeError if they have none."""
-        if isinstance(self.params, tuple):
-            raise TypeError(f"the parameters of {self.sql!r} have no names")
-        return self.params
-
 
 class Result(NamedTuple):
     """What the database answered to one statement."""

@@ -78,7 +78,8 @@ class WaitSession:
         self._sent_at, self._waiter = clock(), waiter
         try:
             with suppress(errors.Cancelled, errors.RowLocked):  # the latter: the seconds are over
-                self.is_head = self.locks.got(self.session.run(statement, None))
+                answer = self.session.run(statement, None)
+                self.is_head = [str(got) for (got,) in answer.rows] == ["1"]
         finally:
             with self._cancelling:  # a cancel that is being sent would end the next statement
                 self._waiter, cancelled = None, self._cancelled_at is not None
