@@ -14,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 #: Kinds of files that a careless build configuration leaves out.
 INDISPENSABLE = (
     "distlock/py.typed",
+    "distlock/celery/typed_tasks.pyi",
     "distlock/migrations/0001_initial.py",
     "distlock/static/distlock/admin.css",
     "distlock/templates/admin/distlock/heldlock/list.html",
