@@ -266,11 +266,7 @@ class Pool:
             session = loan.session
             if session is None:
                 pass
-            elif (
-                session.usable
-                and loan.home is self._idle
-                and (self._reaper is not None or self.idle > 0)
-            ):
+            elif session.usable and loan.home is self._idle and self.idle > 0:
                 session.idle_since = clock()
                 loan.home.append(session)
                 if self._reaper is None:
