@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NoReturn, Self
 
@@ -66,10 +66,6 @@ class BackendSettings:
                 " seconds, so that a renewal that fails can be tried again in time",
             )
         return cls(alias, lease, renew, location, MappingProxyType({**default_options, **options}))
-
-    def with_lease(self, lease: float, renew: float) -> Self:
-        """Return the same settings with other lengths, where a server has a say in them."""
-        return replace(self, lease=lease, renew=renew)
 
     def interval(self, duration: float) -> float:
         """Return the seconds between two renewals of a lease of ``duration`` seconds."""

@@ -124,5 +124,4 @@ def test_settings_do_not_change():
         settings.lease = 5
     with pytest.raises(TypeError):
         settings.options["a"] = 2
-    assert settings.with_lease(20, 5).lease == 20
     assert settings.lease == 30

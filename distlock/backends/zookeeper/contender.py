@@ -139,7 +139,7 @@ class Contender:
             return
         except KazooException as error:
             self._pending.fail(self._client.unavailable("refuses", error))
-        except LockUnavailable as error:
+        except Exception as error:  # LockUnavailable, or a mistake, for which nobody must wait
             self._pending.fail(error)
         else:
             awaited.then(self._go_on)

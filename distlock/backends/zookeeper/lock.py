@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar
 
@@ -55,20 +56,18 @@ class ZooKeeperBackend(BaseBackend):
                 )
         self.options = Options(self.settings)
         self._set_lease(self.options.session_timeout)
-        self._reset()
+        self._client: Client | None = None
+        self.after_fork_in_child()
         _backends.add(self)
         fork.reset_in_child(self)
-
-    def _reset(self) -> None:
-        self._connecting = threading.Lock()
-        self._client: Client | None = None
-        self._grants = Grants(self._on_loss)
 
     def after_fork_in_child(self) -> None:
         """Hold nothing and be connected to nothing: all that is the parent's."""
         if self._client is not None:
             self._client.discard()
-        self._reset()
+        self._client = None
+        self._connecting = threading.Lock()
+        self._grants = Grants(self._on_loss)
 
     # Taking and leaving
 
@@ -229,7 +228,7 @@ class ZooKeeperBackend(BaseBackend):
     def _set_lease(self, session_timeout: float) -> None:
         lease = self.options.lease_of(session_timeout)
         # Often enough for each renewal to be the proof of the next one; see _prove_alive().
-        self.settings = self.settings.with_lease(lease, lease / 4)
+        self.settings = replace(self.settings, lease=lease, renew=lease / 4)
 
 
 @atexit.register
