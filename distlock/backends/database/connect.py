@@ -106,7 +106,7 @@ def _mysql_options(options: Options, limit: float, timeout: float, blocking: boo
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
     options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FOUND_ROWS
     for option in ("read_timeout", "write_timeout"):
-        # For an answer that stalls halfway; see MySQLConnection for the usual time limit.
+        # They end an answer that stalls halfway. For the usual time limit see MySQLConnection.
         if blocking:
             options.pop(option, None)
         else:

@@ -20,7 +20,7 @@ from distlock.concurrency.threads import start
 
 #: the vendor's names in Django
 VENDORS = ("mysql", "postgresql", "sqlite")
-#: before, SQLite could not return the row that it had written
+#: the first version with RETURNING
 OLDEST_SQLITE = (3, 35)
 
 _MARIADB: Dialect = MariaDB()
@@ -41,14 +41,14 @@ def refusal(vendor: str) -> str | None:
 
 def vendor_of(database: str) -> str:
     """Return the vendor's name of the engine of a database; nothing is connected to."""
-    # Not on the caller's thread: Ctrl-C in the middle of an import leaves half a driver behind.
+    # On another thread, because Ctrl-C in the middle of an import leaves half a driver behind.
     vendor: Future[str] = Future()
 
     def load() -> None:
         try:
             engine = load_backend(connections.settings[database]["ENGINE"])
             if engine.DatabaseWrapper.vendor == "mysql":
-                # It is imported with the first connection only, which may be made by two threads.
+                # MySQLdb imports it with the first connection; two threads may open one at once.
                 with suppress(ImportError):
                     import_module("MySQLdb.connections")
             vendor.set_result(engine.DatabaseWrapper.vendor)
