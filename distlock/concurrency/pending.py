@@ -128,7 +128,8 @@ class Pending(Generic[T]):
     def _answer(self, outcome: tuple[T | None, BaseException | None]) -> bool:
         if self._decided.setdefault(_OUTCOME, outcome) is not outcome:
             return False
-        # A waiter sets this before it looks for the outcome: one of both sees the other.
+        # A waiter sets _wake, then reads the outcome. We set the outcome, then read _wake. So no
+        # wake-up is lost.
         if (wake := self._wake) is not None:
             try:
                 wake()
@@ -176,7 +177,7 @@ class Pending(Generic[T]):
         try:
             raise error
         finally:
-            del self, outcome, error  # the error's traceback would keep them, and they it
+            del self, outcome, error  # break the cycle of the error and this frame
 
     def abandon(self) -> T | None:
         """Refuse the answer; return the value that came before but was not taken, else None.

@@ -42,7 +42,7 @@ class Timer:
         self._actions = actions
 
     def cancel(self) -> bool:
-        """Do not call the action; False if that was done already, or it is or was called."""
+        """Do not call the action; False if it was cancelled before, or its action has begun."""
         return self._actions.pop(self, None) is not None
 
 
