@@ -164,6 +164,8 @@ class ProgramSupervisor:
             self._outcome.code = values[0]
 
     def _pass_on(self, signum: int) -> None:
+        if self._channel.closed:
+            return  # the program has ended, and its lock may have been left
         if signum == signal.SIGCONT:
             self._continue()
         else:

@@ -94,12 +94,15 @@ class Watchdog:
             return
         self._program = self._process.pid
         self._channel.send("started", self._program)
-        while not self._all_gone():
-            self._end_what_is_due()
+        while True:
             self._wait()
+            # What the holder has sent comes first: a program may take long to start.
             for kind, *values in self._channel.receive():
                 self._handle(kind, *values)
             self._reap()
+            if self._all_gone():
+                return
+            self._end_what_is_due()
 
     def _all_gone(self) -> bool:
         """Return whether no process is left, or only such as cannot be killed."""

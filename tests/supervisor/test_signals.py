@@ -2,6 +2,7 @@
 
 import os
 import signal
+from datetime import timedelta
 
 import pytest
 
@@ -9,7 +10,7 @@ from distlock import Lock
 from distlock.commands.exit_codes import LOST
 from distlock.types.lease import State
 from tests.contract.watch import eventually
-from tests.servers.guard import is_at_rest, started_at
+from tests.servers.guard import descendants, is_at_rest, started_at
 from tests.supervisor.conftest import gone, watchdog_of
 
 #: Who is stopped while he writes to a SQLite file keeps everyone else from it.
@@ -100,6 +101,37 @@ def test_who_kills_both_kills_the_program(start, backend):
     for pid in (run.pid, watchdog):
         os.kill(pid, signal.SIGKILL)
     eventually(lambda: gone(born))
+
+
+@on_a_server
+def test_going_on_while_the_lock_is_freed_is_no_loss(start, backend, server, kind):
+    there = server(kind)
+    run = start("stock", "--lease=30", "--", "sh", "-c", "echo here; read word")
+    assert run.line() == "here"
+    there.pause()
+    run.tell()
+    eventually(lambda: descendants(run.pid) == [run.pid])
+    run.signal(signal.SIGSTOP)
+    eventually(lambda: is_at_rest(run.pid))
+    run.signal(signal.SIGCONT)
+    eventually(lambda: not is_at_rest(run.pid))
+    there.heal()
+    assert (run.wait(), run.errors) == (0, "")
+
+
+@pytest.mark.slow
+@on_a_server
+def test_a_program_that_starts_late_runs_if_the_lease_was_renewed(start, backend):
+    run = start("stock", "--lease=3", "--", "sh", "-c", "echo here; read word")
+    eventually(lambda: len(descendants(run.pid)) > 1)
+    watchdog = watchdog_of(run)
+    until = backend.inspect("stock").until
+    os.kill(watchdog, signal.SIGSTOP)
+    eventually(lambda: backend.inspect("stock").until > until + timedelta(seconds=1.9))
+    os.kill(watchdog, signal.SIGCONT)
+    assert run.line() == "here"
+    run.tell()
+    assert run.wait() == 0
 
 
 @pytest.mark.slow
