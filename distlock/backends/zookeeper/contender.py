@@ -178,6 +178,11 @@ class Contender:
                 except LOST:
                     looks_again = not self._waits
                     find_queue = self._recover
+        except GeneratorExit:
+            # An interrupt has left this to the garbage collector, which may run in a thread that
+            # has a mutex of ours. The claim is taken back all the same: see Cleanup.
+            self._node = None
+            raise
         finally:
             if self._node is not None:
                 self._client.delete_node(self._node.session, self._node.path)
