@@ -41,12 +41,12 @@ class Contender:
     1. Create an ephemeral, numbered node ``<nonce>-`` below the node of the lock, and list the
        children of that, both in one round trip. If the node of the lock is missing, make it and
        start again.
-    2. Whose node has the lowest number has the lock. Its token is the ``czxid`` of that node.
-    3. Everyone else watches the node just before the own one by reading it, and lists again when
-       it is gone: that one may have given up, too.
+    2. The contender with the lowest number has the lock. Its token is the ``czxid`` of its node.
+    3. Every other contender watches the node just before its own by reading it. When that node is
+       gone it lists again, because its contender may have given up instead of having had the lock.
     4. After the connection broke, find out whether the own node was made: sync, then look for the
        nonce. If the session is over, so is the node: start again.
-    5. Who gives up deletes the own node, as soon as it is known whether there is one.
+    5. A contender that gives up deletes its node, as soon as it is known whether there is one.
 
     ``steps()`` and ``cancel()`` run in the caller's thread or task. ``_protocol()`` is a generator
     that begins in the caller's thread and goes on in the thread that has the answer it waits for,
@@ -139,7 +139,7 @@ class Contender:
             return
         except KazooException as error:
             self._pending.fail(self._client.unavailable("refuses", error))
-        except Exception as error:  # LockUnavailable, or a mistake, for which nobody must wait
+        except Exception as error:  # LockUnavailable; or a mistake, which must not be waited for
             self._pending.fail(error)
         else:
             awaited.then(self._go_on)
@@ -224,7 +224,7 @@ class Contender:
         path = f"{self._parent}/{node}"
         watch = self._client.watches.add(path)
         self._watch = path, watch
-        # A caller who gives up from now on cancels the watch; one who did before is seen here.
+        # If the caller gives up from now on, it cancels the watch itself.
         if self._pending.abandoned:
             self._client.watches.cancel(path, watch)
         yield watch

@@ -97,9 +97,9 @@ class ZooKeeperBackend(BaseBackend):
     def _prove_alive(self, client: Client, deadline: float | None) -> None:
         """Make sure that the session lasts for a lease from now on, by the leader's count.
 
-        A sync goes to the leader, who alone decides when a session is over. That it is not over yet
-        is enough if the leader has heard of it not long before; after a pause, it is asked again
-        when it must have heard of the first time.
+        A sync goes to the leader, which alone decides when a session is over. The answer proves
+        that it is not over yet. That is enough if the leader had heard of the session shortly
+        before. If not, sync again after the time in which the leader hears of the first sync.
         """
         begun_at = clock()
         while True:
@@ -128,7 +128,7 @@ class ZooKeeperBackend(BaseBackend):
             grant.drop()
             raise
         if isinstance(deleted.error, NoNodeError):
-            # Where the answer to a first request was lost, that one will have deleted it.
+            # If the answer to a first request was lost, that request has deleted it.
             return deleted.repeated and not grant.node.session.over
         grant.client.checked(deleted)
         return True

@@ -78,7 +78,7 @@ class TreeReader:
         (deleted,) = self._delete([path])
         if not isinstance(deleted.error, NoNodeError):
             self._client.checked(deleted)
-        elif not deleted.repeated:  # else the first request, whose answer was lost, has deleted it
+        elif not deleted.repeated:  # else the first request has deleted it; its answer was lost
             return None
         record, nonce = queue[path], nonce_of(path.rpartition("/")[2]) or ""
         claim = Claim(name, record.owner, duration, record.description, nonce)
