@@ -63,9 +63,9 @@ class WaitManager:
         fork.reset_in_child(self)
 
     def after_fork_in_child(self) -> None:
-        """Have no waits; those of before a fork are the parent's."""
+        """Have no waits: they are the parent's."""
         self._mutex = threading.Lock()
-        self._waiters: set[Waiter] = set()  # two of one claim while the first one ends
+        self._waiters: set[Waiter] = set()
         self.sessions = WaitSessionPool(self.pool, self.locks, self._threads)
         self._monitor = StallMonitor(self)
 
@@ -199,8 +199,8 @@ class WaitManager:
             self._monitor.start()
             self._threads.submit(waiter.run)
         except BaseException as error:
-            # A claim must not be asked for again while a waiter of it is at work: what that may
-            # get in the end, it frees.
+            # A claim must not be asked for again while a waiter of it is at work: the waiter frees
+            # in the end what it may have got.
             never_runs = waiter.begin()
             if never_runs:
                 self._waiters.discard(waiter)

@@ -68,11 +68,11 @@ class WaitSession:
         return self.locks.key(str(self.session.settings.get("NAME") or ""), self.name)
 
     def wait(self, waiter: object, seconds: float, comment: str) -> None:
-        """Wait for the native lock of the lock; ``is_head`` tells afterwards whether it was got.
+        """Wait for the native lock; ``is_head`` tells afterwards whether the session has it.
 
-        Nothing is written meanwhile, so a session whose client has died takes nothing. ``comment``
-        is SQL that others can read. It returns without the native lock if ``waiter`` was cancelled,
-        or so many ``seconds`` have passed.
+        It has not if ``waiter`` was cancelled, or so many ``seconds`` have passed. Nothing is
+        written meanwhile, so a session whose client has died takes no row. ``comment`` is SQL that
+        other sessions can read.
         """
         statement = Statement(f"{comment}{self.locks.wait(self.key, seconds)}")
         self._sent_at, self._waiter = clock(), waiter
@@ -88,7 +88,7 @@ class WaitSession:
             self._leave_after_cancel()
 
     def _leave_after_cancel(self) -> None:
-        """Have no native lock, also if it was granted just when the wait was cancelled."""
+        """Give the native lock back, if it was granted just when the wait was cancelled."""
         leave = Statement(self.locks.leave(self.key))
         try:
             with suppress(errors.Cancelled):  # the cancel of the wait came late; there is one only
@@ -102,11 +102,11 @@ class WaitSession:
             self.is_head = False
 
     def begin_long_wait(self, waited: float) -> None:
-        """Come before all who stand in the queue of the lock, by the seconds it has waited."""
+        """Come before all who stand in the queue. ``waited`` is the seconds of the wait so far."""
         try:
             answer = self.session.run(self.locks.begin_long_wait(self.key, waited), self.limit)
         except errors.StatementFailed:
-            self.hang_up()  # it may have some of the locks that this needs
+            self.hang_up()  # it may have one of the two advisory locks already
             raise
         self.long_wait = int(answer.rows[0][0])
 

@@ -77,7 +77,7 @@ class Waiter:
         return self._not_begun.acquire(blocking=False)
 
     def abandon(self) -> None:
-        """Want the lease no more, unless it was taken. Doing it twice does no harm.
+        """Give the wait up, unless its lease was taken. Doing it twice does no harm.
 
         The garbage collector may call it, for the coroutine of a task that was dropped.
         """
@@ -215,7 +215,7 @@ class Waiter:
         session, self.session = self.session, None
         self.waits.granted(lease, session)
         with suppress(RuntimeError):  # no more threads
-            # An event loop may have been stopped for good: its task never takes the answer.
+            # If an event loop was stopped for good, its task never takes the lease.
             self._reclaim = call_after(lease.duration, self.abandon)
         if not self.lease.resolve(lease):
             self.waits.cancel_later(self.claim)
