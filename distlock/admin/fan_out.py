@@ -80,11 +80,10 @@ def call_backends(
         answers[alias] = answer
         try:
             answer.backend = backend = locks[alias]
-        except ImproperlyConfigured as error:
-            answer.problem = one_line(error)
-        else:
             timed = functools.partial(_timed, call, backend, began, timeout)
             jobs.append((answer, backend, _threads(alias).submit(timed)))
+        except (ImproperlyConfigured, RuntimeError) as error:  # or no more threads can be had
+            answer.problem = one_line(error)
     for answer, backend, job in jobs:
         short = not wait_for_silent and clock() < _silent_until.get(backend, 0.0)
         if job.wait(began + (SHORT_TIMEOUT if short else timeout)):

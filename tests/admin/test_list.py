@@ -267,6 +267,17 @@ def test_many_looks_at_a_silent_backend_do_not_pile_up(local):
     assert len(began) == MAX_THREADS
 
 
+def test_a_backend_that_no_thread_can_be_had_for_is_shown_as_such(
+    local, show, taken, settings, refuse
+):
+    settings.DISTLOCK = {**settings.DISTLOCK, "unasked": {"BACKEND": LOCAL}}
+    taken("here")
+    refuse("unasked")
+    page = show()
+    assert [row.info.name for row in page.overview.rows] == ["here"]
+    assert ["thread" in card.problem for card in page.overview.cards] == [False, True]
+
+
 def test_errors_of_a_backend_nobody_thought_of_are_shown_and_logged(
     local, show, monkeypatch, caplog
 ):
