@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 from django.core.management import call_command
 from django.utils import timezone
+from kazoo.client import KazooClient
 
 from distlock import Lock
 from distlock.conf import locks
@@ -159,6 +160,24 @@ def test_a_hold_in_zookeeper_tells_of_its_session(
     assert "It is not renewed" not in page.text
     taken("not renewed", lease=None, renew=False)
     assert "It is not renewed: its process leaves it at the latest 8 s" in look("not renewed").text
+
+
+def test_nothing_is_said_of_renewals_where_a_node_of_zookeeper_says_nothing(
+    zookeeper, backend_settings, settings, look, taken
+):
+    settings.DISTLOCK = backend_settings("zookeeper", OPTIONS={"session_timeout": 8})
+    taken("by hand", lease=None)
+    kazoo = KazooClient(zookeeper.hosts)
+    kazoo.start()
+    try:
+        path = f"{locks['default'].options.root}/by hand"
+        kazoo.set(f"{path}/{kazoo.get_children(path)[0]}", b"written by hand")
+    finally:
+        kazoo.stop()
+        kazoo.close()
+    page = look("by hand")
+    assert "as long as the session" in page.text
+    assert "It is not renewed" not in page.text
 
 
 # Stored record
