@@ -147,7 +147,8 @@ class Contender:
     def _protocol(self) -> Generator[Reply, Reply | None, None]:
         """Contend until the lock is granted or refused, or nobody wants it any more."""
         looks_again = not self._waits
-        find_queue: Callable[[], _FindsQueue] = self._recover
+        find_queue: Callable[[], _FindsQueue]
+        find_queue = self._join if self._client.connected else self._recover
         try:
             while True:
                 try:

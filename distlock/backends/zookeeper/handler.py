@@ -25,6 +25,9 @@ class Handler:
         super().__init__()
         self._connect_limit = connect_limit
         self.last_error: OSError | None = None  # why there was no connection
+        self._polling = select.poll()
+        self._polled: Any = None  # what that is for
+        self._by_number: dict[int, Any] = {}  # the same sockets, by the numbers of their files
 
     def start(self) -> None:
         """Start no further thread: nothing is called back through kazoo."""
@@ -51,18 +54,22 @@ class Handler:
         _exceptional: Sequence[Any],
         timeout: float | None = None,
     ) -> tuple[list[Any], list[Any], list[Any]]:
-        """Do as ``select.select`` does; kazoo's own makes an epoll object for each call."""
-        polling = select.poll()
-        for each in reading:
-            polling.register(each, select.POLLIN)
-        for each in writing:
-            polling.register(each, select.POLLOUT)
-        ready = dict(polling.poll(None if timeout is None else timeout * 1000))
-        return (
-            [each for each in reading if each.fileno() in ready],
-            [each for each in writing if each.fileno() in ready],
-            [],
-        )
+        """Do as ``select.select`` does.
+
+        kazoo's own makes an epoll object for each call. This makes one for each connection, because
+        every answer to a request of a lock passes here.
+        """
+        if self._polled != (reading, writing):
+            self._polled = reading, writing
+            self._polling = select.poll()
+            self._by_number = {each.fileno(): each for each in (*reading, *writing)}
+            for number, each in self._by_number.items():
+                self._polling.register(number, select.POLLIN if each in reading else select.POLLOUT)
+        events = self._polling.poll(None if timeout is None else timeout * 1000)
+        ready = [self._by_number[number] for number, _ in events]
+        can_read = [each for each in ready if each in reading]
+        can_write = [each for each in ready if each in writing]
+        return can_read, can_write, []
 
 
 def new_handler(connect_limit: float) -> Any:
