@@ -186,23 +186,32 @@ def test_a_soft_time_limit_ends_a_wait():
     def handle(number, frame):
         raise SoftTimeLimit
 
-    seen = []
+    class Awaited(Pending):
+        def wait(self, deadline):
+            waiting.set()
+            return super().wait(deadline)
+
+    def send():
+        if waiting.wait(20):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    seen, waiting = [], threading.Event()
 
     def body():
         try:
-            yield Wait(Pending(), clock() + 20)
+            yield Wait(Awaited(), clock() + 20)
         except SoftTimeLimit:
             seen.append("in the body")
             raise
 
     before = signal.signal(signal.SIGUSR1, handle)
     main = threading.get_ident()
-    timer = threading.Timer(0.01, lambda: signal.pthread_kill(main, signal.SIGUSR1))
-    timer.start()
+    sender = threading.Thread(target=send)
+    sender.start()
     try:
         with pytest.raises(SoftTimeLimit):
             run(body())
     finally:
-        timer.join()
+        sender.join()
         signal.signal(signal.SIGUSR1, before)
     assert seen == ["in the body"]
