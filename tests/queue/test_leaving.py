@@ -1,19 +1,23 @@
 """Whoever stops waiting leaves at once, and nothing behind."""
 
 import asyncio
+import itertools
 import os
 import signal
 import threading
+from functools import partial
 
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
+from distlock.backends.database.queue import wait_manager
 from distlock.backends.database.queue.wait_session import WaitSessionPool
 from distlock.backends.database.queue.waiter import Waiter
 from distlock.types.lease import State
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, waits
+from tests.core.interrupting import interrupted
 from tests.databases import ALIASES
 from tests.queue.engine import unhurried
 
@@ -47,6 +51,16 @@ def no_thread_waits():
 @pytest.mark.parametrize("what", ["thread", "task", "process"])
 def test_when_the_time_is_up(held, actor, engine, name, what):
     assert actor(what).lock(name).acquire(timeout=0.3) is False
+    assert nobody_waits(engine)
+
+
+@pytest.mark.slow
+def test_an_interrupt_at_any_moment_of_the_way_in(held, engine, name):
+    for moment in itertools.count(1):
+        wait = partial(Lock(name).acquire, timeout=1)
+        if not interrupted(wait, moment, code=wait_manager.__file__):
+            break
+    assert moment > 5, "the interrupts did not reach the code"
     assert nobody_waits(engine)
 
 

@@ -189,13 +189,13 @@ class WaitManager:
         """Let a waiter begin; False if there is no session left to wait in, or none that could."""
         if self.pool.pooled:
             return False
-        with self._mutex:
-            full = len(self._waiters) + self.sessions.holding >= self.size
-            # Who holds a lock may do without its native one: it is the row that holds it.
-            if full and not self.sessions.drop_oldest():
-                return False
-            self._waiters.add(waiter)
         try:
+            with self._mutex:
+                full = len(self._waiters) + self.sessions.holding >= self.size
+                # Who holds a lock may do without its native one: it is the row that holds it.
+                if full and not self.sessions.drop_oldest():
+                    return False
+                self._waiters.add(waiter)
             self._monitor.start()
             self._threads.submit(waiter.run)
         except BaseException as error:
