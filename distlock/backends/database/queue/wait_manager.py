@@ -112,7 +112,7 @@ class WaitManager:
         ``limit`` is the seconds that the server gets for it. Raises a StatementFailed, and keeps
         nothing any more.
         """
-        session = self.sessions.pop(lease.claim.nonce)
+        session = self.sessions.kept.pop(lease.claim.nonce, None)
         if session is None:
             return None
         try:
@@ -129,7 +129,7 @@ class WaitManager:
 
     def discard(self, nonce: str) -> None:
         """Drop the native lock of a lease that is gone. Nothing that could block, no errors."""
-        if session := self.sessions.pop(nonce):
+        if session := self.sessions.kept.pop(nonce, None):
             self.sessions.drop(session)
 
     def close(self) -> None:
@@ -166,11 +166,12 @@ class WaitManager:
         """Take the lock if it is free and nobody waits for it."""
         rest = math.inf if deadline is None else deadline - clock()
         if (
-            self.sessions.waited_for(claim.name)
+            self.sessions.idle
+            and any(session.name == claim.name for session in self.sessions.idle)
             and rest > _STALL_TIME
             and not is_named(claim.owner)
         ):
-            return None  # the queue itself will tell, in one round trip less
+            return None  # it is in demand: the queue will tell, in one round trip less
         brief = rest < errors.BRIEF
         try:
             if brief and evidence.look(deadline):
@@ -191,7 +192,7 @@ class WaitManager:
             return False
         try:
             with self._mutex:
-                full = len(self._waiters) + self.sessions.holding >= self.size
+                full = len(self._waiters) + len(self.sessions.kept) >= self.size
                 # Who holds a lock may do without its native one: it is the row that holds it.
                 if full and not self.sessions.drop_oldest():
                     return False
@@ -234,7 +235,7 @@ class WaitManager:
         # Not for a named owner: another process may take and leave its hold, where nobody could
         # wake the next one. Nor for a long wait, for whose end all others wait.
         if session and session.is_head and session.long_wait is None and not is_named(lease.owner):
-            self.sessions.keep(lease.nonce, session)
+            self.sessions.kept[lease.nonce] = session
         elif session:
             self.sessions.put(session)
 

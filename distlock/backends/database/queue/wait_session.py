@@ -195,41 +195,26 @@ class WaitSessionPool:
         self._pool = pool
         self._locks = locks
         self._threads = threads
-        # No mutex: each method of these that is called here is atomic.
-        self._kept: OrderedDict[str, WaitSession] = OrderedDict()  # by nonce of the lease
-        self._idle: list[WaitSession] = []
-
-    @property
-    def holding(self) -> int:
-        """How many sessions have the native lock of a lease."""
-        return len(self._kept)
-
-    def keep(self, nonce: str, session: WaitSession) -> None:
-        """Keep a session and its native lock for as long as a lease is held."""
-        self._kept[nonce] = session
-
-    def pop(self, nonce: str) -> WaitSession | None:
-        """Return the session that was kept for a lease, and keep it no longer."""
-        return self._kept.pop(nonce, None)
+        # No mutex: each method of these that is called is atomic.
+        #: the sessions that have the native lock of a lease, by its nonce, longest kept first
+        self.kept: OrderedDict[str, WaitSession] = OrderedDict()
+        #: those kept for the next wait
+        self.idle: list[WaitSession] = []
 
     def drop_oldest(self) -> bool:
         """Drop the native lock that was kept longest. The row holds its lock all the same."""
         try:
-            _, session = self._kept.popitem(last=False)
+            _, session = self.kept.popitem(last=False)
         except KeyError:
             return False
         self.drop(session)
         return True
 
-    def waited_for(self, name: str) -> bool:
-        """Return whether the lock ``name`` was waited for here some seconds ago."""
-        return bool(self._idle) and any(session.name == name for session in self._idle)
-
     def take(self) -> WaitSession:
         """Return a session to wait in; NoSession, also where a pooler would lend it to others."""
-        while self._idle:
+        while self.idle:
             with suppress(IndexError):  # another thread was faster
-                idle = self._idle.pop()
+                idle = self.idle.pop()
                 if idle.idle_timer is not None:
                     idle.idle_timer.cancel()
                 # The test runner points an alias to another database.
@@ -252,14 +237,14 @@ class WaitSessionPool:
         if seconds <= 0 or not session.usable or not session.empty:
             session.close()
             return
-        self._idle.append(session)
+        self.idle.append(session)
         with suppress(RuntimeError):  # no more threads can be had: it is kept longer
             session.idle_timer = call_after(seconds, partial(self._close_idle, session))
 
     def close(self) -> None:
         """Close all. Locks that are held stay held, by their rows."""
-        kept, self._kept = self._kept, OrderedDict()
-        idle, self._idle = self._idle, []
+        kept, self.kept = self.kept, OrderedDict()
+        idle, self.idle = self.idle, []
         for session in (*kept.values(), *idle):
             self.drop(session)
 
@@ -272,5 +257,5 @@ class WaitSessionPool:
 
     def _close_idle(self, session: WaitSession) -> None:
         with suppress(ValueError):  # it has been taken
-            self._idle.remove(session)
+            self.idle.remove(session)
             session.close()
