@@ -1,8 +1,10 @@
 """The table: its columns, its absence, and two of them."""
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 from django.core.management import call_command
-from django.db import connections
+from django.db import connections, transaction
 
 from distlock import Lock, locks
 from distlock.exceptions import LockUnavailable
@@ -120,3 +122,11 @@ def test_a_database_router_has_no_say(backend, name, settings, sql):
     assert [info.name for info in backend.list()] == [name]
     assert sql("SELECT count(*) FROM database_lock")[0][0] == 1
     assert backend.release(lease)
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_to_look_for_it_changes_no_later_transaction_of_the_caller(backend, database, name):
+    connections[database].ensure_connection()
+    assert backend.ensure_schema()
+    with transaction.atomic(database), ThreadPoolExecutor(1) as thread:
+        assert thread.submit(backend.try_acquire, claim(name)).result()

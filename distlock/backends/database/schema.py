@@ -60,11 +60,15 @@ def make_table(database: str, deadline: float | None) -> bool:
 
 def _migrate(connection: Any) -> None:
     connection.ensure_connection()
+    mode = getattr(connection, "transaction_mode", None)
     if connection.vendor == "sqlite":
         # Wait for other writers at BEGIN. A transaction that has read before it writes fails at
         # once if others write, and Django's schema editor then never leaves that transaction.
         connection.transaction_mode = "IMMEDIATE"
-    executor = MigrationExecutor(connection)
-    targets = executor.loader.graph.leaf_nodes(_APP)
-    if executor.migration_plan(targets):
-        executor.migrate(targets)
+    try:
+        executor = MigrationExecutor(connection)
+        targets = executor.loader.graph.leaf_nodes(_APP)
+        if executor.migration_plan(targets):
+            executor.migrate(targets)
+    finally:
+        connection.transaction_mode = mode
