@@ -16,7 +16,7 @@ from distlock.types.lease import Lease
 
 class _OfThread(threading.local):
     def __init__(self) -> None:
-        self.nonces: set[str] = set()
+        self.holds: set[tuple[str, str]] = set()  # the nonce of each, and its database
 
 
 _inside = _OfThread()
@@ -24,7 +24,8 @@ _inside = _OfThread()
 
 def is_inside(lease: Lease, using: str) -> bool:
     """Return whether this thread is in atomic() of a lease, on the database ``using``."""
-    return lease.nonce in _inside.nonces and transaction.get_connection(using).in_atomic_block
+    hold = lease.nonce, using
+    return hold in _inside.holds and transaction.get_connection(using).in_atomic_block
 
 
 def check_durable(using: str, lease: Lease | None) -> None:
@@ -58,8 +59,8 @@ def durable(using: str, lease: Lease) -> Iterator[None]:
     """Begin the transaction of atomic() of a lease, which is not part of another."""
     check_durable(using, None)
     try:
-        _inside.nonces.add(lease.nonce)
+        _inside.holds.add((lease.nonce, using))
         with transaction.atomic(using, durable=True):
             yield
     finally:
-        _inside.nonces.discard(lease.nonce)
+        _inside.holds.discard((lease.nonce, using))

@@ -209,6 +209,17 @@ def test_nested_in_itself_it_is_a_savepoint(refused, lock, database):
     assert not lock.held
 
 
+def test_it_may_be_nested_in_itself_after_a_transaction_in_another_database(kind, lock, database):
+    if kind != "local":  # the others' locks live in one database
+        return
+    with lock.atomic():
+        with lock.atomic("memory"):
+            pass
+        with lock.atomic():
+            write(database)
+    assert written(database) == 1
+
+
 def test_djangos_atomic_may_be_used_inside(refused, lock, database):
     if refused:
         return
