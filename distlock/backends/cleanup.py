@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Protocol
 from weakref import ref
@@ -73,7 +74,8 @@ class Cleanup:
         if cancel is None and self._backend.capabilities.late_requests:
             for seconds in _REPEAT_AFTER:
                 if seconds < claim.reserved:
-                    call_after(seconds, partial(_repeat, ref(self), claim))
+                    with suppress(RuntimeError):  # no more threads can be had: it is not repeated
+                        call_after(seconds, partial(_repeat, ref(self), claim))
         self._add(claim, cancel or partial(self._backend.cancel, claim))
 
     def _add(self, claim: Claim, cancel: Cancel) -> None:

@@ -238,6 +238,28 @@ def test_late_cancels_do_not_disturb_the_next_one_who_waits(held, actor, engine,
     lock.verify()
 
 
+def refused(name):
+    """Take the lock where no more threads can be had when its renewals need their first one."""
+    start = threading.Thread.start
+
+    def refusing(thread):
+        if thread.name == "distlock-timers":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refusing
+    try:
+        Lock(name, lease=60).acquire()
+    except RuntimeError:
+        write_line("refused")
+    signal.pause()
+
+
+def test_whoever_cannot_renew_for_want_of_threads(using, child, name):
+    assert child(refused, name).line() == "refused"
+    assert Lock(name).acquire(timeout=PATIENCE)
+
+
 def interrupted_while_waiting(name, rounds):
     """Begin to wait again and again, each time interrupted at another moment."""
     lock = Lock(name)
