@@ -256,6 +256,8 @@ class WaitSessionPool:
             self._threads.submit(session.close)
 
     def _close_idle(self, session: WaitSession) -> None:
-        with suppress(ValueError):  # it has been taken
+        # No error: it has been taken, or no more threads can be had. Then the garbage collector
+        # closes it. On a thread, because all renewals depend on that of the timers, which calls us.
+        with suppress(ValueError, RuntimeError):
             self.idle.remove(session)
-            session.close()
+            self._threads.submit(session.close)
