@@ -172,6 +172,8 @@ def test_a_retry_that_is_told_to_the_caller_leaves_the_queueing_lock(app):
     assert locks["default"].inspect("queueing:a").state is State.FREE
 
 
+# What an interrupt leaves to nobody is closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_a_soft_time_limit_at_any_moment_leaves_no_lock(app, settings, caplog):
     caplog.set_level(logging.CRITICAL)  # a logged error would keep the task's frames alive
     settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 1}}
