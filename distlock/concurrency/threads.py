@@ -40,11 +40,21 @@ def start(call: Callable[..., object], name: str, *args: object) -> threading.Th
 
     Only for code of our own: a program that the call starts would inherit that it takes no signals.
     """
-    return without_signals(partial(start_for_callbacks, call, name, *args))
+    return without_signals(partial(_start, call, name, *args))
 
 
 def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
-    """See start(), for calls that run other people's code."""
+    """See start(), for calls that run other people's code: programs they start take signals."""
+    return start(_with_signals, name, call, *args)
+
+
+def _with_signals(call: Callable[..., object], *args: object) -> None:
+    # A thread has the mask of the one that started it, which may be one that takes none.
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    call(*args)
+
+
+def _start(call: Callable[..., object], name: str, *args: object) -> threading.Thread:
     thread = threading.Thread(target=call, args=args, name=name, daemon=True)
     if sys.is_finalizing():
         return thread  # no thread begins any more, and start() would wait for ever

@@ -20,7 +20,7 @@ _FOLLOW_PAUSE = 0.05
 #: The local deadline counts from before the request was sent. Where the answer took a long wait,
 #: much of the lease seems to be over, and it is renewed before anyone relies on it.
 _FRESH = 2 / 3
-#: How many leases may end before their answer comes. After that the lease is too short.
+#: So often the lock is asked for again if the grant was gone before it could be renewed.
 _TRIES = 3
 
 
@@ -65,7 +65,9 @@ def wait_for_turn(
     hold: HeldLease | None,
     until: float | None,
 ) -> Steps[bool]:
-    """Wait for one's turn to ask, or for the lock to become the named owner's; False if in vain.
+    """Wait for one's turn to ask, or until another request of the owner's name has got the lock.
+
+    False: someone else has it.
 
     ``hold`` is what the owner holds here just now. Requests with one owner's name share one answer:
     LockUnavailable if it does not come.

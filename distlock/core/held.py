@@ -100,7 +100,7 @@ class HeldLease:
         self._interval = settings.interval(claim.duration)
         #: when it is to be renewed, counted from when the last renewal was sent
         self.renew_at = lease.deadline - claim.duration * RELIED_ON + self._interval
-        #: the end of the lease before which the backend was asked for it
+        #: the deadline about which the backend was asked already, once for each deadline
         self._confirmed_until: float | None = None
 
     # Who is inside

@@ -10,7 +10,8 @@ from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner
 from distlock.types.owners import current_actor, current_liveness
 
-#: So many lost holds that nobody has left here are remembered, and again as many as are held.
+#: Lost holds of named owners are cleared out when there are more holds than this; the limit is then
+#: set to twice the rest plus this.
 _MOST_LOST = 64
 
 

@@ -210,7 +210,8 @@ class LeaseRenewer:
             if answer is False:
                 self.lose(hold, BROKEN)
             elif answer and hold.ended:
-                # The answer came after the end, and has made the others wait again.
+                # The server renewed the lease after we had counted it as ended. Free it, or others
+                # wait for nobody.
                 self.lose(hold, ENDED)
                 with suppress(LockError):
                     if hold.minimum_remaining:

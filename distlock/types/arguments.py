@@ -47,7 +47,9 @@ def _checked(argument: str, value: object, longest: int, *, spaces: bool = False
         raise ValueError(
             f"{argument} must have at most {longest} characters, got {len(value)}: {value[:40]!r}…"
         )
-    if any(unicodedata.category(character) in _REFUSED for character in value):
+    if not value.isprintable() and any(
+        unicodedata.category(character) in _REFUSED for character in value
+    ):
         raise ValueError(f"{argument} must not contain control characters, got {value!r}")
     if not spaces and value != value.strip():
         raise ValueError(f"{argument} must not begin or end with space, got {value!r}")

@@ -1,5 +1,7 @@
 """When a database goes away, every lock of a process may be lost at once."""
 
+import queue
+import signal
 import threading
 
 from distlock import Lock
@@ -28,3 +30,14 @@ def test_all_are_told_on_few_threads():
     eventually(lambda: len(told) == LOCKS)
     assert len(set(told)) == LOCKS
     assert many <= 32
+
+
+def test_programs_that_a_callback_starts_take_signals():
+    """The thread of the timers, which finds that a lease has ended, takes none."""
+    masks = queue.SimpleQueue()
+
+    def on_lost(lease):
+        masks.put(signal.pthread_sigmask(signal.SIG_BLOCK, ()))
+
+    Lock("masks", lease=0.2, renew=False, on_lost=on_lost).acquire()
+    assert masks.get(timeout=30) == set()

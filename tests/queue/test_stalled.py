@@ -200,5 +200,5 @@ def test_a_session_of_which_the_server_knows_nothing_is_given_up_after_a_moment(
     waits, claim = locks[using].waits, Claim(name, Owner("key", "host", 1, "thread"), 6.0)
     waiter = Waiter(waits, claim, HolderEvidence(waits.rows, claim))
     waiter.session = session
-    StallMonitor(waits).consider(waiter, None, {}, sent_at)
+    StallMonitor(waits.rows, lambda: waits.waiters).consider(waiter, None, {}, sent_at)
     assert bool(hung_up) is (seconds > 1)

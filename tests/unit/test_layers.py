@@ -130,6 +130,20 @@ def test_imports_go_down_only():
     assert not wrong
 
 
+def test_no_cycle_is_hidden_from_the_interpreter():
+    """Nothing of the package is imported for type checkers only, except stubs."""
+    wrong = [
+        f"{dotted(path)} imports {node.module}"
+        for path in modules()
+        for block in ast.walk(parsed(path))
+        if isinstance(block, ast.If) and "TYPE_CHECKING" in ast.unparse(block.test)
+        for node in ast.walk(block)
+        if isinstance(node, ast.ImportFrom) and is_module(node.module)
+        if node.module.startswith("distlock")
+    ]
+    assert not wrong
+
+
 def test_nothing_imports_the_site_or_the_tests():
     wrong = [
         f"{dotted(path)} imports {name}"

@@ -42,7 +42,7 @@ _CLOSE_LIMIT = 2.0
 #: The leader alone ends sessions. Every other server reports to it, twice in a tick, the sessions
 #: that have sent something: half a tick, which is this part of a session of five ticks.
 REPORTED_AFTER = 1 / 10
-#: How many times SessionLiveness keeps. They are that part of a session apart, or more.
+#: How many times SessionLiveness keeps, each at least REPORTED_AFTER of a session after another.
 _MOST_TIMES = 8
 
 

@@ -26,7 +26,7 @@ from distlock.types.lease import Claim, Lease
 _FIRST_ANSWER = 0.5
 #: Seconds after which a waiter looks whether the connection has broken.
 _LONGEST_WAIT = 1.0
-#: Waits longer than this many seconds are not counted among the time that a lock is held.
+#: After a wait of more seconds the grant writes its own start time; else reports show the node's.
 _LONG_WAIT = 1.0
 
 _EPHEMERAL_SEQUENTIAL = 1 | 2

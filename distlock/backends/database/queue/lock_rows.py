@@ -19,7 +19,7 @@ from distlock.types.lease import Claim
 #: Seconds that those in front are given to take a lock that can be taken. Longer than the longest
 #: pause between two looks of the head of the queue.
 GRACE = 0.5
-#: Seconds that those who are next may take until they have a lock that was freed.
+#: A row that was freed less than so many seconds ago still counts as held: the next one takes it.
 _HANDOVER = 2.0
 #: Seconds that the last answer may take after the caller's time is over.
 LAST_ANSWER = 1.0

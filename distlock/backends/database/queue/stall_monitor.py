@@ -10,25 +10,21 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
 
 from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.queue import lock_rows
-from distlock.backends.database.queue.lock_rows import RowSnapshot
+from distlock.backends.database.queue.lock_rows import LockRows, RowSnapshot
 from distlock.backends.database.queue.waiter import Waiter, WakeReason
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start
 
-if TYPE_CHECKING:
-    from distlock.backends.database.queue.wait_manager import WaitManager
-
 logger = logging.getLogger("distlock")
 
-#: Most seconds between two looks, and in parts of what the server gets for an answer: a silent one
-#: is to be noticed within that.
+#: The longest pause between two looks: so many seconds, or this part of what the server gets for an
+#: answer, so that a silent one is noticed within that.
 _LONGEST_PERIOD, _PERIOD = 2.0, 0.3
 #: Seconds until a look that failed is tried again.
 _RETRY_PAUSE = 0.2
@@ -36,15 +32,17 @@ _RETRY_PAUSE = 0.2
 _CANCEL_PAUSE = 0.1
 #: Seconds that the thread stays after the last wait.
 _LINGER = 1.0
-#: Seconds after which a statement of which the server knows nothing does not reach it any more.
+#: After so many seconds without a trace of the statement in the server, it counts as lost.
 _LOST = 1.0
 
 
 class StallMonitor:
     """One thread for all waits of a process; it lives while there are any."""
 
-    def __init__(self, waits: WaitManager) -> None:
-        self._waits = waits
+    def __init__(self, rows: LockRows, waiters: Callable[[], Collection[Waiter]]) -> None:
+        """``waiters`` returns those who wait now."""
+        self._rows = rows
+        self._waiters = waiters
         self._mutex = threading.Lock()
         self._running = False
         self._wakeups: SimpleQueue[None] = SimpleQueue()
@@ -68,12 +66,12 @@ class StallMonitor:
     def _run(self) -> None:
         last_wait = clock()
         while True:
-            waiters = self._waits.waiters
+            waiters = self._waiters()
             if waiters:
                 last_wait = clock()
             elif clock() >= last_wait + _LINGER:
                 with self._mutex:
-                    self._running = bool(self._waits.waiters)
+                    self._running = bool(self._waiters())
                     if not self._running:
                         return
             cancelled = [one for one in waiters if one.lease.over and not one.lease.answered]
@@ -81,7 +79,7 @@ class StallMonitor:
                 for waiter in cancelled:
                     waiter.wake(WakeReason.CANCEL)
                 if clock() >= self._next_look:
-                    period = min(_LONGEST_PERIOD, _PERIOD * self._waits.pool.timeout)
+                    period = min(_LONGEST_PERIOD, _PERIOD * self._rows.pool.timeout)
                     # Not all processes at once.
                     self._next_look = clock() + period * random.uniform(0.5, 1.0)
                     self._look()
@@ -101,13 +99,13 @@ class StallMonitor:
         sent_at = clock()
         # Under steady contention nobody waits long enough to be worth a look.
         waiters = [
-            waiter for waiter in self._waits.waiters if sent_at - waiter.began >= lock_rows.GRACE
+            waiter for waiter in self._waiters() if sent_at - waiter.began >= lock_rows.GRACE
         ]
         if not waiters:
             return
         until = min(waiter.patient_until for waiter in waiters)
         try:
-            rows = self._waits.rows.look({waiter.claim.name for waiter in waiters}, until)
+            rows = self._rows.look({waiter.claim.name for waiter in waiters}, until)
             sessions = self._sessions(waiters, until)
         except StatementFailed as failed:
             for waiter in waiters:
@@ -121,7 +119,7 @@ class StallMonitor:
         idents = [session.ident for waiter in waiters if (session := waiter.session)]
         if not idents:
             return {}
-        answer = self._waits.pool.run(self._waits.locks.sessions(idents), until)
+        answer = self._rows.pool.run(self._rows.locks.sessions(idents), until)
         return {int(ident): bool(in_the_way) for ident, in_the_way in answer.rows}
 
     def consider(

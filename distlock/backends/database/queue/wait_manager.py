@@ -32,7 +32,8 @@ from distlock.types.owners import is_named
 
 #: Seconds between two looks where no session can wait.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.005, 0.25
-#: Seconds within which a lock is had also where whoever has its native lock does not take it.
+#: The longest time until a free lock is taken if the head of the queue was stopped. Who has less
+#: time left tries the row first.
 _STALL_TIME = 5.0
 
 
@@ -67,7 +68,7 @@ class WaitManager:
         self._mutex = threading.Lock()
         self._waiters: set[Waiter] = set()
         self.sessions = WaitSessionPool(self.pool, self.locks, self._threads)
-        self._monitor = StallMonitor(self)
+        self._monitor = StallMonitor(self.rows, lambda: self.waiters)
 
     # For the backend
 

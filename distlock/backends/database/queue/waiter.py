@@ -8,21 +8,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from enum import Enum
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from distlock.backends.database import errors
-from distlock.backends.database.queue.lock_rows import HolderEvidence
+from distlock.backends.database.advisory_locks import AdvisoryLocks
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.queue.lock_rows import HolderEvidence, LockRows
 from distlock.backends.database.queue.sql_comment import comment
-from distlock.backends.database.queue.wait_session import WaitSession
+from distlock.backends.database.queue.wait_session import WaitSession, WaitSessionPool
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch, Pending
 from distlock.concurrency.threads import start
 from distlock.concurrency.timers import Timer, call_after
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease
-
-if TYPE_CHECKING:
-    from distlock.backends.database.queue.wait_manager import WaitManager
 
 logger = logging.getLogger("distlock")
 
@@ -49,10 +48,25 @@ class WakeReason(Enum):
     CANCEL = "nobody waits for the answer any more"
 
 
+class Waits(Protocol):
+    """What a waiter needs of the waits of its process. WaitManager is one."""
+
+    pool: Pool
+    locks: AdvisoryLocks
+    rows: LockRows
+    sessions: WaitSessionPool
+    cancel_later: Callable[[Claim], None]
+
+    def cancel_soon(self, waiter: Waiter) -> None: ...
+    def granted(self, lease: Lease, session: WaitSession | None) -> None: ...
+    def finished(self, waiter: Waiter, session: WaitSession | None) -> None: ...
+    def unavailable(self, failed: errors.StatementFailed) -> LockUnavailable: ...
+
+
 class Waiter:
     """A wait: from when it enters the queue to a lease, an error, or until the caller gives up."""
 
-    def __init__(self, waits: WaitManager, claim: Claim, evidence: HolderEvidence) -> None:
+    def __init__(self, waits: Waits, claim: Claim, evidence: HolderEvidence) -> None:
         self.waits = waits
         self.claim = claim
         self.evidence = evidence
