@@ -87,6 +87,7 @@ class Timers:
             try:
                 start(self._run, "distlock-timers", wakeups)
             except BaseException:
+                # No more threads, or an interrupt: the next timer has to try again.
                 if self._wakeups is wakeups:
                     self._wakeups = None
                 raise

@@ -20,7 +20,9 @@ DATABASE = "distlock.backends.database.DatabaseBackend"
 
 
 def messages():
-    return [message for message in run_checks() if message.id.startswith("distlock.")]
+    return [
+        message for message in run_checks(tags=["distlock"]) if message.id.startswith("distlock.")
+    ]
 
 
 def ids():
