@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from django.core.checks import CheckMessage
@@ -14,6 +14,7 @@ from django.core.checks import CheckMessage
 from distlock.backends.blocking_calls import BlockingCalls
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.settings import BackendSettings
+from distlock.backends.store import RecordStore
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.steps import Call, Sleep, Step, Steps
 from distlock.exceptions import NotSupported
@@ -96,6 +97,17 @@ class BaseBackend(ABC):
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"
+
+    @cached_property
+    def store(self) -> RecordStore:
+        """The small records that recipes are built on, beside the locks; asks nobody yet.
+
+        NotSupported where the backend has none.
+        """
+        raise NotSupported(
+            f"DISTLOCK[{self.alias!r}]: {type(self).__name__} keeps locks only, and no records for"
+            " semaphores and the like"
+        )
 
     # Taking and leaving
 

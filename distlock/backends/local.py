@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 from django.conf import settings
@@ -16,6 +17,7 @@ from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.backends.base import BaseBackend, Capabilities
 from distlock.backends.durable import check_durable, durable, is_inside
+from distlock.backends.local_store import LocalStore
 from distlock.backends.testcase import in_test_environment
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
@@ -53,6 +55,11 @@ class LocalBackend(BaseBackend):
         self._last_token = time.time_ns() // 1000
         self.after_fork_in_child()
         fork.reset_in_child(self)
+
+    @cached_property
+    def store(self) -> LocalStore:
+        """See BaseBackend.store."""
+        return LocalStore()
 
     def after_fork_in_child(self) -> None:
         """Hold nothing: the holds are the parent's."""

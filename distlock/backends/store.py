@@ -1,0 +1,245 @@
+"""What a record store promises: small records that recipes are built on, in every backend.
+
+A store keeps **records** in **directories**. A record has a key, a small JSON value, and perhaps a
+session: it vanishes with its session. A directory is the unit of agreement: its revision grows with
+every change, and a change may be made on the condition that others were not.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeAlias
+
+from distlock.concurrency.pending import Pending
+from distlock.exceptions import LockError
+from distlock.types.lease import RELIED_ON, SweepResult
+
+#: Bytes of a value in JSON, at the most. etcd takes requests of 1.5 MiB, ZooKeeper of 1 MiB.
+MAX_VALUE = 64 * 1024
+#: Characters of a key, and of the name of a directory: the longest lock name and its kind.
+MAX_KEY, MAX_DIRECTORY = 255, 600
+
+
+class SessionEnded(LockError):
+    """A change was refused because the session that its records were to be bound to has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What makes records vanish with their process, or after a time.
+
+    ``deadline`` is of the local clock, counted from before the session was opened or renewed: it
+    lies before the moment at which the store may let the records vanish.
+    """
+
+    id: str
+    seconds: float
+    deadline: float
+
+    def renewed(self, sent_at: float) -> Session:
+        """Return the session as renewed by a request that was sent at ``sent_at``."""
+        return Session(self.id, self.seconds, sent_at + self.seconds * RELIED_ON)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A record as it was read.
+
+    ``created`` and ``revision`` are the revisions of the directory at which it was put for the
+    first time since it was last absent, and at which it was put last. ``remaining`` is for how many
+    seconds its session runs on unless it is renewed; None if it has none, or that is not known.
+    """
+
+    key: str
+    value: Any
+    created: int
+    revision: int
+    session: str | None = None
+    remaining: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The records of a directory at one moment, in the order in which they were created.
+
+    ``revision`` is that of the last change, 0 if there was none. ``now`` is the store's clock in
+    microseconds since 1970, where it tells: revisions are at least as great as that was then.
+    """
+
+    directory: str
+    revision: int
+    records: Mapping[str, Record]
+    now: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Write a record, and bind it to a session or, with None, to none.
+
+    Raises ValueError if the value is larger than MAX_VALUE or no JSON, TypeError likewise.
+    """
+
+    key: str
+    value: Any
+    session: str | None = None
+    #: the value in JSON
+    text: str = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        text = json.dumps(
+            self.value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
+        )
+        size = len(text.encode())
+        if size > MAX_VALUE:
+            raise ValueError(
+                f"the record {self.key!r} has {size} bytes of JSON; at most {MAX_VALUE} are kept"
+            )
+        object.__setattr__(self, "text", text)
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Remove a record, if it is there."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Absent:
+    """The directory has no record of this key."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Exists:
+    """The directory has a record of this key, and with ``revision`` in just this revision."""
+
+    key: str
+    revision: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unchanged:
+    """Nothing was put into the directory, or deleted from it, since this revision.
+
+    What vanished with a session counts as unchanged, or as changed, as the backend likes.
+    """
+
+    revision: int
+
+
+Change: TypeAlias = Put | Delete
+Condition: TypeAlias = Absent | Exists | Unchanged
+#: a directory, and the key of a record in it
+Address: TypeAlias = tuple[str, str]
+
+
+class Renewal(NamedTuple):
+    """What came of renewing sessions. What is in none of the sets could not be asked for."""
+
+    alive: frozenset[str]
+    ended: frozenset[str]
+    present: frozenset[Address]
+    missing: frozenset[Address]
+
+
+class RecordStore(ABC):
+    """The records of one backend.
+
+    Every method may raise :class:`~distlock.LockUnavailable`, with ``maybe_applied`` if a change
+    may have been made all the same, now or later. No driver's exception passes. ``deadline`` is of
+    :func:`distlock.concurrency.clock.clock`; None means for as long as the backend gives an answer.
+    Doing a thing again after an answer was lost is safe where its conditions say so.
+
+    The threads of a process may share one store. After a fork the child has none of the sessions
+    and watches of its parent.
+    """
+
+    # Records
+
+    @abstractmethod
+    def read(self, directory: str, deadline: float | None = None) -> Snapshot:
+        """Return the records of a directory; an unknown directory is an empty one.
+
+        A record is left out only after it is gone for good: what is not in a snapshot, and was
+        there before, will never be renewed into being again. So whoever finds a record missing
+        may take what it stood for.
+        """
+
+    def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
+        """Return one record, None if there is none."""
+        return self.read(directory, deadline).records.get(key)
+
+    @abstractmethod
+    def apply(
+        self,
+        directory: str,
+        changes: Sequence[Change],
+        conditions: Collection[Condition] = (),
+        deadline: float | None = None,
+    ) -> int | None:
+        """Make all changes if all conditions hold, or none; the new revision, None if one fails.
+
+        It happens in one step that no pause or death of this process can leave half done, or keep
+        others waiting in. Revisions of a directory grow in the order of the changes, also after
+        a failover to a copy that missed some, and after the directory was swept: where the store
+        counts by itself it takes the greater of the last revision + 1 and its clock in
+        microseconds. The revision of a change is that of every record it has put.
+
+        Raises SessionEnded, with nothing changed, if a record is to be bound to a session that has
+        ended.
+        """
+
+    @abstractmethod
+    def directories(self, prefix: str = "", deadline: float | None = None) -> Iterable[str]:
+        """Return the names, sorted, of the directories in use that begin with ``prefix``."""
+
+    # Sessions
+
+    @abstractmethod
+    def open_session(self, seconds: float, deadline: float | None = None) -> Session:
+        """Open a session that ends so many seconds after it was opened, or renewed last.
+
+        Where sessions have one length (``Capabilities.lease_lengths``), ``seconds`` says how long
+        it is relied on at the most.
+        """
+
+    @abstractmethod
+    def renew(
+        self,
+        sessions: Collection[str],
+        records: Collection[Address] = (),
+        deadline: float | None = None,
+    ) -> Renewal:
+        """Let sessions run for their full length again, and say which of the records are there.
+
+        The records are looked at after the sessions were renewed, so one that is present will be
+        there for as long as its session. A session that has ended stays ended. However many they
+        are, they cost one statement or request, or as few as the backend can make of them.
+        """
+
+    @abstractmethod
+    def end_session(self, session: str, deadline: float | None = None) -> None:
+        """End a session; its records vanish at once. Doing it twice does no harm."""
+
+    # Waking up
+
+    @abstractmethod
+    def watch(self, directory: str, since: int, key: str | None = None) -> Pending[None]:
+        """Return what is answered, once, when a directory may have changed since a revision.
+
+        With ``key``: when that one record was put or has gone. It asks nobody while the caller
+        waits, and returns at once; abandon it to watch no more. The answer is a hint: it may come
+        for nothing, or late, and after an outage all come. What counts is what is read after it;
+        so look now and then, too.
+        """
+
+    # Clearing
+
+    @abstractmethod
+    def sweep(self, deadline: float | None = None) -> SweepResult:
+        """Clear sessions that have ended, with their records, and directories long empty."""
