@@ -14,6 +14,7 @@ from django.db import connections
 from tests.children import Child
 from tests.databases import ALIASES, SQLite, migrate, moved, publish
 from tests.nodes import ROOT, Nodes
+from tests.servers.etcd import Etcd, EtcdEnsemble
 from tests.servers.mariadb import MariaDB
 from tests.servers.postgresql import PostgreSQL
 from tests.servers.process import Server
@@ -142,6 +143,19 @@ def nodes(zookeeper: ZooKeeper) -> Iterator[Nodes]:
     nodes = Nodes(zookeeper.hosts)
     yield nodes
     nodes.close()
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[Etcd]:
+    with Etcd() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def etcd_ensemble() -> Iterator[EtcdEnsemble]:
+    """Three servers that are one service."""
+    with EtcdEnsemble(3) as servers:
+        yield servers
 
 
 @pytest.fixture(scope="session")

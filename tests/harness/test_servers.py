@@ -1,6 +1,7 @@
 """Each server starts, fails as told, and comes back with its data."""
 
 import socket
+import ssl
 
 import pytest
 from django.db import connections
@@ -8,10 +9,11 @@ from django.db import connections
 from tests.contract.watch import eventually
 from tests.databases import ALIASES
 from tests.servers.debian import Missing, program
+from tests.servers.etcd import Etcd, EtcdEnsemble, Refused
 from tests.servers.guard import is_at_rest, started_at
 from tests.servers.zookeeper import Ensemble
 
-KINDS = ("mariadb", "postgresql", "zookeeper", "redis")
+KINDS = ("mariadb", "postgresql", "zookeeper", "etcd", "redis")
 DATABASES = ("mariadb", "postgresql")
 
 
@@ -93,9 +95,48 @@ def test_a_marked_test_has_a_transaction_of_its_own(alias):
     assert connections[alias].in_atomic_block
 
 
+def test_what_etcd_has_confirmed_survives_a_kill(server):
+    it = server("etcd")
+    it.put("survivor", "7")
+    try:
+        it.kill()
+        it.start()
+        assert [(key, one["value"]) for key, one in it.keys("surv").items()] == [("survivor", b"7")]
+    finally:
+        it.heal()
+        assert it.delete("survivor") == 1
+
+
+def test_etcd_forgets_what_is_compacted(server):
+    it = server("etcd")
+    before = it.revision()
+    it.put("compacted")
+    assert it.delete("compacted") == 1
+    it.compact()
+    with pytest.raises(Refused, match="has been compacted"):
+        it.compact(before)
+
+
+def test_etcd_serves_whom_it_knows():
+    with Etcd(tls=True, password="secret") as it:
+        it.put("known", "yes")
+        it.kill()
+        it.start()
+        assert list(it.keys()) == ["known"]
+        it.password = "wrong"
+        with pytest.raises(Refused, match="authentication failed"):
+            it.keys()
+        with pytest.raises(ssl.SSLError), socket.create_connection((it.host, it.port)) as plain:
+            context = ssl.create_default_context(cafile=it.certificates.ca)
+            with context.wrap_socket(plain, server_hostname=it.host) as stranger:
+                stranger.sendall(b"GET /health HTTP/1.0\r\n\r\n")
+                stranger.recv(1)  # that one has no certificate is said after the handshake
+
+
 @pytest.mark.slow
-def test_an_ensemble_serves_without_its_leader():
-    with Ensemble(3) as ensemble:
+@pytest.mark.parametrize("several", [Ensemble, EtcdEnsemble])
+def test_an_ensemble_serves_without_its_leader(several):
+    with several(3) as ensemble:
         ensemble.leader.kill()
         survivors = [member for member in ensemble.members if member.running]
         assert len(survivors) == 2

@@ -78,7 +78,10 @@ def install_command(packages: list[str]) -> str:
 
 
 #: Those that something else than the tests may want to start.
-_SERVERS = {"zookeeper": ("libzookeeper-java", "default-jre-headless")}
+_SERVERS = {
+    "etcd": ("etcd-server",),
+    "zookeeper": ("libzookeeper-java", "default-jre-headless"),
+}
 
 _PROVIDED_BY = {
     "mariadbd": "mariadb-server",
@@ -88,6 +91,7 @@ _PROVIDED_BY = {
     "pgbouncer": "pgbouncer",
     "java": "default-jre-headless",
     "zookeeper.jar": "libzookeeper-java",
+    "etcd": "etcd-server",
     "redis-server": "redis-server",
     "chromium": "chromium",
     "xgettext": "gettext",
@@ -103,6 +107,7 @@ def _packages() -> dict[str, Callable[[], bool]]:
         "pgbouncer": lambda: _has(program, "pgbouncer"),
         "libzookeeper-java": lambda: _has(jar, "zookeeper.jar"),
         "default-jre-headless": lambda: _has(program, "java"),
+        "etcd-server": lambda: _has(program, "etcd"),
         "galera-4": lambda: _present(galera_library),
         "rsync": lambda: _has(program, "rsync"),
         "libfaketime": lambda: _present(lambda: clock_shim(0)),

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import time
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self
 
+from tests.servers import ensemble
 from tests.servers.debian import jar, program
 from tests.servers.disks import Disk
-from tests.servers.process import HOST, START_LIMIT, Server, free_port
+from tests.servers.process import HOST, Server, free_port
 
 #: Enough for tests; sessions can be as short as two ticks, and no longer than 20 unless told so.
 TICK_MILLISECONDS = 200
@@ -98,6 +97,10 @@ class ZooKeeper(Server):
         # A server that is about to start may accept a connection and then forget it.
         return "\nMode: " in self.four_letters("srvr", timeout=1)
 
+    def leads(self) -> bool:
+        """Whether it is the leader, as far as it knows."""
+        return "Mode: leader" in self.four_letters("srvr")
+
     def stall_disk(self) -> None:
         """Let its disk keep nothing that is written until `resume_disk`."""
         (disk,) = self._disks  # it has to be made for that: see `stallable`
@@ -141,7 +144,7 @@ def stalled_disks(servers: Iterable[ZooKeeper]) -> Iterator[None]:
             server.resume_disk()
 
 
-class Ensemble:
+class Ensemble(ensemble.Ensemble[ZooKeeper]):
     """Several ZooKeeper servers that are one service."""
 
     def __init__(
@@ -152,58 +155,9 @@ class Ensemble:
         stallable: bool = False,
     ) -> None:
         peers = {number: (free_port(), free_port()) for number in range(1, size + 1)}
-        self.members = [
-            ZooKeeper(properties, number=number, peers=peers, stallable=stallable)
-            for number in peers
-        ]
-
-    @property
-    def hosts(self) -> str:
-        """The connection string of a client."""
-        return ",".join(member.url for member in self.members)
-
-    @property
-    def leader(self) -> ZooKeeper:
-        """The member that leads, once one does; RuntimeError if none is elected.
-
-        Who has lost its leader goes on answering as a follower for a while.
-        """
-        ends_at = time.monotonic() + START_LIMIT
-        while time.monotonic() < ends_at:
-            for member in self.members:
-                if member.running and "Mode: leader" in member.four_letters("srvr"):
-                    return member
-            time.sleep(0.05)
-        raise RuntimeError("The ensemble elects no leader.")
-
-    def start(self) -> Self:
-        """Start all members and return when each of them serves clients."""
-        for member in self.members:
-            member.launch()
-        for member in self.members:
-            member.await_answer()
-        return self
-
-    def heal(self) -> None:
-        """Bring back every member that a test has stopped or paused."""
-        stopped = [member for member in self.members if not member.running]
-        for member in stopped:
-            member.launch()
-        for member in self.members:
-            member.resume_disk()
-            member.resume()
-            member.await_answer()
-
-    def close(self) -> None:
-        for member in self.members:
-            member.close()
-
-    def __enter__(self) -> Self:
-        try:
-            return self.start()
-        except BaseException:
-            self.close()
-            raise
-
-    def __exit__(self, *exc_info: object) -> None:
-        self.close()
+        super().__init__(
+            [
+                ZooKeeper(properties, number=number, peers=peers, stallable=stallable)
+                for number in peers
+            ]
+        )
