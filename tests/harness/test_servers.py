@@ -1,7 +1,9 @@
 """Each server starts, fails as told, and comes back with its data."""
 
+import re
 import socket
 import ssl
+from datetime import UTC, datetime
 
 import pytest
 from django.db import connections
@@ -115,6 +117,19 @@ def test_etcd_forgets_what_is_compacted(server):
     it.compact()
     with pytest.raises(Refused, match="has been compacted"):
         it.compact(before)
+
+
+def test_the_clock_of_etcd_is_moved_while_it_runs():
+    def hours_ahead():
+        times = re.findall(r'"ts":"([^"]*)"', it.log.read_text())
+        said = datetime.fromisoformat(times[-1].replace("Z", "+00:00"))
+        return round((said - datetime.now(UTC)).total_seconds() / 3600)
+
+    with Etcd(movable=True) as it:
+        assert hours_ahead() == 0
+        it.clock.move(-3 * 3600)
+        it.compact()
+        assert eventually(lambda: hours_ahead() == -3)
 
 
 def test_etcd_serves_whom_it_knows():

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from tests.servers.clocks import Clock
 from tests.servers.debian import program
 from tests.servers.ensemble import Ensemble
 from tests.servers.process import HOST, Server, free_port
@@ -64,7 +65,8 @@ class Etcd(Server):
 
     ``flags`` are command line flags that differ from those below. With ``tls`` it speaks nothing
     else with its clients, and asks them for a certificate; see ``certificates``. With ``password``
-    it serves only users, and ``root`` has that password.
+    it serves only users, and ``root`` has that password. The ``clock`` of one that is ``movable``
+    can be moved while it runs.
     """
 
     name = "etcd"
@@ -75,12 +77,14 @@ class Etcd(Server):
         *,
         tls: bool = False,
         password: str | None = None,
+        movable: bool = False,
         number: int = 1,
         peers: Mapping[int, int] | None = None,
     ) -> None:
         super().__init__()
         self.certificates = Certificates(self.folder) if tls else None
         self.password = password
+        self.clock = Clock(self.folder) if movable else None
         self._flags = dict(flags or {})
         self._number = number
         self._peers = peers or {number: free_port()}
@@ -128,7 +132,8 @@ class Etcd(Server):
                 "trusted-ca-file": str(tls.ca),
                 "client-cert-auth": "true",
             }
-        return [program("etcd"), *(f"--{flag}={value}" for flag, value in flags.items())]
+        clock = self.clock.prefix() if self.clock else []
+        return [*clock, program("etcd"), *(f"--{flag}={value}" for flag, value in flags.items())]
 
     def answers(self) -> bool:
         """See Server.answers(); a member that is not in touch with most others answers nobody."""
@@ -248,10 +253,14 @@ class EtcdEnsemble(Ensemble[Etcd]):
         flags: Mapping[str, str] | None = None,
         *,
         password: str | None = None,
+        movable: bool = False,
     ) -> None:
         peers = {number: free_port() for number in range(1, size + 1)}
         super().__init__(
-            [Etcd(flags, password=password, number=number, peers=peers) for number in peers]
+            [
+                Etcd(flags, password=password, movable=movable, number=number, peers=peers)
+                for number in peers
+            ]
         )
 
     def start(self) -> Self:
