@@ -1,7 +1,7 @@
 # make test              every check, and the tests on the oldest and the newest supported pair
 # make test ARGS="-k x"  the same, with arguments for pytest
 # make demo              show the locks at work, then serve the site that uses them
-# make demo LOCKS=zookeeper   the same, with the locks in a ZooKeeper instead of the database
+# make demo LOCKS=etcd   the same, with the locks in an etcd (or LOCKS=zookeeper) instead of the database
 # make help              the rest
 
 SHELL := /bin/bash
@@ -25,8 +25,9 @@ help:
 	@echo "make test-slow  the tests that take long"
 	@echo "make lint       lint, format, types, migrations"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
-	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port"
-	@echo "make bench      measure, side by side: peers on ZooKeeper, bare statements, 2 and 32 processes, the admin's pages"
+	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port,"
+	@echo "                LOCKS=etcd likewise, or at ETCD=host:port"
+	@echo "make bench      measure, side by side: peers on ZooKeeper and on etcd, bare statements, 2 and 32 processes, the admin's pages"
 	@echo "make screenshots  take the pictures of the admin in docs/"
 	@echo "make build      build the wheel and check what is in it"
 	@echo "make clean      remove what these have made"
@@ -59,10 +60,12 @@ packages:
 	@tools/packages $(BASE) $(NEWEST)
 
 # The demo runs on SQLite: Django, Celery and this package are all it needs, unless it is to start a
-# ZooKeeper.
-ifeq ($(LOCKS)/$(ZOOKEEPER),zookeeper/)
+# server.
+address_zookeeper = $(ZOOKEEPER)
+address_etcd = $(ETCD)
+ifneq ($(filter $(LOCKS)/$(address_$(LOCKS)),zookeeper/ etcd/),)
 demo: .envs/demo/.ready
-	@.envs/demo/bin/python -m tools.with_zookeeper $(MAKE) --no-print-directory show
+	@.envs/demo/bin/python -m tools.with_server $(LOCKS) $(MAKE) --no-print-directory show
 else
 demo: show
 endif

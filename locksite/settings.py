@@ -3,6 +3,7 @@
 - ``DATABASE_URL``: ``sqlite:///…``, ``mysql://…`` or ``postgres://…`` (a file in this folder)
 - ``LOCKS``: which entry of ``LOCK_BACKENDS`` below keeps the locks (``database``)
 - ``ZOOKEEPER``: the servers of ``LOCKS=zookeeper``, as ``host:port,host:port`` (``127.0.0.1:2181``)
+- ``ETCD``: the servers of ``LOCKS=etcd``, as ``host:port,host:port`` (``127.0.0.1:2379``)
 - ``CELERY_BROKER_URL``, ``CELERY_RESULT_BACKEND``: as of Celery (files in ``CELERY_FOLDER``)
 - ``CELERY_FOLDER``: where Celery's messages and results are while they are files (``build/celery``)
 - ``DEBUG``: 1 or 0 (1)
@@ -89,6 +90,12 @@ LOCK_BACKENDS = {
         "OPTIONS": {
             "session_timeout": 4,  # seconds without contact; servers allow no less by default
         },
+    },
+    # In etcd, which frees the locks of a process when their leases end.
+    "etcd": {
+        "BACKEND": "distlock.backends.etcd.EtcdBackend",
+        "LOCATION": os.environ.get("ETCD") or "127.0.0.1:2379",
+        "LEASE": 30,  # as in the database
     },
     # In the memory of one process, for tests and development. Processes do not see one another's
     # locks here: `LOCKS=local manage.py demo --once` shows what comes of that.

@@ -70,7 +70,7 @@ def manage() -> Iterator[Manage]:
         inherited = {
             name: value
             for name, value in os.environ.items()
-            if name not in {"DATABASE_URL", "DJANGO_SETTINGS_MODULE", "LOCKS", "ZOOKEEPER"}
+            if name not in {"DATABASE_URL", "DJANGO_SETTINGS_MODULE", "LOCKS", "ZOOKEEPER", "ETCD"}
         }
         process = subprocess.Popen(
             [sys.executable, "manage.py", *arguments],

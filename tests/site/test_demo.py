@@ -49,12 +49,12 @@ def lines_until(process: subprocess.Popen[str], pattern: str) -> re.Match[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [*DATABASES, "zookeeper"])
+@pytest.mark.parametrize("kind", [*DATABASES, "zookeeper", "etcd"])
 def test_with_the_lock_everything_comes_out_exactly(
     kind: str, manage: Manage, database_url: Callable[[str], str], request: Any
 ) -> None:
-    if kind == "zookeeper":
-        there = {"LOCKS": kind, "ZOOKEEPER": request.getfixturevalue(kind).hosts}
+    if kind not in DATABASES:
+        there = {"LOCKS": kind, kind.upper(): request.getfixturevalue(kind).hosts}
         process = manage("demo", "--once", DATABASE_URL=database_url("sqlite"), **there)
     else:
         process = manage("demo", "--once", DATABASE_URL=database_url(kind))
@@ -67,7 +67,7 @@ def test_with_the_lock_everything_comes_out_exactly(
     assert re.search(r"seats, under the lock +20 sold +20 sold +yes", out)
     assert re.search(r"release_expired_orders, at once +1 runs +1 ran +yes", out)
     assert re.search(r"killed: holders +A, B, C +A, B, C +yes", out)
-    left = ALIASES["sqlite" if kind == "zookeeper" else kind]
+    left = ALIASES[kind if kind in DATABASES else "sqlite"]
     for model in (Counter, Entry, Event):
         assert not model.objects.using(left).exists()
 
