@@ -82,6 +82,7 @@ bench: packages .envs/bench/.ready
 		"The benchmarks need Curator and a Java compiler." "Elsewhere, Curator is left out." \
 		default-jdk-headless libcurator-recipes-java || true
 	.envs/bench/bin/python benchmarks/zookeeper.py
+	.envs/bench/bin/python benchmarks/etcd.py
 	.envs/bench/bin/python benchmarks/cycle.py
 	.envs/bench/bin/python benchmarks/contention.py
 	.envs/bench/bin/python benchmarks/admin.py

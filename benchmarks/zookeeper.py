@@ -6,52 +6,32 @@
 
 The peers are ``kazoo.recipe.lock.Lock``, the ZooKeeper driver of tooz, and Curator's
 ``InterProcessMutex`` (Debian: libcurator-recipes-java, default-jdk-headless). All run against one
-server, in turns: a round gives each of them the same number of cycles, in an order that changes
-from round to round. Rates are medians of the rounds; a ratio is the median of the rounds' ratios,
-so that a machine that is busy for a while disturbs no comparison. With ``--check`` the exit code is
-1 unless distlock is at least 2.0 times as fast as kazoo and 1.25 times as fast as Curator.
+server, in turns; see peers.py. With ``--check`` the exit code is 1 unless distlock is at least 2.0
+times as fast as kazoo and 1.25 times as fast as Curator.
 """
 
 from __future__ import annotations
 
 import argparse
 import glob
-import random
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from peers import Contestant, Missing, compare, timed
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 LEAST = {"kazoo": 2.0, "Curator": 1.25}
-#: Cycles before anything is measured; Java compiles what it has run often.
+#: Cycles of Curator before anything is measured; Java compiles what it has run often.
 WARM_UP = 3000
 JARS = ("curator-recipes", "curator-framework", "curator-client", "zookeeper", "zookeeper-jute")
-
-#: Runs so many cycles and returns the seconds that they took.
-Contestant = Callable[[int], float]
-
-
-class Missing(Exception):
-    """A peer is not installed."""
-
-
-def timed(cycle: Callable[[], object]) -> Contestant:
-    def run(cycles: int) -> float:
-        start = time.perf_counter()
-        for _ in range(cycles):
-            cycle()
-        return time.perf_counter() - start
-
-    return run
 
 
 @contextmanager
@@ -158,34 +138,6 @@ def server(hosts: str | None) -> Iterator[str]:
         yield started.hosts
 
 
-def measure(contestants: dict[str, Contestant], rounds: int, cycles: int) -> dict[str, list[float]]:
-    """Return the rate of each contestant in each round."""
-    rates: dict[str, list[float]] = {name: [] for name in contestants}
-    for name, run in contestants.items():
-        run(WARM_UP if name == "Curator" else WARM_UP // 10)
-    for _ in range(rounds):
-        for name in random.sample(list(contestants), len(contestants)):
-            rates[name].append(cycles / contestants[name](cycles))
-    return rates
-
-
-def report(rates: dict[str, list[float]], skipped: dict[str, str]) -> bool:
-    """Print what came out; whether distlock is as much faster as it has to be."""
-    good = True
-    print(f"{'':10}{'cycles/s':>10}{'slowest':>10}{'fastest':>10}   distlock is faster by")
-    for name, seen in rates.items():
-        ratio = statistics.median(
-            ours / theirs for ours, theirs in zip(rates["distlock"], seen, strict=True)
-        )
-        good &= ratio >= LEAST.get(name, 0.0)
-        factor = "" if name == "distlock" else f"   {ratio:.2f}"
-        line = f"{statistics.median(seen):>10.0f}{min(seen):>10.0f}{max(seen):>10.0f}"
-        print(f"{name:10}{line}{factor}")
-    for name, why in skipped.items():
-        print(f"{name:10}skipped, {why}")
-    return good
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--hosts", help="a ZooKeeper to use instead of one that is started")
@@ -194,17 +146,16 @@ def main() -> None:
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     root = f"/benchmark-{uuid.uuid4().hex[:8]}"
-    contestants: dict[str, Contestant] = {}
-    skipped: dict[str, str] = {}
-    with ExitStack() as after:
-        hosts = after.enter_context(server(options.hosts))
-        for name, peer in PEERS.items():
-            try:
-                contestants[name] = after.enter_context(peer(hosts, root))
-            except Missing as why:
-                skipped[name] = str(why)
-        rates = measure(contestants, options.rounds, options.cycles)
-        good = report(rates, skipped)
+    with server(options.hosts) as hosts:
+        good = compare(
+            PEERS,
+            hosts,
+            root,
+            rounds=options.rounds,
+            cycles=options.cycles,
+            least=LEAST,
+            warm_up={"Curator": WARM_UP},
+        )
     if options.check and not good:
         sys.exit(1)
 
