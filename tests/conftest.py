@@ -33,6 +33,7 @@ _ONCE = [
         "celery",
         "commands",
         "database",
+        "etcd",
         "faults",
         "harness",
         "queue",
@@ -43,11 +44,16 @@ _ONCE = [
     ]
 ]
 #: kinds of backends behind which there is a server: their contract is tried on one Python
-_SERVERS = {"mariadb", "postgresql", "zookeeper"}
+_SERVERS = {"mariadb", "postgresql", "zookeeper", "etcd"}
 
 _DATABASE_BACKEND = "distlock.backends.database.DatabaseBackend"
 _LOCAL_BACKEND = "distlock.backends.local.LocalBackend"
 _ZOOKEEPER_BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
+_ETCD_BACKEND = "distlock.backends.etcd.EtcdBackend"
+#: the keys of locks of tests that have no prefix of their own begin with this
+_PREFIX = "/distlock/"
+#: where clients are led meanwhile that would go to the server of this kind
+_led_to: dict[str, str] = {}
 
 _HANDLERS: dict[int, Callable[..., object]] = {
     signal.SIGINT: signal.default_int_handler,
@@ -197,6 +203,11 @@ def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, 
             backend = _ZOOKEEPER_BACKEND
             entry = {"LOCATION": request.getfixturevalue(kind).hosts, **entry}
             options = {"root": ROOT, "session_timeout": 3, **options}
+        elif kind == "etcd":
+            request.getfixturevalue(kind).delete(_PREFIX)
+            backend = _ETCD_BACKEND
+            entry = {"LOCATION": _led_to.get(kind) or request.getfixturevalue(kind).hosts, **entry}
+            options = {"prefix": _PREFIX, **options}
         elif kind != "local":
             raise ValueError(f"There is no kind of backend called {kind!r}.")
         return {alias: {"BACKEND": backend, "OPTIONS": options, **entry}}
@@ -205,7 +216,7 @@ def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, 
 
 
 @pytest.fixture
-def proxied(server: Callable[[str], Any]) -> Iterator[Callable[[str], Proxy]]:
+def proxied(server: Callable[[str], Any], settings: Any) -> Iterator[Callable[[str], Proxy]]:
     """``proxied(kind)``: put a network that can break before a server, until the test ends."""
     from distlock.conf import locks
 
@@ -217,6 +228,15 @@ def proxied(server: Callable[[str], Any]) -> Iterator[Callable[[str], Proxy]]:
                 locks.close_all()  # no session may go past the proxy
                 after.callback(locks.close_all)
                 after.enter_context(moved(ALIASES[kind], proxy.port))
+            elif kind == "etcd":
+                _led_to[kind] = f"{proxy.host}:{proxy.port}"
+                after.callback(_led_to.clear)
+                settings.DISTLOCK = {
+                    alias: {**entry, "LOCATION": _led_to[kind]}
+                    if entry["BACKEND"] == _ETCD_BACKEND
+                    else entry
+                    for alias, entry in getattr(settings, "DISTLOCK", {}).items()
+                }
             return proxy
 
         yield make
