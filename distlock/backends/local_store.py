@@ -6,8 +6,7 @@ import json
 import os
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from distlock.backends.store import (
@@ -36,7 +35,7 @@ class _Session:
     expires_at: float
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Kept:
     text: str
     created: int
@@ -44,10 +43,12 @@ class _Kept:
     session: str | None
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Directory:
+    """A directory at one revision; replaced as a whole: no interrupt leaves half a change."""
+
     revision: int = 0
-    records: dict[str, _Kept] = field(default_factory=dict)
+    records: Mapping[str, _Kept] = field(default_factory=dict)
 
 
 class LocalStore(RecordStore):
@@ -60,7 +61,9 @@ class LocalStore(RecordStore):
     def after_fork_in_child(self) -> None:
         """Have no records: they are the parent's."""
         self._mutex = threading.Lock()
-        self._directories: defaultdict[str, _Directory] = defaultdict(_Directory)
+        self._directories: dict[str, _Directory] = {}
+        #: the last one of all directories, so that it goes on growing in one that was swept
+        self._revision = 0
         self._sessions: dict[str, _Session] = {}
         #: Who waits for a change, and for which record. It is changed in single atomic steps:
         #: the garbage collector may abandon a watch while this thread has the mutex.
@@ -71,13 +74,13 @@ class LocalStore(RecordStore):
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
         with self._mutex:
             self._end_expired()
-            found = self._directories.get(directory)
-            if found is None:
-                return Snapshot(directory, 0, {})
+            found, now = self._find(directory), time.time_ns() // 1000
             records = [self._record(key, kept) for key, kept in found.records.items()]
         records.sort(key=lambda record: (record.created, record.key))
-        by_key = {record.key: record for record in records}
-        return Snapshot(directory, found.revision, by_key, time.time_ns() // 1000)
+        return Snapshot(directory, found.revision, {one.key: one for one in records}, now)
+
+    def _find(self, directory: str) -> _Directory:
+        return self._directories.get(directory) or _Directory()
 
     def _record(self, key: str, kept: _Kept) -> Record:
         session = None if kept.session is None else self._sessions[kept.session]
@@ -93,24 +96,19 @@ class LocalStore(RecordStore):
     ) -> int | None:
         with self._mutex:
             self._end_expired()
-            found = self._directories[directory]
+            found = self._find(directory)
             if not all(_holds(condition, found) for condition in conditions):
                 return None
             for change in changes:
                 if isinstance(change, Put) and change.session not in (None, *self._sessions):
                     raise SessionEnded(f"a session for records of {directory!r} has ended")
-            # Revisions go on growing over restarts, because what they fence may outlive us.
-            found.revision = max(found.revision + 1, time.time_ns() // 1000)
+            revision, records = self._next_revision(), {**found.records}
             for change in changes:
+                old = records.pop(change.key, None)
                 if isinstance(change, Put):
-                    old = found.records.get(change.key)
-                    created = old.created if old else found.revision
-                    found.records[change.key] = _Kept(
-                        change.text, created, found.revision, change.session
-                    )
-                else:
-                    found.records.pop(change.key, None)
-            revision = found.revision
+                    created = old.created if old else revision
+                    records[change.key] = _Kept(change.text, created, revision, change.session)
+            self._directories[directory] = _Directory(revision, records)
         self._wake(directory, {change.key for change in changes})
         return revision
 
@@ -143,7 +141,7 @@ class LocalStore(RecordStore):
             present = frozenset(
                 (directory, key)
                 for directory, key in records
-                if directory in self._directories and key in self._directories[directory].records
+                if key in self._find(directory).records
             )
         return Renewal(alive, frozenset(sessions) - alive, present, frozenset(records) - present)
 
@@ -156,17 +154,22 @@ class LocalStore(RecordStore):
     def _end_expired(self) -> None:
         """End the sessions whose time is over. The caller has the mutex."""
         now = clock()
-        ended = [name for name, session in self._sessions.items() if session.expires_at <= now]
+        ended = {name for name, session in self._sessions.items() if session.expires_at <= now}
         if not ended:
             return
-        for name in ended:
+        for directory, found in [*self._directories.items()]:
+            left = {key: kept for key, kept in found.records.items() if kept.session not in ended}
+            if len(left) < len(found.records):
+                self._directories[directory] = _Directory(self._next_revision(), left)
+                self._wake(directory, found.records.keys() - left.keys())
+        for name in ended:  # last, because an interrupt may come before
             del self._sessions[name]
-        for directory, found in self._directories.items():
-            gone = [key for key, kept in found.records.items() if kept.session in ended]
-            for key in gone:
-                del found.records[key]
-            if gone:
-                self._wake(directory, gone)
+
+    def _next_revision(self) -> int:
+        """Return a new revision. The caller has the mutex."""
+        # They go on growing over restarts, because what they fence may outlive this process.
+        self._revision = max(self._revision + 1, time.time_ns() // 1000)
+        return self._revision
 
     # Waking up
 
@@ -175,14 +178,15 @@ class LocalStore(RecordStore):
         pending: Pending[None] = Pending(lambda: self._watches.pop(token, None))
         self._watches[token] = directory, key, pending
         # Whoever changes something does so before looking for watches, and we the other way round.
-        found = self._directories.get(directory)
-        if found is not None and _changed(found, since, key):
+        found = self._find(directory)
+        kept = None if key is None else found.records.get(key)
+        if (kept or found).revision > since:
             self._watches.pop(token, None)
             pending.resolve(None)
         return pending
 
     def _wake(self, directory: str, keys: Collection[str]) -> None:
-        for token, (watched, key, pending) in list(self._watches.items()):
+        for token, (watched, key, pending) in self._watches.copy().items():
             if watched == directory and (key is None or key in keys):
                 self._watches.pop(token, None)
                 pending.resolve(None)
@@ -206,10 +210,3 @@ def _holds(condition: Condition, found: _Directory) -> bool:
         kept = found.records.get(condition.key)
         return kept is not None and condition.revision in (None, kept.revision)
     return found.revision == condition.revision
-
-
-def _changed(found: _Directory, since: int, key: str | None) -> bool:
-    if key is None:
-        return found.revision > since
-    kept = found.records.get(key)
-    return kept is None or kept.revision > since

@@ -184,6 +184,8 @@ class RecordStore(ABC):
     ) -> int | None:
         """Make all changes if all conditions hold, or none; the new revision, None if one fails.
 
+        The conditions are of the moment before the changes. No key is in two of the changes.
+
         It happens in one step that no pause or death of this process can leave half done, or keep
         others waiting in. Revisions of a directory grow in the order of the changes, also after
         a failover to a copy that missed some, and after the directory was swept: where the store

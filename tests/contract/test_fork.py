@@ -1,9 +1,5 @@
 """After a fork the child holds nothing and can work, and the parent goes on undisturbed."""
 
-import faulthandler
-import os
-import pickle
-import signal
 import threading
 
 import pytest
@@ -11,36 +7,7 @@ import pytest
 from distlock import Lock, LockNotHeld
 from tests.contract.actors import PATIENCE
 from tests.contract.conftest import ONE_PROCESS
-
-#: seconds after which a forked child that hangs shows where, and ends
-HANGS = 15
-
-
-def forked(function, *args):
-    """Return what ``function`` returns in a forked child of this process."""
-    reading, writing = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        faulthandler.register(signal.SIGALRM, chain=True)
-        signal.alarm(HANGS)
-        try:
-            try:
-                answer = True, function(*args)
-            except BaseException as error:
-                answer = False, repr(error)
-            with open(writing, "wb") as pipe:
-                pickle.dump(answer, pipe)
-        finally:
-            os._exit(0)
-    os.close(writing)
-    with open(reading, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(pid, 0)
-    assert answer, "the forked child hung or died"
-    succeeded, result = pickle.loads(answer)
-    assert succeeded, result
-    return result
-
+from tests.contract.forks import forked
 
 # What is called in the child process, which then forks. The fork is not made in the process of the
 # test run, whose other threads and servers it does not concern.

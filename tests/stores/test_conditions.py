@@ -1,0 +1,223 @@
+"""A change is made as a whole, and only on its conditions, whoever else changes and reads."""
+
+import random
+import signal
+from functools import partial
+from itertools import pairwise
+
+import pytest
+
+from distlock import LockUnavailable
+from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
+from distlock.concurrency.clock import clock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.stores.clients import (
+    count_up,
+    count_up_alone,
+    put,
+    values,
+    write_pairs,
+    write_pairs_for_ever,
+)
+from tests.stores.conftest import FILES
+
+#: how often each client counts
+TIMES = 10
+
+
+@pytest.fixture
+def there(store, directory):
+    """Two records, one of which was changed; the revisions by name."""
+    revisions = {"created": put(directory, "there", 0)}
+    revisions |= {"now": put(directory, "there", 1), "other": put(directory, "other", 1)}
+    return revisions
+
+
+@pytest.mark.parametrize(
+    ("condition", "holds"),
+    [
+        (lambda there: Absent("new"), True),
+        (lambda there: Absent("there"), False),
+        (lambda there: Exists("there"), True),
+        (lambda there: Exists("new"), False),
+        (lambda there: Exists("there", there["now"]), True),
+        (lambda there: Exists("there", there["created"]), False),
+        (lambda there: Exists("there", there["other"]), False),
+        (lambda there: Exists("new", there["now"]), False),
+        (lambda there: Exists("new", 0), False),
+        (lambda there: Unchanged(there["other"]), True),
+        (lambda there: Unchanged(there["now"]), False),
+        (lambda there: Unchanged(0), False),
+    ],
+)
+def test_a_change_is_made_if_its_condition_holds(store, directory, there, condition, holds):
+    before = store.read(directory)
+    changes = [Put("new", 1), Put("there", 2), Delete("other")]
+    revision = store.apply(directory, changes, [condition(there)])
+    after = store.read(directory)
+    if holds:
+        assert after.revision == revision > before.revision
+        assert values(after) == {"new": 1, "there": 2}
+    else:
+        assert revision is None
+        assert after.revision == before.revision
+        assert {key: record.revision for key, record in after.records.items()} == {
+            "there": there["now"],
+            "other": there["other"],
+        }
+
+
+def test_in_a_new_directory_all_is_absent_and_nothing_has_changed(store, directory):
+    assert store.apply(directory, [Put("a", 1)], [Exists("a")]) is None
+    assert store.apply(directory, [Put("a", 1)], [Unchanged(1)]) is None
+    assert not store.read(directory).records
+    assert store.apply(directory, [Put("a", 1)], [Absent("a"), Unchanged(0)])
+
+
+def test_one_of_several_conditions_is_enough_to_refuse(store, directory, there):
+    good = [Absent("new"), Exists("there"), Exists("other", there["other"])]
+    bad = [Absent("other"), Exists("nobody"), Exists("there", there["created"]), Unchanged(1)]
+    before = store.read(directory)
+    for one in bad:
+        for conditions in ([one, *good], [*good, one]):
+            assert store.apply(directory, [Delete("there"), Put("new", 1)], conditions) is None
+    assert store.read(directory).records == before.records
+    assert store.apply(directory, [Put("new", 1)], [*good, Unchanged(there["other"])])
+
+
+def test_a_condition_is_of_the_moment_before_the_change(store, directory):
+    assert store.apply(directory, [Put("a", 1)], [Absent("a")])
+    assert store.apply(directory, [Delete("a"), Put("b", 1)], [Exists("a"), Absent("b")])
+    assert values(store.read(directory)) == {"b": 1}
+
+
+def test_a_record_that_was_put_again_is_another(store, directory):
+    """With the same value: whoever has seen the first one is told that it has gone."""
+    first = put(directory, "a", "same")
+    store.apply(directory, [Delete("a")])
+    put(directory, "a", "same")
+    assert store.apply(directory, [Delete("a")], [Exists("a", first)]) is None
+
+
+def test_conditions_without_a_change_may_be_asked(store, directory, there):
+    assert store.apply(directory, [], [Exists("there", there["now"])]) is not None
+    assert store.apply(directory, [], [Exists("there", there["created"])]) is None
+    assert values(store.read(directory)) == {"there": 1, "other": 1}
+
+
+def test_only_one_of_two_who_have_read_the_same_may_change_it(store, directory):
+    put(directory, "counter", 1)
+    seen = store.get(directory, "counter"), store.get(directory, "counter")
+    changed = [
+        store.apply(directory, [Put("counter", one.value + 1)], [Exists("counter", one.revision)])
+        for one in seen
+    ]
+    assert changed[0] and changed[1] is None
+    assert store.get(directory, "counter").value == 2
+
+
+def test_without_a_condition_one_of_the_two_is_lost(store, directory):
+    """This shows what the conditions are for, and that the test above could fail."""
+    put(directory, "counter", 1)
+    seen = store.get(directory, "counter"), store.get(directory, "counter")
+    assert all(store.apply(directory, [Put("counter", one.value + 1)]) for one in seen)
+    assert store.get(directory, "counter").value == 2  # and not 3
+
+
+@pytest.mark.parametrize("count", [count_up, count_up_alone], ids=["record", "directory"])
+def test_no_increment_is_lost(store, directory, actor, others, count):
+    """Of four threads, and three processes where they share the store."""
+    clients = [*(actor("thread") for _ in range(4)), *others(3)]
+    put(directory, "counter", 0)
+    counting = [client.call(count, directory, "counter", TIMES) for client in clients]
+    seen = {}
+    while not all(one.done() for one in counting):
+        snapshot = store.read(directory)
+        seen[snapshot.revision] = snapshot.records["counter"].value
+    made = {}
+    for one in counting:
+        made |= one.result(PATIENCE)
+    assert store.get(directory, "counter").value == len(clients) * TIMES
+    # The order of the revisions is the order of the changes, also as a reader has seen it.
+    assert [made[revision] for revision in sorted(made)] == [*range(1, len(made) + 1)]
+    assert {revision: made.get(revision, 0) for revision in seen} == seen
+    assert [*seen] == sorted(seen)
+
+
+def test_no_reader_sees_half_a_change(store, directory, actor, others):
+    writers = [actor("thread"), *others(2)]
+    writing = [
+        writer.call(write_pairs, directory, who, 3 * TIMES) for who, writer in enumerate(writers)
+    ]
+    seen = {}
+    while not all(one.done() for one in writing):
+        snapshot = store.read(directory)
+        if snapshot.records:
+            left, right = snapshot.records["left"], snapshot.records["right"]
+            assert left.value == right.value
+            assert left.revision == right.revision == snapshot.revision
+            assert seen.setdefault(snapshot.revision, left.value) == left.value
+    assert [*seen] == sorted(seen)
+    made = {}
+    for who, one in enumerate(writing):
+        revisions = one.result(PATIENCE)
+        assert all(earlier < later for earlier, later in pairwise(revisions))
+        made |= {revision: [who, number] for number, revision in enumerate(revisions)}
+    assert len(made) == len(writers) * 3 * TIMES
+    assert {revision: made[revision] for revision in seen} == seen
+
+
+# Whoever changes may stand still, or die, at any moment
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("rounds", [3, pytest.param(30, marks=pytest.mark.slow)])
+def test_one_who_dies_in_the_middle_leaves_no_half_change(store, directory, child, rounds, name):
+    dice = random.Random(name)
+    for _ in range(rounds):
+        writer = child(write_pairs_for_ever, directory)
+        assert writer.line() == "writing"
+        stop_at = clock() + dice.uniform(0, 0.03)
+        eventually(lambda at=stop_at: clock() > at)
+        writer.kill()
+        assert_usable(store, directory)
+
+
+@pytest.mark.shared
+@pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.slow)])
+def test_one_who_is_stopped_in_the_middle_does_not_keep_the_others_waiting(
+    store, directory, kind, child, rounds, name
+):
+    dice = random.Random(name)
+    writer = child(write_pairs_for_ever, directory)
+    assert writer.line() == "writing"
+    for _ in range(rounds):
+        before = store.read(directory).revision
+        eventually(lambda seen=before: store.read(directory).revision > seen)
+        stop_at = clock() + dice.uniform(0, 0.03)
+        eventually(lambda at=stop_at: clock() > at)
+        writer.signal(signal.SIGSTOP)
+        try:
+            assert_usable(store, directory)
+        except LockUnavailable:
+            if kind not in FILES:
+                raise
+            writer.signal(signal.SIGCONT)  # nobody can take a file from one who writes to it
+            eventually(partial(answers, store, directory))
+        writer.signal(signal.SIGCONT)
+
+
+def assert_usable(store, directory):
+    """Everybody else reads whole pairs, and makes changes, within a few seconds."""
+    for _ in range(3):
+        snapshot = store.read(directory, clock() + 5)
+        assert snapshot.records["left"].value == snapshot.records["right"].value
+        assert store.apply(directory, [Put("mine", 1)], [Exists("left")], clock() + 5)
+
+
+def answers(store, directory):
+    try:
+        return store.apply(directory, [Put("mine", 1)], [], clock() + 5)
+    except LockUnavailable:
+        return False

@@ -1,0 +1,74 @@
+"""Sweeping removes what is over, and nothing else."""
+
+import threading
+
+from distlock.backends.store import Delete, Put
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.stores.clients import count_up, put, store_of, values
+
+
+def test_a_sweep_leaves_what_is_in_use(store, directory, session):
+    before = store.apply(directory, [Put("bound", 1, session.id), Put("free", 2)])
+    store.sweep()
+    snapshot = store.read(directory)
+    assert values(snapshot) == {"bound": 1, "free": 2}
+    assert {record.created for record in snapshot.records.values()} == {before}
+    assert session.id in store.renew([session.id]).alive
+
+
+def test_a_sweep_clears_sessions_that_have_ended(store, directory, capabilities, seconds):
+    if not capabilities.lease_lengths:
+        return  # the server clears them
+    session = store.open_session(seconds)
+    store.apply(directory, [Put("bound", 1, session.id), Put("free", 2)])
+    eventually(lambda: "bound" not in store.read(directory).records)
+    store.sweep()
+    assert values(store.read(directory)) == {"free": 2}
+    assert session.id in store.renew([session.id]).ended
+
+
+def test_revisions_go_on_growing_after_a_sweep(store, directory):
+    for _ in range(3):
+        put(directory, "a", 1)
+        last = store.apply(directory, [Delete("a")])
+        store.sweep()
+        assert put(directory, "a", 1) > last
+        assert store.get(directory, "a").created > last
+
+
+def sweep_until(over):
+    while not over.is_set():
+        store_of().sweep()
+
+
+def test_a_sweep_is_in_nobodys_way(store, directory, actor, others):
+    over = threading.Event()
+    sweeping = actor("thread").call(sweep_until, over)
+    clients = [actor("thread"), *others(1)]
+    counting = [client.call(count_up, directory, "counter", 20) for client in clients]
+    for one in counting:
+        one.result(PATIENCE)
+    over.set()
+    sweeping.result(PATIENCE)
+    assert store.get(directory, "counter").value == 40
+
+
+def come_and_go(directory, times):
+    """Put and delete the only record again and again; the revisions."""
+    store = store_of()
+    revisions = []
+    for _ in range(times):
+        revisions.append(store.apply(directory, [Put("a", 1)]))
+        revisions.append(store.apply(directory, [Delete("a")]))
+    return revisions
+
+
+def test_a_directory_that_comes_and_goes_keeps_its_order(store, directory, actor, others):
+    over = threading.Event()
+    sweeping = actor("thread").call(sweep_until, over)
+    (other,) = others(1)
+    revisions = other.call(come_and_go, directory, 30).result(PATIENCE)
+    over.set()
+    sweeping.result(PATIENCE)
+    assert revisions == sorted(set(revisions))
