@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
-from distlock.concurrency.steps import arun, run
+from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.decorator import decorate
 from distlock.core.events import asend_event, send_event
@@ -23,7 +23,12 @@ from distlock.core.held import HeldLease, OnLost
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.core.release_warning import warn_if_uncommitted
-from distlock.core.section import ActiveBlocks, add_leave_error, holder_message
+from distlock.core.section import (
+    ActiveBlocks,
+    add_leave_error,
+    holder_message,
+    refuse_in_event_loop,
+)
 from distlock.exceptions import (
     LockLost,
     LockNotHeld,
@@ -38,14 +43,6 @@ from distlock.types.owners import current_actor
 logger = logging.getLogger("distlock")
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-def _blocks(method: F) -> F:
-    """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
-    name = method.__name__
-    return async_unsafe(
-        f"Lock.{name}() would block the event loop; use `await lock.a{name}()` or `async with`."
-    )(method)
 
 
 class Lock:
@@ -118,7 +115,7 @@ class Lock:
 
     # Taking and leaving
 
-    @_blocks
+    @refuse_in_event_loop
     def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """Take the lock; True if it is held afterwards, False if someone else has it.
 
@@ -147,7 +144,7 @@ class Lock:
             )
         )
 
-    @_blocks
+    @refuse_in_event_loop
     def release(self) -> None:
         """Leave the lock once; it is free when it was left as often as it was entered.
 
@@ -221,7 +218,7 @@ class Lock:
 
     def __call__(self, function: F) -> F:
         """Decorate a plain or async function; every call takes the lock anew."""
-        return decorate(function, self.name, self._named)
+        return decorate(function, [self.name], self._named)
 
     @async_unsafe(
         "Lock.atomic() would block the event loop, as Django's transactions do; call the function"
@@ -287,7 +284,7 @@ class Lock:
         """Raise LockNotHeld or LockLost unless the lock is held. Asks no backend."""
         _ = self._hold
 
-    @_blocks
+    @refuse_in_event_loop
     def verify(self) -> None:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
         hold = self._hold
@@ -298,7 +295,7 @@ class Lock:
         hold = self._hold
         self._verified(hold, await hold.backend.calls.run(hold.ask))
 
-    @_blocks
+    @refuse_in_event_loop
     def locked(self) -> bool:
         """Return whether anyone holds the lock now; a moment later it may be otherwise."""
         return self.info().state is State.HELD
@@ -307,7 +304,7 @@ class Lock:
         """See locked()."""
         return (await self.ainfo()).state is State.HELD
 
-    @_blocks
+    @refuse_in_event_loop
     def info(self) -> LockInfo:
         """Return who holds the lock, since when and until when, and who waits where known.
 
@@ -322,7 +319,7 @@ class Lock:
 
     # Breaking
 
-    @_blocks
+    @refuse_in_event_loop
     def force_release(self, token: int) -> bool:
         """Break exactly the hold that has this token; False if it is no longer the one.
 
@@ -360,6 +357,14 @@ class Lock:
     def _hold(self) -> HeldLease:
         return manager.hold(self._key, self._current_owner)
 
+    def _entered(self, owner: Owner) -> tuple[str, int]:
+        """Return which hold an owner has here, by its nonce, and how often it is in it."""
+        return manager.entered(self._key, owner)
+
+    def _leaving(self, owner: Owner) -> Steps[bool]:
+        """Return the steps of leaving once, for an owner who may not be the current one."""
+        return manager.release(self._key, owner, self)
+
     def _verified(self, hold: HeldLease, gone: str | None) -> None:
         if gone:
             manager.lose(hold, gone)
@@ -377,10 +382,12 @@ class Lock:
         return lock
 
     def _busy(self) -> str:
+        return self._holder_message() + self._options.waited
+
+    def _holder_message(self) -> str:
         """Say who has the lock, as far as this process knows; no backend is asked for this."""
         hold = manager.holder(self._key)
-        info = LockInfo(self.name, self.using) if hold is None else hold.info()
-        return holder_message(info) + self._options.waited
+        return holder_message(LockInfo(self.name, self.using) if hold is None else hold.info())
 
 
 def _checked_token(token: object) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from asgiref.sync import iscoroutinefunction
@@ -14,27 +14,27 @@ from distlock.core.name_template import CallName
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def decorate(function: F, template: str, new_lock: Callable[[str], Any]) -> F:
-    """Return ``function`` run under ``new_lock(name)``, a new lock for each call.
+def decorate(function: F, templates: Sequence[str], new_lock: Callable[..., Any]) -> F:
+    """Return ``function`` run under ``new_lock(*names)``, a new lock for each call.
 
-    The name is ``template`` filled in with the call's arguments. TypeError for what cannot be run
-    under a lock, ValueError if the template mentions an argument the function does not have.
+    The names are ``templates`` filled in with the call's arguments. TypeError for what cannot be
+    run under a lock, ValueError if a template mentions an argument the function does not have.
     """
     _refuse_undecoratable(function)
-    name_of = CallName(template, function)
+    names = [CallName(template, function) for template in templates]
 
     if _is_async(function):
 
         @functools.wraps(function)
         async def run_async(*args: Any, **kwargs: Any) -> Any:
-            async with new_lock(name_of(args, kwargs)):
+            async with new_lock(*[name(args, kwargs) for name in names]):
                 return await function(*args, **kwargs)
 
         return run_async  # type: ignore[return-value]
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        with new_lock(name_of(args, kwargs)):
+        with new_lock(*[name(args, kwargs) for name in names]):
             return function(*args, **kwargs)
 
     return run  # type: ignore[return-value]

@@ -218,6 +218,11 @@ class LockManager:
         """Return what the owner holds; raises LockNotHeld or LockLost. Asks no backend."""
         return self._held.hold(key, owner)
 
+    def entered(self, key: Key, owner: Owner) -> tuple[str, int]:
+        """Return which hold an owner has, lost or not, by its nonce, and how often it is in it."""
+        hold = self._held.find(key, owner)
+        return ("", 0) if hold is None else (hold.lease.nonce, hold.count)
+
     def holder(self, key: Key) -> HeldLease | None:
         """Return the hold of a thread or task of this process for which others wait here."""
         first = self._queue.first(key)

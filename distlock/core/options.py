@@ -49,8 +49,11 @@ class LockOptions:
             checked_owner(self.owner)
         checked_callback("on_lost", self.on_lost)
 
-    def _limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
-        """Return whether to wait, and until when by the local clock (None: for ever)."""
+    def limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
+        """Return whether to wait, and until when by the local clock (None: for ever).
+
+        The arguments are those of ``acquire()``; these options hold where they are None.
+        """
         if blocking is None:
             blocking = self.blocking if timeout is None else True
         else:
@@ -77,7 +80,7 @@ class LockOptions:
         """
         wait, deadline = self.blocking, None
         if blocking is not None or timeout is not None or self.timeout is not None:
-            wait, deadline = self._limit(blocking, timeout)
+            wait, deadline = self.limit(blocking, timeout)
         wanted, named = self.lease, self.owner is not None
         if wanted is not None and not backend.capabilities.lease_lengths:
             raise NotSupported(

@@ -100,17 +100,20 @@ class HeldLeases:
             if not request.undone:
                 request.undone = True
                 hold.leave(entry.lock, entry.is_alive)
-        if hold.count:
-            return False
-        self.discard(hold)
+            if hold.count:
+                return False
+            self._discard(hold)
         return True
 
     def discard(self, hold: HeldLease) -> None:
         """Forget a hold, and renew it no more."""
         with self._mutex:
-            if self._holds.get(hold.place) is hold:
-                del self._holds[hold.place]
-            self._renewer.drop(hold)
+            self._discard(hold)
+
+    def _discard(self, hold: HeldLease) -> None:
+        if self._holds.get(hold.place) is hold:
+            del self._holds[hold.place]
+        self._renewer.drop(hold)
 
     def _forget_leftovers(self) -> None:
         """Forget lost holds of named owners now and then: most were left elsewhere, not here."""

@@ -9,12 +9,15 @@ from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import Any, Protocol, TypeVar
 
+from django.utils.asyncio import async_unsafe
+
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.types.lease import LockInfo, Owner, State
 from distlock.types.owners import is_reserved
 from distlock.types.printable import escaped
 
 T = TypeVar("T")
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class AnyLock(Protocol):
@@ -107,6 +110,14 @@ def holder_message(info: LockInfo) -> str:
         return escaped(f"{subject} was left by {who}, and stays taken{rest}{token}{what}")
     since = "" if info.held_for is None else f" since {info.held_for:.0f} s"
     return escaped(f"{subject} is held by {who}{since}{token}{what}")
+
+
+def refuse_in_event_loop(method: F) -> F:
+    """Refuse a lock's method inside an event loop, as the ORM does, and name its async twin."""
+    return async_unsafe(
+        f"{method.__qualname__}() would block the event loop; use `await"
+        f" lock.a{method.__name__}()` or `async with`."
+    )(method)
 
 
 class ActiveBlocks:

@@ -189,6 +189,7 @@ def test_all_threads_are_described(code: Code) -> None:
         "backends/zookeeper",
         "concurrency",
         "core",
+        "recipes",
         "types",
     ],
 )

@@ -53,8 +53,10 @@ LAYERS = [
     ["core.manager"],
     ["core"],
     ["lock"],
+    ["recipes.parts"],
+    ["recipes"],
     [""],
-    ["fencing", "checks", "testing", "commands", "recipes", "management", "supervisor"],
+    ["fencing", "checks", "testing", "commands", "management", "supervisor"],
     ["celery", "tasks"],
     ["admin", "templatetags"],
 ]

@@ -1,0 +1,344 @@
+"""Several locks at once: all of them or none."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Coroutine
+from copy import copy
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from distlock.concurrency.clock import left
+from distlock.concurrency.steps import Either, Steps, arun, run
+from distlock.conf import DEFAULT_ALIAS
+from distlock.core.decorator import decorate
+from distlock.core.held import OnLost
+from distlock.core.options import LockOptions
+from distlock.core.release_warning import warn_if_uncommitted
+from distlock.core.section import ActiveBlocks, refuse_in_event_loop
+from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
+from distlock.lock import Lock
+from distlock.recipes.parts import EnteredLocks, Part, checked_part, raise_worst
+from distlock.types.lease import LockInfo, Owner
+from distlock.types.owners import current_actor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class MultiLock:
+    """Several locks that are held together: all of them or none.
+
+    Whatever order they are given in, they are taken in the order of their aliases and names, so two
+    MultiLocks never wait for each other in a circle (E. W. Dijkstra, EWD 310, on the ordering of
+    resources). This holds among processes that call their backends by the same aliases, and for
+    owners that hold none of the locks already when they ask for the others.
+
+    It is used as a :class:`Lock`: with ``with``, with ``async with``, or as a decorator, whose
+    names are templates: ``@MultiLock("account:{payer}", "account:{payee}")``. The owner is the
+    current thread or task. Each lock may be entered again as often as it allows by itself.
+    """
+
+    def __init__(
+        self,
+        *names_or_locks: str | Part,
+        using: str = DEFAULT_ALIAS,
+        blocking: bool = True,
+        timeout: float | None = None,
+        lease: float | None = None,
+        renew: bool = True,
+        description: str = "",
+        on_lost: OnLost | None = None,
+    ) -> None:
+        """Describe the locks; nothing is asked or taken yet.
+
+        - ``names_or_locks``: at least one name or lock, of any backends. A name that is given twice
+          is one lock: names often come from data, as in a transfer from an account to itself. A
+          lock object is refused if its lock is given twice, because its options may differ.
+        - ``blocking``: False tries each lock once instead of waiting.
+        - ``timeout``: seconds to wait for all locks together; None waits for ever. What the lock
+          objects say about waiting does not count.
+        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``: as of :class:`Lock`, for
+          the locks that are given by name; lock objects have their own. ``on_lost`` is called with
+          the lease of each lock that is lost.
+
+        Raises TypeError or ValueError that names the argument and its value.
+        """
+        self._options = LockOptions(
+            blocking, timeout, lease, None, renew, description, None, on_lost
+        )
+        self._given = tuple(checked_part(part) for part in names_or_locks)
+        if not self._given:
+            raise ValueError("names_or_locks must not be empty, got ()")
+        of_names = {
+            "using": (using, DEFAULT_ALIAS),
+            "lease": (lease, None),
+            "renew": (renew, True),
+            "description": (description, ""),
+            "on_lost": (on_lost, None),
+        }
+        objects = [part for part in self._given if not isinstance(part, str)]
+        for argument, (value, default) in of_names.items():
+            # on_lost that is not called for some of the locks would be a loss that is not told.
+            needless = objects and (len(objects) == len(self._given) or argument == "on_lost")
+            if needless and value != default:
+                raise ValueError(
+                    f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
+                )
+        self._new_lock = partial(
+            Lock, using=using, lease=lease, renew=renew, description=description, on_lost=on_lost
+        )
+        self._parts = self._sorted()
+        self._blocks = ActiveBlocks()
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{part.name!r} using={part.using!r}" for part in self._parts)
+        return f"<MultiLock {parts}: {'held' if self.held else 'not held'}>"
+
+    # Taking and leaving
+
+    @refuse_in_event_loop
+    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """Take all locks; True if all are held afterwards, False if someone else has one of them.
+
+        The arguments are those of ``Lock.acquire()``; ``timeout`` is for all locks together. If
+        this returns False or raises an error, none is held that was not held before. While one is
+        waited for, those taken before are renewed.
+
+        Raises LockLost if one of them was lost meanwhile, and what ``Lock.acquire()`` raises. A
+        lock that was taken and cannot be left again, because its backend cannot be told, raises
+        LockUnavailable; it is then freed when the backend can be reached, or when its lease ends.
+        """
+        return self._acquire(blocking, timeout) is None
+
+    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """See acquire()."""
+        return await self._aacquire(blocking, timeout) is None
+
+    @refuse_in_event_loop
+    def release(self) -> None:
+        """Leave all locks once, in reverse order; an error of one does not keep it from the others.
+
+        Raises LockLost if one had been lost, and then LockUnavailable or LockNotHeld, as
+        ``Lock.release()`` does. Further errors are notes of the one raised.
+        """
+        self._release(current_actor().owner)
+
+    async def arelease(self) -> None:
+        """See release()."""
+        await self._arelease(current_actor().owner)
+
+    def __enter__(self) -> Self:
+        if (busy := self._acquire(None, None)) is not None:
+            raise LockTimeout(busy._holder_message() + self._options.waited)
+        self._blocks.begin(sys._getframe(1), current_actor().owner)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        current = current_actor().owner
+        owner = self._blocks.end(sys._getframe(1), current)
+        if exc_type is GeneratorExit and owner != current:
+            EnteredLocks.once(self._parts, owner).leave_soon()
+        else:
+            self._release(owner, exc)
+
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._aenter(sys._getframe(1))
+
+    async def _aenter(self, frame: FrameType) -> Self:
+        if (busy := await self._aacquire(None, None)) is not None:
+            raise LockTimeout(busy._holder_message() + self._options.waited)
+        self._blocks.begin(frame, current_actor().owner)
+        return self
+
+    def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Coroutine[Any, Any, None]:
+        return self._aexit(self._blocks.end(sys._getframe(1), current_actor().owner), exc)
+
+    async def _aexit(self, owner: Owner, exc: BaseException | None) -> None:
+        if isinstance(exc, GeneratorExit) and owner != current_actor().owner:
+            # Its coroutine is being closed from outside, and cannot wait for anything.
+            EnteredLocks.once(self._parts, owner).leave_soon()
+        else:
+            await self._arelease(owner, exc)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a plain or async function; every call takes the locks anew."""
+        templates = [part if isinstance(part, str) else part.name for part in self._given]
+        return decorate(function, templates, self._named)
+
+    # Knowing
+
+    @property
+    def held(self) -> bool:
+        """Whether the current thread or task holds all locks, by what this process knows."""
+        try:
+            self.check()
+        except (LockNotHeld, LockLost):
+            return False
+        return True
+
+    @property
+    def tokens(self) -> dict[tuple[str, str], int]:
+        """The fencing token of each lock, by alias and name: ``tokens["default", "stock"]``.
+
+        Raises LockNotHeld or LockLost, so that no write goes out without a token.
+        """
+        return {(part.using, part.name): part.token for part in self._parts}
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the first of the leases ends by the local clock, unless it is renewed.
+
+        Raises LockNotHeld or LockLost.
+        """
+        return min(part.remaining for part in self._parts)
+
+    def check(self) -> None:
+        """Raise LockNotHeld or LockLost, which names the lock, unless all are held."""
+        for part in self._parts:
+            part.check()
+
+    @refuse_in_event_loop
+    def verify(self) -> None:
+        """See check(), but ask the backends. LockUnavailable if one of them does not answer."""
+        run(self._verify())
+
+    async def averify(self) -> None:
+        """See verify()."""
+        await arun(self._verify())
+
+    @refuse_in_event_loop
+    def locked(self) -> bool:
+        """Return whether anyone holds one of the locks now."""
+        return any(part.locked() for part in self._parts)
+
+    async def alocked(self) -> bool:
+        """See locked()."""
+        return any([await part.alocked() for part in self._parts])
+
+    @refuse_in_event_loop
+    def info(self) -> tuple[LockInfo, ...]:
+        """Return who holds each lock, in the order in which they are taken; see Lock.info()."""
+        return tuple(part.info() for part in self._parts)
+
+    async def ainfo(self) -> tuple[LockInfo, ...]:
+        """See info()."""
+        return tuple([await part.ainfo() for part in self._parts])
+
+    # Inside
+
+    def _acquire(self, blocking: bool | None, timeout: float | None) -> Part | None:
+        """Take all locks or none; return the one that someone else has, None if all are held."""
+        limit = self._options.limit(blocking, timeout)
+        entered = EnteredLocks()
+        try:
+            try:
+                busy = run(self._take(entered, *limit))
+                if busy is not None:
+                    run(entered.leaving())
+            except LockError as error:
+                entered.leave_all()
+                entered.add_errors_to(error)
+                raise
+        except BaseException:  # also an interrupt while a LockError was handled
+            entered.leave_all()
+            raise
+        entered.raise_errors()
+        return busy
+
+    async def _aacquire(self, blocking: bool | None, timeout: float | None) -> Part | None:
+        limit = self._options.limit(blocking, timeout)
+        entered = EnteredLocks()
+        try:
+            try:
+                busy = await arun(self._take(entered, *limit))
+                if busy is not None:
+                    await arun(entered.leaving())
+            except LockError as error:
+                await entered.aleave_all()
+                entered.add_errors_to(error)
+                raise
+        except GeneratorExit:
+            entered.leave_soon()
+            raise
+        except BaseException:
+            await entered.aleave_all()
+            raise
+        entered.raise_errors()
+        return busy
+
+    def _take(
+        self, entered: EnteredLocks, wait: bool, deadline: float | None
+    ) -> Steps[Part | None]:
+        owner = current_actor().owner
+        for part in self._parts:
+            entered.add(part, owner)
+            seconds = -1 if deadline is None else left(deadline, threading.TIMEOUT_MAX)
+            terms = (True, seconds) if wait else (False, None)
+            if not (yield Either(partial(part.acquire, *terms), partial(part.aacquire, *terms))):
+                return part
+            # One that was taken before may have been lost while this one was waited for.
+            entered.check()
+        return None
+
+    def _release(self, owner: Owner, body_error: BaseException | None = None) -> None:
+        entered = EnteredLocks.once(self._parts, owner)
+        entered.leave_all()
+        if body_error is not None:
+            entered.add_errors_to(body_error)
+            return
+        entered.raise_errors()
+        if owner == current_actor().owner:
+            for name in entered.freed:
+                warn_if_uncommitted(name)
+
+    async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
+        entered = EnteredLocks.once(self._parts, owner)
+        await entered.aleave_all()
+        if body_error is not None:
+            entered.add_errors_to(body_error)
+            return
+        entered.raise_errors()
+
+    def _verify(self) -> Steps[None]:
+        errors = []
+        for part in self._parts:
+            try:
+                yield Either(part.verify, part.averify)
+            except LockError as error:
+                errors.append(error)
+        raise_worst(errors)
+
+    def _named(self, *names: str) -> MultiLock:
+        lock = copy(self)
+        lock._given = tuple(
+            name if isinstance(part, str) else part._named(name)
+            for part, name in zip(self._given, names, strict=True)
+        )
+        lock._parts = lock._sorted()
+        lock._blocks = ActiveBlocks()
+        return lock
+
+    def _sorted(self) -> tuple[Part, ...]:
+        """Return the locks in the order in which they are taken."""
+        parts: dict[tuple[str, str], tuple[Part, str | Part]] = {}
+        for given in self._given:
+            part: Part = self._new_lock(given) if isinstance(given, str) else given
+            _, earlier = parts.setdefault((part.using, part.name), (part, given))
+            if earlier is not given and not (isinstance(earlier, str) and isinstance(given, str)):
+                raise ValueError(
+                    f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"
+                    f" and as {given!r}"
+                )
+        return tuple(parts[key][0] for key in sorted(parts))

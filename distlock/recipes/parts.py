@@ -1,0 +1,153 @@
+"""The locks that are held together, and how they are left whatever happens meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import copy
+from typing import Protocol, Self
+
+from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.threads import start
+from distlock.core.section import add_leave_error
+from distlock.exceptions import LockError, LockLost
+from distlock.types.lease import LockInfo, Owner
+from distlock.types.owners import is_named
+
+
+class Part(Protocol):
+    """What a MultiLock needs of each of its locks; see Lock."""
+
+    name: str
+    using: str
+
+    @property
+    def token(self) -> int: ...
+    @property
+    def remaining(self) -> float: ...
+    @property
+    def _current_owner(self) -> Owner: ...
+
+    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool: ...
+    async def aacquire(
+        self, blocking: bool | None = None, timeout: float | None = None
+    ) -> bool: ...
+    def check(self) -> None: ...
+    def verify(self) -> None: ...
+    async def averify(self) -> None: ...
+    def locked(self) -> bool: ...
+    async def alocked(self) -> bool: ...
+    def info(self) -> LockInfo: ...
+    async def ainfo(self) -> LockInfo: ...
+    def _entered(self, owner: Owner) -> tuple[str, int]: ...
+    def _leaving(self, owner: Owner) -> Steps[bool]: ...
+    def _named(self, name: str) -> Part: ...
+    def _holder_message(self) -> str: ...
+
+
+def checked_part(part: object) -> str | Part:
+    """Return a name or a lock; TypeError for anything else."""
+    if isinstance(part, str) or hasattr(type(part), "_leaving"):
+        return part  # type: ignore[return-value]
+    raise TypeError(f"names_or_locks must be names and locks, not {part!r}")
+
+
+class EnteredLocks:
+    """Locks to be left again until their owner is in each as often as before.
+
+    What was done already is not noted here, but seen from the locks: so an interrupt at any moment
+    does no harm, and what it left undone the next call does.
+    """
+
+    def __init__(self) -> None:
+        self._entries: list[tuple[Part, Owner, tuple[str, int]]] = []
+        self._errors: list[LockError] = []
+        #: the names of the locks that are free now
+        self.freed: list[str] = []
+
+    @classmethod
+    def once(cls, parts: Iterable[Part], owner: Owner) -> Self:
+        """Return what leaves each lock once."""
+        entered = cls()
+        for part in parts:
+            entered.add(part, owner, less=1)
+        return entered
+
+    def add(self, part: Part, owner: Owner, *, less: int = 0) -> None:
+        """Note how often the owner, the current thread or task or an earlier one, is in a lock."""
+        named = part._current_owner
+        if is_named(named):
+            owner = named
+        nonce, count = part._entered(owner)
+        self._entries.append((part, owner, (nonce, count - less)))
+
+    def check(self) -> None:
+        """Raise LockNotHeld or LockLost unless all are held."""
+        for part, *_ in self._entries:
+            part.check()
+
+    def leaving(self) -> Steps[None]:
+        """Leave in reverse order; errors of locks are kept for later."""
+        while self._entries:
+            part, owner, (nonce, before) = self._entries[-1]
+            now, count = part._entered(owner)
+            if count > (before if now == nonce else 0) or before < 0:
+                try:
+                    if (yield from part._leaving(owner)):
+                        self.freed.append(part.name)
+                except LockError as error:
+                    self._errors.append(error)
+            self._entries.pop()
+
+    def leave_all(self) -> None:
+        """Make the steps of leaving()."""
+        try:
+            run(self.leaving())
+        except BaseException as error:  # an interrupt; what it came in is done to the end
+            run(self.leaving())
+            self.add_errors_to(error)
+            raise
+
+    async def aleave_all(self) -> None:
+        """See leave_all()."""
+        try:
+            try:
+                await arun(self.leaving())
+            except GeneratorExit:
+                raise
+            except BaseException as error:
+                await arun(self.leaving())
+                self.add_errors_to(error)
+                raise
+        except GeneratorExit:  # nothing can be awaited any more
+            self.leave_soon()
+            raise
+
+    def leave_soon(self) -> None:
+        """Leave for someone who is gone, without making the caller wait.
+
+        It may be the garbage collector, in a thread that has a mutex of ours.
+        """
+        rest = copy(self)
+        self._entries = []
+        start(rest.leave_all, "distlock-undo")
+
+    def raise_errors(self) -> None:
+        """Raise the worst of the errors of leaving, if there were any."""
+        raise_worst(self._errors)
+
+    def add_errors_to(self, error: BaseException) -> None:
+        """Note the errors of leaving on one that the caller must see."""
+        for other in self._errors:
+            if str(other) != str(error):  # who was told of a loss is told once
+                add_leave_error(error, other)
+
+
+def raise_worst(errors: list[LockError]) -> None:
+    """Raise a loss before all else: who would ignore another error must not miss it."""
+    if not errors:
+        return
+    worst = min(errors, key=lambda error: not isinstance(error, LockLost))
+    for other in errors:
+        if other is not worst:
+            add_leave_error(worst, other)
+    raise worst

@@ -1,0 +1,1 @@
+"""Recipes: coordination primitives on top of locks."""
