@@ -16,6 +16,21 @@ DEFAULT_LEASE = 30.0
 #: A renewal may fail once and be tried again in time if leases outlast three of their intervals.
 RENEWALS_PER_LEASE = 3
 
+
+class Secret(str):
+    """A string that is not shown, neither in logs nor in errors."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'********'"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return repr(self)
+
+
 _KNOWN = ("BACKEND", "LEASE", "RENEW", "LOCATION", "OPTIONS")
 
 

@@ -12,7 +12,7 @@ from kazoo.protocol.paths import normpath
 from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
-from distlock.backends.settings import BackendSettings
+from distlock.backends.settings import BackendSettings, Secret
 
 DEFAULTS: Mapping[str, Any] = {
     "root": "/distlock",
@@ -47,20 +47,6 @@ _SHORTEST_GREETING = 1.0
 _log = logging.getLogger("distlock.zookeeper")
 # Below DEBUG kazoo writes the passwords of sessions.
 _log.addFilter(lambda record: record.levelno >= logging.DEBUG)
-
-
-class Secret(str):
-    """A string that is not shown, neither in logs nor in errors."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return "'********'"
-
-    __str__ = __repr__
-
-    def __format__(self, spec: str) -> str:
-        return repr(self)
 
 
 class Options:

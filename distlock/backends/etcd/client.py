@@ -1,0 +1,407 @@
+"""The client of an etcd cluster: requests with failover, leases, watches. It knows no locks."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from etcd3gw.client import Etcd3Client
+from etcd3gw.exceptions import Etcd3Exception
+
+from distlock.backends.etcd.connections import Connections, Stream, Unanswered
+from distlock.backends.etcd.kv import Json, Reply
+from distlock.backends.etcd.options import Endpoint, Options
+from distlock.backends.etcd.watches import Watches
+from distlock.concurrency import fork
+from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import clock, left
+from distlock.exceptions import LockUnavailable
+
+#: The path of the HTTP gateway since etcd 3.4.
+_API = "/v3/"
+
+# Codes of gRPC, see its "Status codes and their use".
+_CANCELLED, _UNKNOWN, _BAD_ARGUMENT, _TIMEOUT, NOT_FOUND = 1, 2, 3, 4, 5
+_FORBIDDEN, EXHAUSTED, FAILED_PRECONDITION, _INTERNAL, _UNAVAILABLE = 7, 8, 9, 13, 14
+_UNAUTHENTICATED = 16
+
+#: Another member may be able to answer.
+_TRY_ANOTHER = (_CANCELLED, _UNKNOWN, _TIMEOUT, _INTERNAL, _UNAVAILABLE)
+#: Of these errors, those that are told before anything is done.
+_NOT_DONE = ("no leader", "too many requests", "not supported for learner", "not capable")
+
+#: HTTP's codes for a token that is refused.
+_REFUSED = (400, 401)
+
+#: A member that has lost its leader is to say so, instead of waiting for one.
+_HEADERS = {"Content-Type": "application/json", "Grpc-Metadata-hasleader": "true"}
+
+#: Seconds that one member has at least, before the next one is asked.
+_SHORTEST_SHARE = 0.3
+#: Seconds between two rounds in which no member could answer.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+
+_MOST_LEASES = 2**63 - 1
+
+
+class EtcdError(LockUnavailable):
+    """The cluster has answered with an error; ``code`` is that of gRPC, None if there is none."""
+
+    def __init__(self, text: str, code: int | None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class EtcdLease:
+    """A lease of the cluster: its keys go when it ends.
+
+    It ends ``ttl`` seconds after ``sent_at`` of clock() at the earliest. ``ttl`` is what the
+    cluster has granted, which may be more than was asked for.
+    """
+
+    id: int
+    ttl: int
+    sent_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class KeepAlive:
+    """The answer to requests to let leases run anew.
+
+    ``ttls``: by lease, the seconds for which it runs from ``sent_at`` on; 0 if it is gone.
+
+    A member that has been deposed, and has not noticed, answers as well, and what it says means
+    nothing: the new leader lets the lease end earlier. So it counts only together with a later
+    linearizable read or write that was answered in the same ``term``: see proven_by().
+    """
+
+    ttls: Mapping[int, int]
+    sent_at: float
+    term: int
+
+    def proven_by(self, later: Reply) -> bool:
+        """Return whether the one who let the leases run anew was the leader.
+
+        ``later`` is the answer to a linearizable request that was sent after this one was answered.
+        ``term`` was read before the leases were renewed. If it is also that of a later request,
+        no newer leader had been elected in between. See ``LeaseKeepAlive`` in etcd's
+        ``v3rpc/lease.go``, and "Raft refloated", section 6.4, for such reads.
+        """
+        return self.term == later.term
+
+
+class _Member:
+    """One member of the cluster, and the connections to it."""
+
+    def __init__(self, options: Options, endpoint: Endpoint) -> None:
+        self.name = str(endpoint)
+        self.connections = Connections(endpoint, options.tls)
+        self._etcd3gw = Etcd3Client(
+            endpoint.host,
+            endpoint.port,
+            endpoint.scheme,
+            api_path=_API,
+            session=cast(Any, self.connections),
+        )
+
+    def post(self, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> Any:
+        url = self._etcd3gw.get_url(path)
+        return self._etcd3gw.post(url, data=data, headers=headers, deadline=deadline)
+
+
+class Client:
+    """Asks a cluster, with failover and time limits. Threads may share it; it survives a fork.
+
+    Every method raises LockUnavailable if the cluster could not be asked in time, or refuses. Its
+    ``maybe_applied`` tells whether the request may have been carried out.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        #: calls back when keys change
+        self.watches = Watches(self._open_watch)
+        self._members = [_Member(options, endpoint) for endpoint in options.endpoints]
+        #: the place of the member that has answered last
+        self._current = 0
+        #: for a cluster with authentication; None before it was asked for
+        self._token: str | None = None
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Close the child's copies of the connections; the parent goes on with them."""
+        for member in self._members:
+            member.connections.close()
+
+    def close(self) -> None:
+        """Give connections back. The client may be used again afterwards."""
+        self.watches.close()
+        for member in self._members:
+            member.connections.close()
+
+    # Requests
+
+    def ask(
+        self, path: str, body: Json, deadline: float | None = None, *, repeatable: bool = True
+    ) -> Reply:
+        """Return the answer to a request, such as ``ask("kv/range", {"key": …})``.
+
+        If a member does not answer, others are asked. A request is sent again after one that may
+        have been carried out only if it is ``repeatable``: if doing it twice does no harm.
+        """
+        return self._ask(path, [body], deadline, repeatable)
+
+    def txn(
+        self,
+        compare: Sequence[Json],
+        success: Sequence[Json],
+        failure: Sequence[Json] = (),
+        deadline: float | None = None,
+        *,
+        repeatable: bool = True,
+    ) -> Reply:
+        """Carry out a transaction: ``success`` if all of ``compare`` is true, else ``failure``.
+
+        All reads in it are linearizable. See ask(), and ``distlock/backends/etcd/kv.py`` for the
+        parts.
+        """
+        body = {"compare": [*compare], "success": [*success], "failure": [*failure]}
+        return self._ask("kv/txn", [body], deadline, repeatable)
+
+    def _ask(
+        self, path: str, bodies: Sequence[Json], deadline: float | None, repeatable: bool
+    ) -> Reply:
+        sent_at = clock()
+        ends = sent_at + left(deadline, self.options.timeout)
+        data = "".join(map(json.dumps, bodies)).encode()
+        maybe_applied = reached = False
+        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while True:
+            members = self._in_order()
+            for place, (number, member) in enumerate(members):
+                share = max((ends - clock()) / (len(members) - place), _SHORTEST_SHARE)
+                until = min(ends, clock() + share)
+                try:
+                    body = self._post(member, path, data, until)
+                except LockUnavailable as error:
+                    problem = error
+                    maybe_applied |= error.maybe_applied
+                    problem.maybe_applied = maybe_applied
+                    answered = isinstance(error, EtcdError)
+                    if answered and not _is_for_another(cast(EtcdError, error)):
+                        raise
+                    if maybe_applied and not repeatable:
+                        raise
+                    reached |= answered or error.maybe_applied
+                    if clock() >= ends:
+                        raise
+                else:
+                    self._current = number
+                    return Reply(body, sent_at, maybe_applied)
+            pause = next(pauses)
+            if not reached or clock() + pause >= ends:
+                raise problem
+            time.sleep(pause)
+
+    def _in_order(self) -> list[tuple[int, _Member]]:
+        """Return the members and their places, first the one that has answered last."""
+        numbered = list(enumerate(self._members))
+        return numbered[self._current :] + numbered[: self._current]
+
+    def _post(self, member: _Member, path: str, data: bytes, deadline: float) -> Any:
+        """Ask one member, with a token if there has to be one."""
+        token = self._valid_token(member, deadline)
+        try:
+            return self._send(member, path, data, deadline, token)
+        except EtcdError as error:
+            if self.options.user is None or not _refuses_token(error):
+                raise
+        if self._token == token:  # else another thread has got a new one
+            self._token = None
+        return self._send(member, path, data, deadline, self._valid_token(member, deadline))
+
+    def _send(
+        self, member: _Member, path: str, data: bytes, deadline: float, token: str | None
+    ) -> Any:
+        try:
+            answer = member.post(path, data, _headers(token), deadline)
+            if not isinstance(answer, dict | list) or not answer:
+                raise ValueError("no JSON object")
+            return answer
+        except Unanswered as error:
+            raise self._unanswered(member, error) from error.__cause__
+        except Etcd3Exception as error:
+            raise self._refused(member, error) from error
+        except ValueError as error:  # no JSON
+            problem = self._error(member, f"does not answer like etcd ({error})", None)
+            problem.maybe_applied = True
+            raise problem from error
+
+    # Authentication
+
+    def _valid_token(self, member: _Member, deadline: float) -> str | None:
+        """Return the token; it is empty if the cluster asks for none."""
+        if self.options.user is None:
+            return None
+        token = self._token
+        if token is None:
+            password = str.__str__(cast(str, self.options.password))
+            data = json.dumps({"name": self.options.user, "password": password}).encode()
+            try:
+                answer = self._send(member, "auth/authenticate", data, deadline, None)
+                token = self._token = str(answer["token"])
+            except EtcdError as error:
+                error.maybe_applied = False
+                if error.code != FAILED_PRECONDITION:
+                    raise
+                token = self._token = ""  # authentication is not enabled
+            except LockUnavailable as error:
+                error.maybe_applied = False
+                raise
+        return token
+
+    # Errors
+
+    def _unanswered(self, member: _Member, error: Unanswered) -> LockUnavailable:
+        problem = "does not answer" if error.sent else "cannot be reached"
+        unavailable = LockUnavailable(self._text(member, f"{problem} ({error})"))
+        unavailable.maybe_applied = error.sent
+        return unavailable
+
+    def _refused(self, member: _Member, error: Etcd3Exception) -> EtcdError:
+        text = (error.detail_text or "").strip()
+        try:
+            answer = json.loads(text)
+            if isinstance(answer["error"], Mapping):  # of a stream
+                answer = {**answer["error"], "code": answer["error"]["grpc_code"]}
+            code, message = int(answer["code"]), str(answer["message"])
+        except (ValueError, TypeError, KeyError):
+            if error.args == ("Not Found",):
+                problem = "does not know the path /v3/: etcd 3.4 or newer is needed"
+                return self._error(member, problem, NOT_FOUND)
+            problem = f"answers {error.args[0] if error.args else 'an error'}: {text[:200]}"
+            refused = self._error(member, problem, _UNAVAILABLE)
+            refused.maybe_applied = True
+            return refused
+        problem = f"refuses: {message}"
+        if code in (_UNAUTHENTICATED, _FORBIDDEN) or _is_about_user(message):
+            who = f"user {self.options.user!r}" if self.options.user else "a client without a user"
+            problem = f"refuses {who}: {message}"
+        refused = self._error(member, problem, code)
+        refused.maybe_applied = code in _TRY_ANOTHER and not any(
+            told in message for told in _NOT_DONE
+        )
+        return refused
+
+    def _error(self, member: _Member, problem: str, code: int | None) -> EtcdError:
+        error = EtcdError(self._text(member, problem), code)
+        error.maybe_applied = False
+        return error
+
+    def _text(self, member: _Member, problem: str) -> str:
+        return f"DISTLOCK[{self.options.alias!r}]: etcd at {member.name} {problem}"
+
+    # Leases
+
+    def grant(
+        self, seconds: int, deadline: float | None = None, lease_id: int | None = None
+    ) -> EtcdLease:
+        """Make a lease of so many whole seconds at least; ``lease_id``: see new_lease_id().
+
+        Its keys go after that time without a keep_alive().
+        """
+        number, sent_at = lease_id or new_lease_id(), clock()
+        try:
+            reply = self.ask("lease/grant", {"TTL": seconds, "ID": number}, deadline)
+        except EtcdError as error:
+            if error.code != FAILED_PRECONDITION or not error.maybe_applied:
+                raise
+            # It exists: this was sent before, and carried out, and the answer was lost.
+            status = self.ask("lease/timetolive", {"ID": number}, deadline)
+            return EtcdLease(number, int(status.body.get("grantedTTL", 0)), sent_at)
+        return EtcdLease(number, int(reply.body["TTL"]), reply.sent_at)
+
+    def keep_alive(self, lease_ids: Sequence[int], deadline: float | None = None) -> KeepAlive:
+        """Let leases run anew, in one request; read KeepAlive before relying on the answer."""
+        if not lease_ids:
+            return KeepAlive({}, clock(), 0)
+        reply = self._ask("lease/keepalive", [{"ID": one} for one in lease_ids], deadline, True)
+        answers = reply.body if isinstance(reply.body, list) else [reply.body]
+        results = [answer["result"] for answer in answers if "result" in answer]
+        ttls = {int(result["ID"]): int(result.get("TTL", 0)) for result in results}
+        terms = {int(result["header"]["raft_term"]) for result in results}
+        # If the term has changed meanwhile, no later answer can be of the same one.
+        return KeepAlive(ttls, reply.sent_at, terms.pop() if len(terms) == 1 else -1)
+
+    def revoke(self, lease_id: int, deadline: float | None = None) -> bool:
+        """End a lease, and delete its keys; False if it has ended. Doing it twice does no harm."""
+        try:
+            self.ask("lease/revoke", {"ID": lease_id}, deadline)
+        except EtcdError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return False
+        return True
+
+    def time_to_live(self, lease_id: int, deadline: float | None = None) -> tuple[int, int]:
+        """Return the seconds that a lease has left, and those that it was granted.
+
+        (-1, 0) if it has ended. It is for people to read: a deposed leader may have answered.
+        """
+        reply = self.ask("lease/timetolive", {"ID": lease_id}, deadline)
+        return int(reply.body.get("TTL", 0)), int(reply.body.get("grantedTTL", 0))
+
+    # Watches
+
+    def _open_watch(self, requests: Sequence[Json]) -> Stream:
+        """Open a stream of changes at one member; at the next one if this one does not answer."""
+        member = self._members[self._current]
+        deadline = clock() + self.options.timeout
+        data = "".join(json.dumps({"create_request": request}) for request in requests).encode()
+        try:
+            token = self._valid_token(member, deadline)
+            stream = member.connections.open_stream(f"{_API}watch", data, _headers(token), deadline)
+        except (Unanswered, LockUnavailable) as error:
+            self._leave(member)
+            raise Unanswered(error, sent=True) from error
+        if stream.status != 200:
+            stream.close()
+            if stream.status in _REFUSED:
+                self._token = None
+            self._leave(member)
+            raise Unanswered(OSError(f"status {stream.status}"), sent=True)
+        return stream
+
+    def _leave(self, member: _Member) -> None:
+        """Begin the next request with another member."""
+        if self._members[self._current] is member:
+            self._current = (self._current + 1) % len(self._members)
+
+
+def new_lease_id() -> int:
+    """Return an id for a lease, so that it is known before it is granted."""
+    return random.SystemRandom().randint(1, _MOST_LEASES)
+
+
+def _headers(token: str | None) -> dict[str, str]:
+    return _HEADERS | {"Authorization": token} if token else _HEADERS
+
+
+def _is_for_another(error: EtcdError) -> bool:
+    return error.code in _TRY_ANOTHER or (
+        error.code == EXHAUSTED and "too many requests" in str(error)
+    )
+
+
+def _is_about_user(message: str) -> bool:
+    return "user name is empty" in message or "authentication failed" in message
+
+
+def _refuses_token(error: EtcdError) -> bool:
+    text = str(error)
+    old = "user name is empty" in text or "auth store is old" in text or "revision" in text
+    return error.code == _UNAUTHENTICATED or (error.code == _BAD_ARGUMENT and old)

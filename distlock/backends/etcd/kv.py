@@ -1,0 +1,158 @@
+"""etcd's words: the parts of its requests, and what is in its replies.
+
+See ``rpc.proto`` of etcd. In JSON, bytes are base64 and large numbers are texts; what is zero,
+empty or false is left out.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+#: A part of a request, or of a reply, as it is in JSON.
+Json: TypeAlias = Mapping[str, Any]
+
+#: The most operations of one transaction: ``--max-txn-ops`` of a server, unless it was changed.
+MOST_OPERATIONS = 128
+
+
+def to_bytes(text: str | bytes) -> str:
+    """Return a key or value as it is in JSON."""
+    return b64encode(text.encode() if isinstance(text, str) else text).decode("ascii")
+
+
+def after(prefix: str) -> bytes:
+    """Return the end of the range of all keys that begin with ``prefix``."""
+    raw = prefix.encode()  # in UTF-8 no byte is 255
+    return raw[:-1] + bytes([raw[-1] + 1])
+
+
+def _range(key: str, is_prefix: bool) -> dict[str, Any]:
+    where = {"key": to_bytes(key)}
+    if is_prefix:
+        where["range_end"] = to_bytes(after(key))
+    return where
+
+
+# Operations of a transaction
+
+
+def get(key: str, *, prefix: bool = False, **how: Any) -> Json:
+    """Read a key, or with ``prefix`` all keys that begin with it.
+
+    ``how``: ``limit``, ``sort_order`` ("ASCEND", "DESCEND"), ``sort_target`` ("KEY", "CREATE",
+    "MOD"), ``max_create_revision``, ``keys_only``, ``count_only``.
+    """
+    return {"request_range": _range(key, prefix) | how}
+
+
+def put(key: str, value: str | bytes, lease: int = 0) -> Json:
+    """Write a key; it goes when its lease ends."""
+    return {
+        "request_put": {"key": to_bytes(key), "value": to_bytes(value), "lease": lease},
+    }
+
+
+def delete(key: str, *, prefix: bool = False, **how: Any) -> Json:
+    """Delete a key, or with ``prefix`` all keys that begin with it; ``how``: ``prev_kv``."""
+    return {"request_delete_range": _range(key, prefix) | how}
+
+
+def txn(compare: Sequence[Json], success: Sequence[Json], failure: Sequence[Json] = ()) -> Json:
+    """Return a transaction, which can be one of the operations of another one."""
+    return {
+        "request_txn": {
+            "compare": [*compare],
+            "success": [*success],
+            "failure": [*failure],
+        }
+    }
+
+
+# Conditions of a transaction
+
+
+def created(key: str, revision: int, result: str = "EQUAL", *, prefix: bool = False) -> Json:
+    """Compare the revision that created a key; it is 0 if there is no such key.
+
+    ``result``: "EQUAL", "GREATER", "LESS" or "NOT_EQUAL". With ``prefix`` all keys must meet it
+    that begin with ``key``; if there is none, 0 must.
+    """
+    how = {"target": "CREATE", "result": result, "create_revision": revision}
+    return _range(key, prefix) | how
+
+
+def modified(key: str, revision: int, result: str = "EQUAL", *, prefix: bool = False) -> Json:
+    """Compare the revision that wrote a key last; see created()."""
+    return _range(key, prefix) | {"target": "MOD", "result": result, "mod_revision": revision}
+
+
+# Replies
+
+
+@dataclass(frozen=True, slots=True)
+class KeyValue:
+    """A key, what it says, and which revisions of the store created it and wrote it last."""
+
+    key: str
+    value: bytes
+    created: int
+    modified: int
+    lease: int
+
+    @classmethod
+    def read(cls, kv: Json) -> KeyValue:
+        return cls(
+            b64decode(kv["key"]).decode(errors="replace"),
+            b64decode(kv.get("value", "")),
+            int(kv.get("create_revision", 0)),
+            int(kv.get("mod_revision", 0)),
+            int(kv.get("lease", 0)),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The answer to a request.
+
+    ``sent_at`` is the time of clock() before it was sent for the first time. ``repeated``: it was
+    sent before, without an answer, and may have been carried out then.
+    """
+
+    body: Json
+    sent_at: float
+    repeated: bool = False
+
+    @property
+    def revision(self) -> int:
+        """The revision of the store when it was answered."""
+        return int(self.body.get("header", {}).get("revision", 0))
+
+    @property
+    def term(self) -> int:
+        """The term of the latest entry of the log that the member who answered has applied."""
+        return int(self.body.get("header", {}).get("raft_term", 0))
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the conditions of a transaction were met."""
+        return bool(self.body.get("succeeded"))
+
+    def found(self, operation: int = 0) -> list[KeyValue]:
+        """Return the keys that an operation of the transaction has read; it counts from 0."""
+        return self._keys(operation, "response_range", "kvs")
+
+    def deleted(self, operation: int = 0) -> list[KeyValue]:
+        """Return the keys that an operation has deleted, if it was to tell (``prev_kv``)."""
+        return self._keys(operation, "response_delete_range", "prev_kvs")
+
+    def _keys(self, operation: int, kind: str, field: str) -> list[KeyValue]:
+        answer = self.body.get("responses", ())[operation].get(kind, {})
+        return [KeyValue.read(kv) for kv in answer.get(field, ())]
+
+    def inner(self, operation: int) -> Reply:
+        """Return the answer to a transaction that was one of the operations."""
+        answer = self.body["responses"][operation]["response_txn"]
+        return Reply({"header": self.body.get("header", {}), **answer}, self.sent_at, self.repeated)
