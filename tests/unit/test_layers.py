@@ -29,7 +29,7 @@ LAYERS = [
     ["backends.zookeeper.lock"],
     ["backends.etcd.options", "backends.etcd.kv"],
     ["backends.etcd.connections"],
-    ["backends.etcd.watches"],
+    ["backends.etcd.errors", "backends.etcd.watches"],
     ["backends.etcd.client"],
     ["backends.database.errors", "backends.database.statements"],
     ["backends.database.drivers", "backends.database.sql", "backends.database.advisory_locks"],

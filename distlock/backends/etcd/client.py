@@ -12,7 +12,9 @@ from typing import Any, cast
 from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
 
+from distlock.backends.etcd import errors
 from distlock.backends.etcd.connections import Connections, Stream, Unanswered
+from distlock.backends.etcd.errors import FAILED_PRECONDITION, NOT_FOUND, EtcdError
 from distlock.backends.etcd.kv import Json, Reply
 from distlock.backends.etcd.options import Endpoint, Options
 from distlock.backends.etcd.watches import Watches
@@ -23,16 +25,6 @@ from distlock.exceptions import LockUnavailable
 
 #: The path of the HTTP gateway since etcd 3.4.
 _API = "/v3/"
-
-# Codes of gRPC, see its "Status codes and their use".
-_CANCELLED, _UNKNOWN, _BAD_ARGUMENT, _TIMEOUT, NOT_FOUND = 1, 2, 3, 4, 5
-_FORBIDDEN, EXHAUSTED, FAILED_PRECONDITION, _INTERNAL, _UNAVAILABLE = 7, 8, 9, 13, 14
-_UNAUTHENTICATED = 16
-
-#: Another member may be able to answer.
-_TRY_ANOTHER = (_CANCELLED, _UNKNOWN, _TIMEOUT, _INTERNAL, _UNAVAILABLE)
-#: Of these errors, those that are told before anything is done.
-_NOT_DONE = ("no leader", "too many requests", "not supported for learner", "not capable")
 
 #: HTTP's codes for a token that is refused.
 _REFUSED = (400, 401)
@@ -46,14 +38,6 @@ _SHORTEST_SHARE = 0.3
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 _MOST_LEASES = 2**63 - 1
-
-
-class EtcdError(LockUnavailable):
-    """The cluster has answered with an error; ``code`` is that of gRPC, None if there is none."""
-
-    def __init__(self, text: str, code: int | None) -> None:
-        super().__init__(text)
-        self.code = code
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +176,7 @@ class Client:
                     maybe_applied |= error.maybe_applied
                     problem.maybe_applied = maybe_applied
                     answered = isinstance(error, EtcdError)
-                    if answered and not _is_for_another(cast(EtcdError, error)):
+                    if answered and not errors.is_for_another(cast(EtcdError, error)):
                         raise
                     if maybe_applied and not repeatable:
                         raise
@@ -218,7 +202,7 @@ class Client:
         try:
             return self._send(member, path, data, deadline, token)
         except EtcdError as error:
-            if self.options.user is None or not _refuses_token(error):
+            if self.options.user is None or not errors.refuses_token(error):
                 raise
         if self._token == token:  # else another thread has got a new one
             self._token = None
@@ -229,17 +213,18 @@ class Client:
     ) -> Any:
         try:
             answer = member.post(path, data, _headers(token), deadline)
-            if not isinstance(answer, dict | list) or not answer:
-                raise ValueError("no JSON object")
-            return answer
         except Unanswered as error:
-            raise self._unanswered(member, error) from error.__cause__
+            raise errors.unanswered(self._where(member), error) from error.__cause__
         except Etcd3Exception as error:
-            raise self._refused(member, error) from error
-        except ValueError as error:  # no JSON
-            problem = self._error(member, f"does not answer like etcd ({error})", None)
-            problem.maybe_applied = True
-            raise problem from error
+            raise errors.refused(self._where(member), self.options.user, error) from error
+        except ValueError as error:
+            raise errors.not_etcd(self._where(member)) from error
+        if not isinstance(answer, dict | list) or not answer:
+            raise errors.not_etcd(self._where(member))
+        return answer
+
+    def _where(self, member: _Member) -> str:
+        return f"DISTLOCK[{self.options.alias!r}]: etcd at {member.name}"
 
     # Authentication
 
@@ -263,47 +248,6 @@ class Client:
                 error.maybe_applied = False
                 raise
         return token
-
-    # Errors
-
-    def _unanswered(self, member: _Member, error: Unanswered) -> LockUnavailable:
-        problem = "does not answer" if error.sent else "cannot be reached"
-        unavailable = LockUnavailable(self._text(member, f"{problem} ({error})"))
-        unavailable.maybe_applied = error.sent
-        return unavailable
-
-    def _refused(self, member: _Member, error: Etcd3Exception) -> EtcdError:
-        text = (error.detail_text or "").strip()
-        try:
-            answer = json.loads(text)
-            if isinstance(answer["error"], Mapping):  # of a stream
-                answer = {**answer["error"], "code": answer["error"]["grpc_code"]}
-            code, message = int(answer["code"]), str(answer["message"])
-        except (ValueError, TypeError, KeyError):
-            if error.args == ("Not Found",):
-                problem = "does not know the path /v3/: etcd 3.4 or newer is needed"
-                return self._error(member, problem, NOT_FOUND)
-            problem = f"answers {error.args[0] if error.args else 'an error'}: {text[:200]}"
-            refused = self._error(member, problem, _UNAVAILABLE)
-            refused.maybe_applied = True
-            return refused
-        problem = f"refuses: {message}"
-        if code in (_UNAUTHENTICATED, _FORBIDDEN) or _is_about_user(message):
-            who = f"user {self.options.user!r}" if self.options.user else "a client without a user"
-            problem = f"refuses {who}: {message}"
-        refused = self._error(member, problem, code)
-        refused.maybe_applied = code in _TRY_ANOTHER and not any(
-            told in message for told in _NOT_DONE
-        )
-        return refused
-
-    def _error(self, member: _Member, problem: str, code: int | None) -> EtcdError:
-        error = EtcdError(self._text(member, problem), code)
-        error.maybe_applied = False
-        return error
-
-    def _text(self, member: _Member, problem: str) -> str:
-        return f"DISTLOCK[{self.options.alias!r}]: etcd at {member.name} {problem}"
 
     # Leases
 
@@ -389,19 +333,3 @@ def new_lease_id() -> int:
 
 def _headers(token: str | None) -> dict[str, str]:
     return _HEADERS | {"Authorization": token} if token else _HEADERS
-
-
-def _is_for_another(error: EtcdError) -> bool:
-    return error.code in _TRY_ANOTHER or (
-        error.code == EXHAUSTED and "too many requests" in str(error)
-    )
-
-
-def _is_about_user(message: str) -> bool:
-    return "user name is empty" in message or "authentication failed" in message
-
-
-def _refuses_token(error: EtcdError) -> bool:
-    text = str(error)
-    old = "user name is empty" in text or "auth store is old" in text or "revision" in text
-    return error.code == _UNAUTHENTICATED or (error.code == _BAD_ARGUMENT and old)
