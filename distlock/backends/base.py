@@ -94,6 +94,8 @@ class BaseBackend(ABC):
         self.release_calls = BlockingCalls(self.settings)
         self.release_calls.settle_at_exit()
         self.cleanup = Cleanup(self)
+        #: the semaphores and read/write locks beside its locks, once somebody has asked for them
+        self.shared: BaseBackend | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"

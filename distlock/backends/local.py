@@ -199,14 +199,15 @@ class LocalBackend(BaseBackend):
         return held if held and held.claim.nonce == claim.nonce else None
 
     def _info(self, held: _Held) -> LockInfo:
-        if held.expired and is_reserved(held.claim.owner):
+        expired = held.expired  # once: it may expire while this looks
+        if expired and is_reserved(held.claim.owner):
             return LockInfo(held.claim.name, self.alias, token=held.token)
         now = clock()
         until = held.since + timedelta(seconds=held.expires_at - held.taken_at)
         return LockInfo(
             held.claim.name,
             self.alias,
-            State.EXPIRED if held.expired else State.HELD,
+            State.EXPIRED if expired else State.HELD,
             owner=held.claim.owner,
             token=held.token,
             since=held.since,

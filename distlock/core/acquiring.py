@@ -8,8 +8,8 @@ from functools import partial
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
-from distlock.core.held import Entry, HeldLease
-from distlock.core.local_queue import Key, Ticket
+from distlock.core.held import Entry, HeldLease, Key
+from distlock.core.local_queue import Ticket
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State
 

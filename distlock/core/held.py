@@ -13,6 +13,9 @@ from distlock.types.owners import NAMED, Liveness
 
 OnLost = Callable[[Lease], object]
 
+#: Alias, name, and what else tells apart locks of one name, or the owner's key if that is named.
+Key = tuple[str, ...]
+
 #: Why a hold can be gone.
 ENDED = "its lease ended before it was renewed"
 BROKEN = "it was broken, or taken over after its lease had ended"
@@ -66,18 +69,20 @@ class HeldLease:
         lease: Lease,
         entry: Entry,
         on_end: Callable[[], object] = _do_nothing,
+        key: Key | None = None,
     ) -> None:
         """``entry`` is the first who has entered.
 
         ``on_end`` lets the next one come. It is called when nobody holds this any more, perhaps
-        more than once.
+        more than once. ``key`` is the alias of the backend, the name of the lock, and what else
+        tells apart locks of one name; None stands for the first two.
         """
         claim, settings = lease.claim, backend.settings
         self.backend = backend
         self.lease = lease
         self.on_end = on_end
-        #: the alias of the backend and the name of the lock, and the key of the owner
-        self.place = (backend.alias, claim.name), claim.owner.key
+        #: the key of the lock, and that of the owner
+        self.place = key or (backend.alias, claim.name), claim.owner.key
         #: whether another process can take or free it, by its owner's name
         self.named = claim.owner.key.startswith(NAMED)
         self.acquired_at = clock()  # it was granted before that
@@ -287,6 +292,9 @@ class HeldLease:
             description=lease.claim.description,
             lease=lease.duration,
             renews=self.renews,
+            kind=lease.claim.kind,
+            slots=lease.claim.limit or 1,
+            seats=lease.claim.seats,
         )
 
     def why_lost(self) -> str | None:
@@ -301,7 +309,10 @@ class HeldLease:
         """Return the error that tells of the loss, None while the lock is held."""
         if (reason := self.why_lost()) is None:
             return None
-        return LockLost(f"lock {self.lease.name!r} (token {self.lease.token}) was lost: {reason}")
+        lease = self.lease
+        return LockLost(
+            f"{lease.claim.kind} {lease.name!r} (token {lease.token}) was lost: {reason}"
+        )
 
 
 def _once_less(entries: list[Entry], one: Entry) -> list[Entry]:

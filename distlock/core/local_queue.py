@@ -11,12 +11,10 @@ from dataclasses import dataclass
 
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.core.held import Key
 from distlock.exceptions import LockDeadlock
 from distlock.types.lease import Owner, Waiting
 from distlock.types.owners import is_named
-
-#: Alias, name, and the owner's key if that is a named one.
-Key = tuple[str, ...]
 
 
 @dataclass(slots=True, eq=False)

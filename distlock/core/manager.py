@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 
 from distlock.concurrency import fork
@@ -12,13 +13,13 @@ from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
-from distlock.core.held import HeldLease
-from distlock.core.local_queue import Key, LocalQueue, Ticket
+from distlock.core.held import HeldLease, Key
+from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Owner, Waiting
+from distlock.types.lease import Lease, Owner, Waiting
 
 
 class LockManager:
@@ -81,7 +82,11 @@ class LockManager:
                         return False
                     held.add(
                         HeldLease(
-                            request.backend, lease, request.entry, partial(queue.leave, ticket)
+                            request.backend,
+                            lease,
+                            request.entry,
+                            partial(queue.leave, ticket),
+                            request.key,
                         )
                     )
                     if request.named:
@@ -223,6 +228,23 @@ class LockManager:
         hold = self._held.find(key, owner)
         return ("", 0) if hold is None else (hold.lease.nonce, hold.count)
 
+    def find(self, key: Key, owner: Owner) -> HeldLease | None:
+        """Return the hold of an owner, lost or not."""
+        return self._held.find(key, owner)
+
+    def holds_of(self, key: Key, owner: Owner) -> list[HeldLease]:
+        """Return all holds of an owner who may hold a lock several times, lost or not.
+
+        The keys of their owners are that of ``owner`` and a number after a slash. They are in the
+        order in which they were granted.
+        """
+        start = f"{owner.key}/"
+        return [
+            hold
+            for hold in self._held.all()
+            if hold.place[0] == key and hold.place[1].startswith(start)
+        ]
+
     def holder(self, key: Key) -> HeldLease | None:
         """Return the hold of a thread or task of this process for which others wait here."""
         first = self._queue.first(key)
@@ -257,6 +279,12 @@ class LockManager:
                 hold.backend.release(hold.lease)
         finally:
             hold.on_end()
+
+    def become_reader(self, hold: HeldLease) -> None:
+        """Note that a writer has become a reader."""
+        with self._renewer.mutex:
+            lease = hold.lease
+            hold.lease = Lease(replace(lease.claim, seats=1), lease.token, lease.deadline)
 
     # Leases that were taken from their backend past this process's owners
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from distlock.core.acquiring import AcquireRequest
-from distlock.core.held import Entry, HeldLease
-from distlock.core.local_queue import Key
+from distlock.core.held import Entry, HeldLease, Key
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner
@@ -126,7 +125,8 @@ class HeldLeases:
 
 def not_held(key: Key, owner: Owner) -> LockNotHeld:
     """Return the error for an owner who does not hold a lock."""
-    return LockNotHeld(f"lock {key[1]!r} on {key[0]!r} is not held by {owner}")
+    kind = key[2] if len(key) > 2 else "lock"
+    return LockNotHeld(f"{kind} {key[1]!r} on {key[0]!r} is not held by {owner}")
 
 
 def _lost_before(hold: HeldLease) -> LockLost:

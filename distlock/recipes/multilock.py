@@ -14,7 +14,7 @@ from distlock.concurrency.clock import left
 from distlock.concurrency.steps import Either, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.decorator import decorate
-from distlock.core.held import OnLost
+from distlock.core.held import Key, OnLost
 from distlock.core.options import LockOptions
 from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import ActiveBlocks, refuse_in_event_loop
@@ -332,10 +332,10 @@ class MultiLock:
 
     def _sorted(self) -> tuple[Part, ...]:
         """Return the locks in the order in which they are taken."""
-        parts: dict[tuple[str, str], tuple[Part, str | Part]] = {}
+        parts: dict[Key, tuple[Part, str | Part]] = {}
         for given in self._given:
             part: Part = self._new_lock(given) if isinstance(given, str) else given
-            _, earlier = parts.setdefault((part.using, part.name), (part, given))
+            _, earlier = parts.setdefault(part._key, (part, given))
             if earlier is not given and not (isinstance(earlier, str) and isinstance(given, str)):
                 raise ValueError(
                     f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"

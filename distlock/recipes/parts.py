@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
+from distlock.core.held import Key
 from distlock.core.section import add_leave_error
 from distlock.exceptions import LockError, LockLost
 from distlock.types.lease import LockInfo, Owner
@@ -19,6 +20,8 @@ class Part(Protocol):
 
     name: str
     using: str
+    #: tells its lock from all others, also from another kind of lock of one name
+    _key: Key
 
     @property
     def token(self) -> int: ...

@@ -13,8 +13,19 @@ from distlock.concurrency.clock import clock
 #: that are kept by NTP run apart by up to 500 millionths each (MAXFREQ in RFC 5905; adjtimex(2)).
 RELIED_ON = 1 - 1e-3
 
+#: How many readers may share a read/write lock; a writer takes the seats of them all.
+ALL_SEATS = 2**31
+
 #: Seconds, more than thirty years: databases count neither to infinity nor far beyond 9999.
 LONGEST_LEASE = 1_000_000_000
+
+
+class Kind(StrEnum):
+    """What kind of lock a name is of; locks of two kinds may have one name."""
+
+    LOCK = "lock"
+    SEMAPHORE = "semaphore"
+    RWLOCK = "rwlock"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +64,9 @@ class Claim:
     be told from someone else's even when the first reply was lost and the claim was sent again.
     ``renews`` says, for people to read, whether the lease will be renewed. ``at_least`` is for how
     many seconds the lock stays taken from its grant on, whatever becomes of the holder.
+
+    ``kind`` is what kind of lock that is. Of a semaphore or a read/write lock ``seats`` are wanted,
+    of ``limit`` seats that there are; None takes the number that others have agreed on.
     """
 
     name: str
@@ -62,6 +76,9 @@ class Claim:
     nonce: str = field(default_factory=_nonce)
     renews: bool = False
     at_least: float = 0.0
+    kind: Kind = Kind.LOCK
+    seats: int = 1
+    limit: int | None = 1
 
     @property
     def reserved(self) -> float:
@@ -135,12 +152,22 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One of those who hold a lock; None stands for what the backend does not know."""
+    """One of those who hold a lock; None stands for what the backend does not know.
+
+    ``seats`` are how many of a semaphore it has; of a read/write lock a writer has ALL_SEATS.
+    """
 
     owner: Owner
     token: int | None = None
     since: datetime | None = None
     until: datetime | None = None
+    seats: int = 1
+    description: str = ""
+
+    @property
+    def writes(self) -> bool:
+        """Whether it is the writer of a read/write lock."""
+        return self.seats == ALL_SEATS
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,9 +189,10 @@ class LockInfo:
     Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
     length, False, and when the holder left. All three are None for a free lock.
 
-    ``slots`` is how many may hold it at a time: more than one for a semaphore. Then ``owner``,
-    ``token``, ``since`` and ``until`` are of the one who has held it for longest, and
-    ``other_holders`` are the rest; ``holders`` are all.
+    ``kind`` tells a semaphore and a read/write lock from a lock. Several may hold these: ``owner``,
+    ``token`` and the like are then of the one who has held it for longest, ``other_holders`` are
+    the rest, and ``holders`` are all. Of a semaphore ``slots`` is how many seats it has, ``seats``
+    how many of them the first holder has, and ``taken`` how many are taken in all.
     """
 
     name: str
@@ -181,7 +209,9 @@ class LockInfo:
     lease: float | None = None
     renews: bool | None = None
     renewed_at: datetime | None = None
+    kind: Kind = Kind.LOCK
     slots: int = 1
+    seats: int = 1
     other_holders: tuple[Holder, ...] = ()
 
     @property
@@ -189,7 +219,13 @@ class LockInfo:
         """All who hold the lock, by since when; empty for a free one."""
         if self.owner is None:
             return ()
-        return (Holder(self.owner, self.token, self.since, self.until), *self.other_holders)
+        first = Holder(self.owner, self.token, self.since, self.until, self.seats, self.description)
+        return (first, *self.other_holders)
+
+    @property
+    def taken(self) -> int:
+        """How many seats are taken; a lock has one."""
+        return sum(holder.seats for holder in self.holders)
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,6 +42,8 @@ LAYERS = [
     ["backends.database.queries", "backends.database.transactions"],
     ["backends.database.maintenance", "backends.database.checks", "backends.database.schema"],
     ["backends.database.lock"],
+    ["backends.seats"],
+    ["backends.shared"],
     ["backends"],
     ["conf"],
     [
@@ -55,6 +57,7 @@ LAYERS = [
     ["core.acquiring", "core.renewal"],
     ["core.registry"],
     ["core.manager"],
+    ["core.base_lock"],
     ["core"],
     ["lock"],
     ["recipes.parts"],

@@ -1,0 +1,247 @@
+"""What the records of a semaphore or a read/write lock say, and who may have a seat.
+
+Each has a directory of its own in the store. In it are
+
+- ``limit``: how many seats there are. Every grant writes it anew, on the condition that nobody else
+  has since it was read: so grants are made one after the other, and the revision is the token.
+- ``h/NONCE``: one who holds seats, bound to the holder's session.
+- ``w/NONCE``: one who waits, bound to the waiter's session; first come, first served.
+- ``x/NONCE``: a claim that was cancelled and must not be granted by a request that comes late.
+
+Holding is a record of its own, and never a place in the queue: whoever is first in line has
+nothing until it is granted. A read/write lock is a semaphore with ALL_SEATS, of which a reader
+takes one and a writer takes all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from distlock.backends.store import Record, Snapshot
+from distlock.exceptions import LockError
+from distlock.types.lease import Claim, Holder, Kind, Lease, LockInfo, Owner, State, Waiting
+
+LIMIT = "limit"
+_HELD, _WAITS, _CANCELLED = "h/", "w/", "x/"
+#: Revisions below this are no times in microseconds: it is a moment of the year 2001.
+_LEAST_TIME = 10**15
+
+
+def directory_of(kind: Kind, name: str) -> str:
+    """Return the directory for a name; it is also what the backend calls the lock."""
+    return f"{kind}:{name}"
+
+
+def kind_and_name(directory: str) -> tuple[Kind, str]:
+    """Return what directory_of() was given."""
+    kind, _, name = directory.partition(":")
+    return Kind(kind), name
+
+
+def held_key(nonce: str) -> str:
+    """Return the key of the record of one who holds."""
+    return _HELD + nonce
+
+
+def waiting_key(nonce: str) -> str:
+    """Return the key of the record of one who waits."""
+    return _WAITS + nonce
+
+
+def cancelled_key(nonce: str) -> str:
+    """Return the key of the record that keeps a claim from being granted late."""
+    return _CANCELLED + nonce
+
+
+def value_of(claim: Claim) -> dict[str, Any]:
+    """Return what the record of a holder or a waiter says of it. All of it is for people."""
+    owner = claim.owner
+    return {
+        "seats": claim.seats,
+        "owner": owner.key,
+        "host": owner.host,
+        "pid": owner.pid,
+        "thread": owner.thread,
+        "description": claim.description,
+        "lease": claim.duration,
+        "renews": claim.renews,
+        "since": time.time_ns() // 1000,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a look at the records has shown to one who wants seats.
+
+    - ``granted``: they can be had now.
+    - ``behind``: the key of the record to wait for, None for any change of the directory.
+    - ``overdue``: the first in line, if it could have its seats now and has not taken them.
+    """
+
+    granted: bool
+    behind: str | None = None
+    overdue: str | None = None
+
+
+class Seats:
+    """The seats of one semaphore or read/write lock, as a snapshot shows them."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        records = snapshot.records
+        self.limit_record = records.get(LIMIT)
+        self.holders = [record for key, record in records.items() if key.startswith(_HELD)]
+        self.waiters = [record for key, record in records.items() if key.startswith(_WAITS)]
+
+    @property
+    def limit(self) -> int | None:
+        """How many seats there are, None if nobody has ever said."""
+        return None if self.limit_record is None else int(self.limit_record.value["limit"])
+
+    @property
+    def taken(self) -> int:
+        """How many seats are taken."""
+        return sum(int(record.value["seats"]) for record in self.holders)
+
+    def limit_for(self, claim: Claim) -> int:
+        """Return how many seats there are to be for a claim, which may be the first to say so.
+
+        LockError if it does not agree with those who use it, or wants more than there are.
+        """
+        agreed, wanted = self.limit, claim.limit
+        if wanted is None:
+            if agreed is None:
+                raise LockError(
+                    f"{claim.kind} {claim.name!r}: value was not given, and nobody has said yet how"
+                    " many seats it has"
+                )
+            wanted = agreed
+        others = any(
+            record.key not in (held_key(claim.nonce), waiting_key(claim.nonce))
+            for record in (*self.holders, *self.waiters)
+        )
+        if agreed not in (None, wanted) and others:
+            raise LockError(
+                f"value={wanted}: {claim.kind} {claim.name!r} has {agreed} seats for those who use"
+                " it now. Use the same value everywhere, or change it for all with resize()"
+            )
+        if claim.seats > wanted:
+            raise LockError(
+                f"n={claim.seats}: {claim.kind} {claim.name!r} has {wanted} seats in all"
+            )
+        return wanted
+
+    def turn(self, claim: Claim, limit: int, passed_over: Collection[str] = ()) -> Turn:
+        """Return whether it is a claim's turn: it is served after all who came before.
+
+        ``passed_over`` are waiters that had their turn and did not come.
+        """
+        own = waiting_key(claim.nonce)
+        ahead: list[Record] = []
+        for record in self.waiters:
+            if record.key == own:
+                break
+            if record.key not in passed_over:
+                ahead.append(record)
+        free = limit - self.taken
+        if ahead:
+            first = ahead[0]
+            due = int(first.value["seats"]) <= free
+            return Turn(False, ahead[-1].key, first.key if due else None)
+        return Turn(claim.seats <= free)
+
+    def lease_of(self, record: Record) -> Lease:
+        """Return the lease that a holder's record stands for; its local deadline means nothing."""
+        kind, name = kind_and_name(self.snapshot.directory)
+        value = record.value
+        claim = Claim(
+            name,
+            _owner(value),
+            float(value["lease"]),
+            str(value["description"]),
+            record.key.removeprefix(_HELD),
+            bool(value["renews"]),
+            kind=kind,
+            seats=int(value["seats"]),
+            limit=self.limit,
+        )
+        return Lease(claim, record.created, 0.0)
+
+    # For people
+
+    def info(self, alias: str) -> LockInfo:
+        """Return who holds seats, by since when, and who waits, in the order of being served."""
+        kind, name = kind_and_name(self.snapshot.directory)
+        slots = (self.limit or 1) if kind is Kind.SEMAPHORE else 1
+        waiters = tuple(self._waiting(record) for record in self.waiters)
+        if not self.holders:
+            return LockInfo(
+                name, alias, token=self._last_token, waiters=waiters, kind=kind, slots=slots
+            )
+        first, *others = self.holders
+        value, since = first.value, self._since(first)
+        rest = first.remaining
+        until = None if rest is None else self._now + timedelta(seconds=rest)
+        lease = float(value["lease"])
+        return LockInfo(
+            name,
+            alias,
+            State.HELD,
+            owner=_owner(value),
+            token=first.created,
+            since=since,
+            until=until,
+            held_for=max((self._now - since).total_seconds(), 0.0),
+            remaining=rest,
+            description=str(value["description"]),
+            waiters=waiters,
+            lease=lease,
+            renews=bool(value["renews"]),
+            renewed_at=None if until is None else max(until - timedelta(seconds=lease), since),
+            kind=kind,
+            slots=slots,
+            seats=int(value["seats"]),
+            other_holders=tuple(self._holder(record) for record in others),
+        )
+
+    def _holder(self, record: Record) -> Holder:
+        rest = record.remaining
+        return Holder(
+            _owner(record.value),
+            record.created,
+            self._since(record),
+            None if rest is None else self._now + timedelta(seconds=rest),
+            int(record.value["seats"]),
+            str(record.value["description"]),
+        )
+
+    def _waiting(self, record: Record) -> Waiting:
+        owner = _owner(record.value)
+        waited = max((self._now - self._since(record)).total_seconds(), 0.0)
+        return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
+
+    @property
+    def _last_token(self) -> int | None:
+        return None if self.limit_record is None else self.limit_record.revision
+
+    @property
+    def _now(self) -> datetime:
+        """The store's time; where it tells none, that of this machine, which is for people only."""
+        now = self.snapshot.now
+        return datetime.now(UTC) if now is None else _time(now)
+
+    def _since(self, record: Record) -> datetime:
+        by_store = self.snapshot.now is not None and record.created > _LEAST_TIME
+        return _time(record.created if by_store else int(record.value["since"]))
+
+
+def _time(microseconds: int) -> datetime:
+    return datetime.fromtimestamp(microseconds / 1e6, UTC)
+
+
+def _owner(value: dict[str, Any]) -> Owner:
+    return Owner(str(value["owner"]), str(value["host"]), int(value["pid"]), str(value["thread"]))

@@ -1,0 +1,318 @@
+"""What every lock-like object of users does: taking, leaving, ``with``, decorator, looking.
+
+Lock, Semaphore, and the two sides of an RWLock differ in their arguments, and in what they ask the
+backend for. All else is here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from types import FrameType, TracebackType
+from typing import Any, Self, TypeVar
+
+from distlock.backends.base import BaseBackend
+from distlock.concurrency.steps import Steps, arun, run
+from distlock.conf import locks
+from distlock.core.decorator import decorate
+from distlock.core.events import asend_event, send_event
+from distlock.core.held import HeldLease, Key
+from distlock.core.manager import manager
+from distlock.core.options import LockOptions
+from distlock.core.release_warning import warn_if_uncommitted
+from distlock.core.section import (
+    ActiveBlocks,
+    add_leave_error,
+    holder_message,
+    refuse_in_event_loop,
+)
+from distlock.exceptions import LockLost, LockNotHeld, LockTimeout
+from distlock.signals import lock_broken
+from distlock.types.arguments import checked_name
+from distlock.types.lease import LockInfo, Owner, State
+from distlock.types.owners import current_actor
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+class BaseLock:
+    """A lock-like object: it is taken and left, and tells whether it is held.
+
+    The owner is the current thread, or the current asyncio task.
+    """
+
+    #: The nonce of the claim that acquire() makes, so that another process can cancel it; for one
+    #: acquisition only. Empty: each acquisition has a new one.
+    claim_nonce: str = ""
+
+    def __init__(self, name: str, using: str, options: LockOptions) -> None:
+        """``options`` make the requests, and know what is asked for. See Lock for the errors."""
+        self.name = checked_name(name)
+        if not isinstance(using, str):
+            raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
+        self.using = using
+        #: under which the manager keeps the holds: the alias, the name, and what else tells apart
+        #: locks of one name
+        self._key: Key = (using, self.name)
+        self._blocks = ActiveBlocks()
+        self._options = options
+
+    def __repr__(self) -> str:
+        state = "held" if self.held else "not held"
+        return f"<{type(self).__name__} {self.name!r} using={self.using!r} {state}>"
+
+    # Taking and leaving
+
+    @refuse_in_event_loop
+    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """Take the lock; True if it is held afterwards, False if someone else has it.
+
+        As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
+        in seconds, -1 waits for ever. What is not given is as the constructor was told. A lock
+        that is held already is entered once more; one that was lost and not released yet raises
+        LockLost. With ``owner`` the backend is asked in either case, and a lost lock is taken anew.
+
+        Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
+        cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
+        already with a shorter lease than this one is to have.
+        """
+        backend = locks[self.using]
+        return run(
+            manager.acquire(
+                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+            )
+        )
+
+    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+        """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+        backend = locks[self.using]
+        return await arun(
+            manager.acquire(
+                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+            )
+        )
+
+    @refuse_in_event_loop
+    def release(self) -> None:
+        """Leave the lock once; it is free when it was left as often as it was entered.
+
+        With ``at_least`` it may stay taken for the rest of that time, see the constructor.
+
+        Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
+        LockUnavailable if the backend cannot be told; it is then freed when the backend can be
+        reached again, or when its lease ends.
+        """
+        if run(manager.release(self._key, self._current_owner, self)):
+            warn_if_uncommitted(self.name)
+
+    async def arelease(self) -> None:
+        """See release()."""
+        await arun(manager.release(self._key, self._current_owner, self))
+
+    def __enter__(self) -> Self:
+        if not self.acquire():
+            raise LockTimeout(self._busy())
+        self._blocks.begin(sys._getframe(1), self._current_owner)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        current = self._current_owner
+        owner = self._blocks.end(sys._getframe(1), current)
+        key = self._key
+        try:
+            if exc_type is GeneratorExit and owner != current:
+                manager.release_soon(key, owner, self)
+            elif run(manager.release(key, owner, self)) and owner == current:
+                warn_if_uncommitted(self.name)
+        except Exception as error:
+            if exc is None:
+                raise
+            # The body's own error is what the caller must see; this one goes with it.
+            add_leave_error(exc, error)
+
+    def __aenter__(self) -> Coroutine[Any, Any, Self]:
+        return self._aenter(sys._getframe(1))
+
+    async def _aenter(self, frame: FrameType) -> Self:
+        if not await self.aacquire():
+            raise LockTimeout(self._busy())
+        self._blocks.begin(frame, self._current_owner)
+        return self
+
+    def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> Coroutine[Any, Any, None]:
+        return self._aexit(self._blocks.end(sys._getframe(1), self._current_owner), exc)
+
+    async def _aexit(self, owner: Owner, exc: BaseException | None) -> None:
+        try:
+            if isinstance(exc, GeneratorExit) and owner != self._current_owner:
+                # Its coroutine is being closed from outside, and cannot wait for anything.
+                manager.release_soon(self._key, owner, self)
+            else:
+                await arun(manager.release(self._key, owner, self))
+        except Exception as error:
+            if exc is None:
+                raise
+            add_leave_error(exc, error)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a plain or async function; every call takes the lock anew."""
+        return decorate(function, [self.name], self._named)
+
+    # Knowing
+
+    @property
+    def held(self) -> bool:
+        """Whether the current thread or task holds the lock, by what this process knows."""
+        try:
+            self.check()
+        except (LockNotHeld, LockLost):
+            return False
+        return True
+
+    @property
+    def token(self) -> int:
+        """The fencing token of the current hold: it grows with every grant of this lock.
+
+        Raises LockNotHeld or LockLost, so that no write goes out without a token.
+        """
+        return self._hold.lease.token
+
+    @property
+    def remaining(self) -> float:
+        """Seconds until the lease ends by the local clock, unless it is renewed before.
+
+        Raises LockNotHeld or LockLost.
+        """
+        return self._hold.lease.remaining
+
+    def check(self) -> None:
+        """Raise LockNotHeld or LockLost unless the lock is held. Asks no backend."""
+        _ = self._hold
+
+    @refuse_in_event_loop
+    def verify(self) -> None:
+        """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
+        hold = self._hold
+        self._verified(hold, hold.ask())
+
+    async def averify(self) -> None:
+        """See verify()."""
+        hold = self._hold
+        self._verified(hold, await hold.backend.calls.run(hold.ask))
+
+    @refuse_in_event_loop
+    def locked(self) -> bool:
+        """Return whether anyone holds the lock now; a moment later it may be otherwise."""
+        return self.info().state is State.HELD
+
+    async def alocked(self) -> bool:
+        """See locked()."""
+        return (await self.ainfo()).state is State.HELD
+
+    @refuse_in_event_loop
+    def info(self) -> LockInfo:
+        """Return who holds the lock, since when and until when, and who waits where known.
+
+        The threads and tasks that wait in another process behind one of it are not known.
+        """
+        return self._with_waiters(self._backend.inspect(self._backend_name))
+
+    async def ainfo(self) -> LockInfo:
+        """See info()."""
+        backend = self._backend
+        return self._with_waiters(
+            await backend.calls.run(partial(backend.inspect, self._backend_name))
+        )
+
+    # Breaking
+
+    @refuse_in_event_loop
+    def force_release(self, token: int) -> bool:
+        """Break exactly the hold that has this token; False if it is no longer the one.
+
+        Its holder learns of it with its next renewal at the latest, and may be working until then.
+        """
+        lease = self._backend.force_release(self._backend_name, _checked_token(token))
+        if lease is not None:
+            send_event(lock_broken, self._backend, lease)
+        return lease is not None
+
+    async def aforce_release(self, token: int) -> bool:
+        """See force_release()."""
+        backend = self._backend
+        breaking = partial(backend.force_release, self._backend_name, _checked_token(token))
+        lease = await backend.calls.run(breaking)
+        if lease is not None:
+            await asend_event(lock_broken, backend, lease)
+        return lease is not None
+
+    # Inside
+
+    @property
+    def _backend(self) -> BaseBackend:
+        return locks[self.using]
+
+    @property
+    def _backend_name(self) -> str:
+        """What the backend calls it."""
+        return self.name
+
+    @property
+    def _current_owner(self) -> Owner:
+        return current_actor(self._options.owner).owner
+
+    @property
+    def _hold(self) -> HeldLease:
+        return manager.hold(self._key, self._current_owner)
+
+    def _entered(self, owner: Owner) -> tuple[str, int]:
+        """Return which hold an owner has here, by its nonce, and how often it is in it."""
+        return manager.entered(self._key, owner)
+
+    def _leaving(self, owner: Owner) -> Steps[bool]:
+        """Return the steps of leaving once, for an owner who may not be the current one."""
+        return manager.release(self._key, owner, self)
+
+    def _verified(self, hold: HeldLease, gone: str | None) -> None:
+        if gone:
+            manager.lose(hold, gone)
+        self.check()
+
+    def _with_waiters(self, info: LockInfo) -> LockInfo:
+        if info.waiters is None:
+            return info
+        return replace(info, waiters=(*info.waiters, *manager.waiting(self._key)))
+
+    def _named(self, name: str) -> Self:
+        lock = copy(self)
+        lock.name = checked_name(name)
+        lock._key = (self.using, lock.name, *self._key[2:])
+        lock._blocks = ActiveBlocks()
+        return lock
+
+    def _busy(self) -> str:
+        return self._holder_message() + self._options.waited
+
+    def _holder_message(self) -> str:
+        """Say who has the lock, as far as this process knows; no backend is asked for this."""
+        hold = manager.holder(self._key)
+        return holder_message(LockInfo(self.name, self.using) if hold is None else hold.info())
+
+
+def _checked_token(token: object) -> int:
+    if not isinstance(token, int) or isinstance(token, bool):
+        raise TypeError(f"token must be an int, not {token!r}")
+    return token
