@@ -1,0 +1,183 @@
+"""The way to seats: a look at the records, a place in the queue, a grant."""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+
+from distlock.backends.process_session import ProcessSession
+from distlock.backends.seats import (
+    LIMIT,
+    Seats,
+    cancelled_key,
+    directory_of,
+    held_key,
+    value_of,
+    waiting_key,
+)
+from distlock.backends.store import (
+    Absent,
+    Change,
+    Condition,
+    Delete,
+    Exists,
+    Put,
+    RecordStore,
+    Session,
+    SessionEnded,
+    Unchanged,
+)
+from distlock.concurrency import fork
+from distlock.concurrency.backoff import backoff_until
+from distlock.concurrency.clock import clock
+from distlock.exceptions import LockUnavailable
+from distlock.types.lease import Claim, Lease
+
+logger = logging.getLogger("distlock")
+
+#: Seconds between two attempts to change a directory that others change at the same time.
+FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look has come to: a lease, or what to wait for after this revision. See Turn."""
+
+    lease: Lease | None
+    revision: int
+    behind: str | None = None
+    overdue: str | None = None
+
+
+class SeatRequests:
+    """Asks for seats in the store of one backend.
+
+    Seats with the backend's own lease that are renewed, and all who wait, are bound to the session
+    of the process. Other leases have sessions of their own.
+    """
+
+    def __init__(
+        self,
+        store: RecordStore,
+        session: ProcessSession,
+        alias: str,
+        shared_lease: float | None,
+    ) -> None:
+        """``shared_lease``: the length of the leases that share the session; None for all."""
+        self._store = store
+        self._session = session
+        self._alias = alias
+        self._shared_lease = shared_lease
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have no seats: they are the parent's."""
+        #: by the nonce of each lease, the session that its seats are bound to, as it was then
+        self.bound: dict[str, Session] = {}
+
+    def look(
+        self, claim: Claim, wait: bool, passed_over: frozenset[str], deadline: float | None
+    ) -> Look:
+        """Take the seats if it is their turn; else, with ``wait``, stand in the queue."""
+        directory, waits = directory_of(claim.kind, claim.name), False
+        look = Look(None, 0)
+        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
+            try:
+                seats = Seats(self._store.read(directory, deadline))
+                records = seats.snapshot.records
+                waits = waiting_key(claim.nonce) in records
+                if cancelled_key(claim.nonce) in records:
+                    raise LockUnavailable(f"{claim.kind} {claim.name!r}: the claim was cancelled")
+                if lease := self._granted_before(seats, claim):
+                    return Look(lease, 0)
+                limit = seats.limit_for(claim)
+                turn = seats.turn(claim, limit, passed_over)
+                look = Look(None, seats.snapshot.revision, turn.behind, turn.overdue)
+                if turn.granted:
+                    if lease := self._grant(seats, claim, limit, deadline):
+                        return Look(lease, 0)
+                elif waits:
+                    self._session.get(deadline)  # the place in the queue lasts as long as this
+                    return look
+                elif not wait:
+                    return look
+                else:
+                    self._join_queue(claim, deadline)
+                    continue
+            except LockUnavailable as error:
+                # Who has a place in the queue keeps it over an outage that ends in time.
+                if not waits or pause <= 0:
+                    error.maybe_applied = error.maybe_applied or waits
+                    raise
+            time.sleep(pause)
+        if wait:
+            return look
+        raise LockUnavailable(
+            f"{claim.kind} {claim.name!r} on {self._alias!r}: others changed it each time that it"
+            " was to be taken"
+        )
+
+    def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
+        """Return the lease whose grant was answered, but the answer was lost."""
+        record = seats.snapshot.records.get(held_key(claim.nonce))
+        session = self.bound.get(claim.nonce)
+        if record is None or session is None:
+            return None
+        return Lease(claim, record.created, self._session.latest(session).deadline)
+
+    def _grant(
+        self, seats: Seats, claim: Claim, limit: int, deadline: float | None
+    ) -> Lease | None:
+        """Write down that a claim has its seats; None if others were faster, or did not agree."""
+        snapshot = seats.snapshot
+        sent_at = clock()
+        session = self._session_for(claim, deadline)
+        changes: list[Change] = [
+            Put(LIMIT, {"limit": limit}),
+            Put(held_key(claim.nonce), value_of(claim), session.id),
+        ]
+        conditions: list[Condition] = [Absent(cancelled_key(claim.nonce))]
+        if waiting_key(claim.nonce) in snapshot.records:
+            changes.append(Delete(waiting_key(claim.nonce)))
+            conditions.append(Exists(waiting_key(claim.nonce)))
+            record = seats.limit_record
+            conditions.append(Exists(LIMIT, record.revision) if record else Absent(LIMIT))
+        else:
+            conditions.append(Unchanged(snapshot.revision))  # also: nobody has come to wait
+        self.bound[claim.nonce] = session
+        try:
+            token = self._store.apply(snapshot.directory, changes, conditions, deadline)
+        except SessionEnded:
+            token = None
+            self._session.drop()
+        if token is None:
+            self.bound.pop(claim.nonce, None)
+            return None
+        if seats.limit not in (None, limit):
+            logger.warning(
+                "%s %r on %r has %d seats from now on, it had %d",
+                claim.kind, claim.name, self._alias, limit, seats.limit,
+            )  # fmt: skip
+        granted = claim.granted(token, sent_at)
+        return granted.until(min(granted.deadline, session.deadline))
+
+    def _join_queue(self, claim: Claim, deadline: float | None) -> None:
+        session = self._session.get(deadline)
+        joined = None
+        with suppress(SessionEnded):
+            joined = self._store.apply(
+                directory_of(claim.kind, claim.name),
+                [Put(waiting_key(claim.nonce), value_of(claim), session.id)],
+                [Absent(cancelled_key(claim.nonce)), Absent(held_key(claim.nonce))],
+                deadline,
+            )
+        if joined is None:
+            self._session.drop()
+
+    def _session_for(self, claim: Claim, deadline: float | None) -> Session:
+        if self._shared_lease is None or (claim.renews and claim.duration == self._shared_lease):
+            return self._session.get(deadline)
+        return self._store.open_session(claim.reserved, deadline)
