@@ -65,7 +65,8 @@ class Record:
 class Snapshot:
     """The records of a directory at one moment, in the order in which they were created.
 
-    ``revision`` is that of the last change, 0 if there was none. ``now`` is the store's clock in
+    ``revision`` is that of the last change, or greater, but less than that of the next one. It is
+    for :class:`Unchanged`, and for watching what comes after it. ``now`` is the store's clock in
     microseconds since 1970, where it tells: revisions are at least as great as that was then.
     """
 

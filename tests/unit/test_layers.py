@@ -31,6 +31,7 @@ LAYERS = [
     ["backends.etcd.connections"],
     ["backends.etcd.errors", "backends.etcd.watches"],
     ["backends.etcd.client"],
+    ["backends.etcd.store"],
     ["backends.database.errors", "backends.database.statements"],
     ["backends.database.drivers", "backends.database.sql", "backends.database.advisory_locks"],
     ["backends.database.mariadb", "backends.database.postgresql", "backends.database.sqlite"],

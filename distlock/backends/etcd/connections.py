@@ -105,7 +105,9 @@ class Connections:
         connection = self._new()
         try:
             _connect(connection, deadline)
-            connection.request("POST", path, data, headers)
+            # Go's server drops what it has not read of a request when the answer begins, unless the
+            # connection is to be closed after it.
+            connection.request("POST", path, data, headers | {"Connection": "close"})
             _limit(connection.sock, deadline)
             return Stream(connection.sock, connection.getresponse())
         except (OSError, HTTPException) as error:

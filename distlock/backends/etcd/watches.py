@@ -61,8 +61,8 @@ class Watch:
 class Watches:
     """All watches of a process in one cluster, and the thread that reads their stream.
 
-    The HTTP gateway reads a request to its end before it answers. So the stream is closed for a
-    further watch, and opened anew with all of them, each from its revision on: nothing is missed.
+    The stream is closed for a further watch, and opened anew with all of them, each from its
+    revision on: nothing is missed.
 
     Events are hints. A member that is cut off sends none and says nothing; who waits for one has to
     look now and then.

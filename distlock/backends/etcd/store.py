@@ -1,0 +1,221 @@
+"""Records as keys of etcd.
+
+A directory is a range of keys, and one of them is its own: every change writes it, too, so its
+``mod_revision`` is that of the last change::
+
+    {prefix}records/{directory, escaped}/         the directory's own key: when it was changed
+    {prefix}records/{directory, escaped}/={key}   a record: its value
+
+A session is a lease. What etcd's transactions, revisions, leases and watches promise is said in
+"KV API guarantees" of its documentation.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import groupby
+
+from distlock.backends.etcd.client import Client
+from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
+from distlock.backends.etcd.kv import (
+    MOST_OPERATIONS,
+    Json,
+    KeyValue,
+    Reply,
+    created,
+    delete,
+    get,
+    modified,
+    put,
+)
+from distlock.backends.etcd.watches import Watch
+from distlock.backends.store import (
+    Absent,
+    Address,
+    Change,
+    Condition,
+    Exists,
+    Put,
+    Record,
+    RecordStore,
+    Renewal,
+    Session,
+    SessionEnded,
+    Snapshot,
+)
+from distlock.concurrency.pending import Pending
+from distlock.types.lease import RELIED_ON, SweepResult
+
+#: Seconds; etcd grants no shorter lease.
+_SHORTEST_LEASE = 2
+#: Seconds after which a directory without records is removed.
+_LONG = 24 * 3600.0
+
+
+class EtcdStore(RecordStore):
+    """The records that are kept in one cluster, below one prefix."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._root = f"{client.options.prefix}records/"
+
+    # Records
+
+    def read(self, directory: str, deadline: float | None = None) -> Snapshot:
+        own = self._own_key(directory)
+        reply = self._client.txn((), [get(own, prefix=True)], (), deadline)
+        records = [_record(kv, own) for kv in reply.found() if kv.key != own]
+        records.sort(key=lambda record: (record.created, record.key))
+        # The revision of the whole store, and not that of the directory's own key: what happened
+        # just after the latter may have been compacted, and then a watch would end at once.
+        return Snapshot(directory, reply.revision, {record.key: record for record in records})
+
+    def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
+        own = self._own_key(directory)
+        found = self._client.txn((), [get(_key(own, key))], (), deadline).found()
+        return _record(found[0], own) if found else None
+
+    def apply(
+        self,
+        directory: str,
+        changes: Sequence[Change],
+        conditions: Collection[Condition] = (),
+        deadline: float | None = None,
+    ) -> int | None:
+        own = self._own_key(directory)
+        compare = [part for condition in conditions for part in _compare(condition, own)]
+        success = [_operation(change, own) for change in changes]
+        success.append(put(own, f"{time.time():.0f}"))
+        try:
+            # Sent twice, it could meet its own changes, or another client's.
+            reply = self._client.txn(compare, success, (), deadline, repeatable=False)
+        except EtcdError as error:
+            bound = any(isinstance(change, Put) and change.session for change in changes)
+            if error.code != NOT_FOUND or not bound:
+                raise
+            raise SessionEnded(f"a session for records of {directory!r} has ended") from error
+        return reply.revision if reply.succeeded else None
+
+    def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
+        listed = self._list(self._root + _escaped(prefix), deadline)
+        return sorted(_unescaped(name) for name, keys in listed if len(keys) > 1)
+
+    def _list(self, start: str, deadline: float | None) -> Iterator[tuple[str, list[KeyValue]]]:
+        """Yield directories whose keys begin so, as escaped, and their keys without values."""
+        reply = self._client.txn((), [get(start, prefix=True, keys_only=True)], (), deadline)
+        for name, keys in groupby(reply.found(), self._name_of):
+            yield name, list(keys)
+
+    def _own_key(self, directory: str) -> str:
+        return f"{self._root}{_escaped(directory)}/"
+
+    def _name_of(self, kv: KeyValue) -> str:
+        return kv.key.removeprefix(self._root).partition("/")[0]
+
+    # Sessions
+
+    def open_session(self, seconds: float, deadline: float | None = None) -> Session:
+        lease = self._client.grant(max(math.ceil(seconds), _SHORTEST_LEASE), deadline)
+        until = lease.sent_at + min(seconds, lease.ttl) * RELIED_ON
+        return Session(str(lease.id), seconds, until)
+
+    def renew(
+        self,
+        sessions: Collection[str],
+        records: Collection[Address] = (),
+        deadline: float | None = None,
+    ) -> Renewal:
+        renewed = self._client.keep_alive([*map(int, sessions)], deadline)
+        there, reply = self._look(records, deadline)
+        alive: frozenset[str] = frozenset()
+        ended: frozenset[str] = frozenset()
+        if sessions and renewed.proven_by(reply):
+            alive = frozenset(str(lease) for lease, ttl in renewed.ttls.items() if ttl > 0)
+            ended = frozenset(str(lease) for lease, ttl in renewed.ttls.items() if ttl <= 0)
+        return Renewal(alive, ended, there, frozenset(records) - there)
+
+    def _look(
+        self, records: Collection[Address], deadline: float | None
+    ) -> tuple[frozenset[Address], Reply]:
+        """Return which of the records are there, and the last answer; there is always one."""
+        asked, there = [*records], set[Address]()
+        for start in range(0, max(len(asked), 1), MOST_OPERATIONS):
+            part = asked[start : start + MOST_OPERATIONS]
+            keys = [_key(self._own_key(directory), key) for directory, key in part]
+            looks = [get(key, keys_only=True) for key in keys or [self._root]]
+            reply = self._client.txn((), looks, (), deadline)
+            there.update(one for place, one in enumerate(part) if reply.found(place))
+        return frozenset(there), reply
+
+    def end_session(self, session: str, deadline: float | None = None) -> None:
+        self._client.revoke(int(session), deadline)
+
+    # Waking up
+
+    def watch(self, directory: str, since: int, key: str | None = None) -> Pending[None]:
+        own = self._own_key(directory)
+        watched = own if key is None else _key(own, key)
+        added: list[Watch] = []
+        pending: Pending[None] = Pending(lambda: [watch.cancel() for watch in added])
+        with suppress(RuntimeError):  # no more threads: who waits looks now and then, too
+            resolve = partial(pending.resolve, None)
+            added.append(self._client.watches.add(watched, since, resolve, prefix=key is None))
+        return pending
+
+    # Clearing
+
+    def sweep(self, deadline: float | None = None) -> SweepResult:
+        """See RecordStore.sweep(). etcd ends sessions by itself."""
+        removed = 0
+        for name, keys in self._list(self._root, deadline):
+            if len(keys) == 1:
+                removed += self._remove_if_long_empty(f"{self._root}{name}/", deadline)
+        return SweepResult(removed=removed)
+
+    def _remove_if_long_empty(self, own: str, deadline: float | None) -> bool:
+        found = self._client.txn((), [get(own)], (), deadline).found()
+        if not found or float(found[0].value) > time.time() - _LONG:
+            return False
+        same = modified(own, found[0].modified)  # so that no record was put since
+        return self._client.txn([same], [delete(own)], (), deadline).succeeded
+
+
+def _escaped(directory: str) -> str:
+    """Return a name without slashes; of two names, one begins with the other as before."""
+    return directory.replace("%", "%25").replace("/", "%2F")
+
+
+def _unescaped(name: str) -> str:
+    return name.replace("%2F", "/").replace("%25", "%")
+
+
+def _key(own: str, key: str) -> str:
+    return f"{own}={key}"
+
+
+def _record(kv: KeyValue, own: str) -> Record:
+    session = str(kv.lease) if kv.lease else None
+    key = kv.key.removeprefix(_key(own, ""))
+    return Record(key, json.loads(kv.value), kv.created, kv.modified, session)
+
+
+def _compare(condition: Condition, own: str) -> list[Json]:
+    if isinstance(condition, Absent):
+        return [created(_key(own, condition.key), 0)]
+    if isinstance(condition, Exists):
+        key = _key(own, condition.key)
+        there = created(key, 0, "GREATER")
+        return [there] if condition.revision is None else [there, modified(key, condition.revision)]
+    return [modified(own, condition.revision + 1, "LESS")]
+
+
+def _operation(change: Change, own: str) -> Json:
+    key = _key(own, change.key)
+    if isinstance(change, Put):
+        return put(key, change.text, int(change.session or 0))
+    return delete(key)
