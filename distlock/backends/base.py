@@ -28,6 +28,10 @@ class Capabilities:
 
     #: a lock may have a lease of its own length
     lease_lengths: bool = True
+    #: in seconds; a lock's lease may be no shorter
+    shortest_lease: float = 0.0
+    #: a lease that has ended is shown as expired until a sweep, or the next holder, clears it
+    shows_expired: bool = True
     #: a named owner may carry a hold over from one process to another
     named_owners: bool = False
     #: a hold goes on when the process that took it has ended, until its time is over

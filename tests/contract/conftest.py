@@ -141,6 +141,26 @@ def backend(using):
 
 
 @pytest.fixture
+def short(backend):
+    """``short(0.3)``: the length of a lease that is to end soon, in seconds."""
+    return Short(backend.capabilities.shortest_lease)
+
+
+class Short:
+    """Lengths of leases, none of them shorter than a backend can have."""
+
+    def __init__(self, shortest):
+        self._shortest = shortest
+
+    def __call__(self, seconds):
+        return max(seconds, self._shortest)
+
+    def each(self, *lengths):
+        """Return several, each of them once."""
+        return sorted({self(seconds) for seconds in lengths})
+
+
+@pytest.fixture
 def actor(using, loop, processes):
     """``actor("thread")``: an actor; see actors()."""
     with actors(loop, processes) as make:

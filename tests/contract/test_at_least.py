@@ -157,55 +157,55 @@ def test_it_outlives_its_process_where_the_backend_says_so(
         eventually(lambda: third.tries(name))
 
 
-def kill_when_renewed(process, lock):
+def kill_when_renewed(process, lock, lease):
     """Kill the holder, and let its lease be over."""
     since = lock.info().since
     eventually(lambda: lock.info().renewed_at > since)
     process.end()
-    passed(2 * LEASE)
+    passed(2 * lease)
 
 
 @pytest.mark.shared
-def test_it_stays_taken_though_its_process_was_killed(actor, third, name):
+def test_it_stays_taken_though_its_process_was_killed(actor, third, short, name):
     process = actor("new process")
-    process.take(name, lease=LEASE, at_least=LONG)
+    process.take(name, lease=short(LEASE), at_least=LONG)
     process.end()
-    passed(2 * LEASE)
+    passed(2 * short(LEASE))
     assert not third.tries(name)
 
 
 @pytest.mark.shared
-def test_it_stays_taken_though_its_process_was_killed_after_a_renewal(actor, third, name):
+def test_it_stays_taken_though_its_process_was_killed_after_a_renewal(actor, third, short, name):
     process = actor("new process")
-    process.take(name, lease=LEASE, at_least=LONG)
-    kill_when_renewed(process, third.lock(name))
+    process.take(name, lease=short(LEASE), at_least=LONG)
+    kill_when_renewed(process, third.lock(name), short(LEASE))
     assert not third.tries(name)
 
 
 @pytest.mark.shared
-def test_so_it_does_if_it_was_entered_again_for_that_time(actor, third, name):
+def test_so_it_does_if_it_was_entered_again_for_that_time(actor, third, short, name):
     process = actor("new process")
-    process.take(name, lease=LEASE)
+    process.take(name, lease=short(LEASE))
     process.take(name, at_least=LONG)
-    kill_when_renewed(process, third.lock(name))
+    kill_when_renewed(process, third.lock(name), short(LEASE))
     assert not third.tries(name)
 
 
 @pytest.mark.shared
-def test_it_is_free_when_that_time_is_over_though_its_process_was_killed(actor, third, name):
+def test_it_is_free_when_that_time_is_over_though_its_process_was_killed(actor, third, short, name):
     process = actor("new process")
     process.take(f"{name}:started")
     before = clock()
-    process.take(name, lease=LEASE, at_least=2 * LEASE)
+    process.take(name, lease=short(LEASE), at_least=2 * short(LEASE))
     process.end()
     third.take(name)
-    assert clock() >= before + 2 * LEASE
+    assert clock() >= before + 2 * short(LEASE)
 
 
-def test_a_lease_that_ends_does_not_end_it(fourth, third, name):
-    lock = fourth.take(name, lease=0.2, renew=False, at_least=LONG)
+def test_a_lease_that_ends_does_not_end_it(fourth, third, short, name):
+    lock = fourth.take(name, lease=short(0.2), renew=False, at_least=LONG)
     eventually(lambda: not lock.held)
-    passed(0.2)
+    passed(short(0.2))
     assert not third.tries(name)
 
 

@@ -239,7 +239,7 @@ def test_a_broken_hold_of_a_named_owner_is_a_loss(refused, view, task, name, sen
 
 @pytest.mark.slow
 def test_a_lease_that_ends_after_the_hold_was_carried_away_is_no_loss(
-    refused, actor, task, name, losses
+    refused, actor, task, short, name, losses
 ):
     if refused:
         return
@@ -255,14 +255,14 @@ def test_a_lease_that_ends_after_the_hold_was_carried_away_is_no_loss(
             raise LockLost(each)
         assert not lost.calls
 
-    steadily(attempt, 1, 4, 10)
+    steadily(attempt, *short.each(1, 4, 10))
 
 
-def test_a_lease_that_ends_where_it_was_taken_is_told(refused, view, sent_events, name):
+def test_a_lease_that_ends_where_it_was_taken_is_told(refused, view, sent_events, short, name):
     if refused:
         return
     lost = Once()
-    token = view(lease=0.5, on_lost=lost).token
+    token = view(lease=short(0.5), on_lost=lost).token
     assert lost.wait()[0].token == token
     assert sent_events.wait_for("lost", name)[2] == token
 

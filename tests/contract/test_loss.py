@@ -7,8 +7,6 @@ from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed, steadily
 
-SHORT = {"lease": 0.3, "renew": False}  # seconds
-
 
 def expire(lock, other, name):
     """Let the lease run out (it is taken with ``renew=False``)."""
@@ -22,19 +20,27 @@ def break_(lock, other, name):
 
 
 WAYS = [
-    pytest.param(SHORT, expire, id="expired"),
-    pytest.param({}, break_, id="broken"),
+    pytest.param(False, expire, id="expired"),
+    pytest.param(True, break_, id="broken"),
 ]
 
 
+@pytest.fixture
+def take(first, short, name):
+    """``take(renew)``: take the lock; for a short time, where it is not to be renewed."""
+    return lambda renew, **options: first.take(
+        name, lease=None if renew else short(0.3), renew=renew, **options
+    )
+
+
 @pytest.mark.eager
-@pytest.mark.parametrize(("options", "lose"), WAYS)
-def test_a_lost_lock_says_so_everywhere(first, third, name, options, lose):
-    lock = first.take(name, **options)
+@pytest.mark.parametrize(("renew", "lose"), WAYS)
+def test_a_lost_lock_says_so_everywhere(take, third, name, renew, lose):
+    lock = take(renew)
     lose(lock, third, name)
     assert lock.held is False
     for member in ("check", "verify", "token", "remaining", "acquire"):
-        if member == "acquire" and not options.get("renew", True):
+        if member == "acquire" and not renew:
             continue  # nobody was to renew it, so it may simply be taken again
         with pytest.raises(LockLost) as caught:
             lock.start(member).result(PATIENCE)
@@ -44,12 +50,12 @@ def test_a_lost_lock_says_so_everywhere(first, third, name, options, lose):
 
 
 @pytest.mark.eager
-@pytest.mark.parametrize(("options", "lose"), WAYS)
+@pytest.mark.parametrize(("renew", "lose"), WAYS)
 def test_on_lost_and_the_signal_tell_of_the_loss_once(
-    first, third, name, sent_events, using, backend, options, lose
+    take, third, name, sent_events, using, backend, renew, lose
 ):
     on_lost = Once()
-    lock = first.take(name, on_lost=on_lost, **options)
+    lock = take(renew, on_lost=on_lost)
     token = lock.info().token
     lose(lock, third, name)
     (lease,) = on_lost.wait()
@@ -62,12 +68,12 @@ def test_on_lost_and_the_signal_tell_of_the_loss_once(
     assert "released" not in sent_events.words(name)
 
 
-def test_a_loss_is_known_before_anyone_else_can_have_the_lock(first, second, name):
-    before = clock()
-    lock = first.take(name, lease=0.4, renew=False)
+def test_a_loss_is_known_before_anyone_else_can_have_the_lock(first, second, short, name):
+    before, lease = clock(), short(0.4)
+    lock = first.take(name, lease=lease, renew=False)
     other = second.lock(name)
     assert other.acquire(timeout=PATIENCE)
-    assert clock() >= before + 0.4
+    assert clock() >= before + lease
     assert lock.held is False
     with pytest.raises(LockLost):
         lock.check()
@@ -83,7 +89,7 @@ def test_a_loss_is_found_by_verify_before_the_next_renewal(first, third, name):
     on_lost.wait()
 
 
-def test_a_lock_that_was_released_in_time_is_not_lost(first, name, sent_events):
+def test_a_lock_that_was_released_in_time_is_not_lost(first, short, name, sent_events):
     def attempt(lease):
         on_lost = Once()
         lock = first.take(f"{name}:{lease}", lease=lease, renew=False, on_lost=on_lost)
@@ -92,41 +98,41 @@ def test_a_lock_that_was_released_in_time_is_not_lost(first, name, sent_events):
         assert not on_lost.calls
         assert sent_events.words(f"{name}:{lease}") == ["acquired", "released"]
 
-    steadily(attempt, 0.3, 3, 10)
+    steadily(attempt, *short.each(0.3, 3, 10))
 
 
-def test_an_error_in_on_lost_keeps_nobody_from_being_told(first, name, sent_events, caplog):
+def test_an_error_in_on_lost_keeps_nobody_from_being_told(first, short, name, sent_events, caplog):
     def complain(lease):
         raise RuntimeError("the callback has a bug")
 
-    first.take(name, lease=0.2, renew=False, on_lost=complain)
+    first.take(name, lease=short(0.2), renew=False, on_lost=complain)
     sent_events.wait_for("lost", name)
     eventually(lambda: "the callback has a bug" in caplog.text)
 
 
-def test_on_lost_that_takes_its_time_delays_no_other_loss(first, name):
+def test_on_lost_that_takes_its_time_delays_no_other_loss(first, short, name):
     import threading
 
     blocked = threading.Event()
     on_lost = Once()
     try:
         first.take(
-            f"{name}:1", lease=0.2, renew=False, on_lost=lambda lease: blocked.wait(PATIENCE)
+            f"{name}:1", lease=short(0.2), renew=False, on_lost=lambda lease: blocked.wait(PATIENCE)
         )
-        first.take(f"{name}:2", lease=0.3, renew=False, on_lost=on_lost)
+        first.take(f"{name}:2", lease=short(0.3), renew=False, on_lost=on_lost)
         on_lost.wait()
     finally:
         blocked.set()
 
 
-def test_on_lost_may_use_locks(using, first, name):
+def test_on_lost_may_use_locks(using, first, short, name):
     seen = Once()
 
     def cope(lease):
         with Lock(f"{name}:repair", using=using, timeout=PATIENCE) as repair:
             seen(repair.token)
 
-    first.take(name, lease=0.2, renew=False, on_lost=cope)
+    first.take(name, lease=short(0.2), renew=False, on_lost=cope)
     seen.wait()
 
 

@@ -115,11 +115,11 @@ def test_a_named_owner_from_another_process_adopts_the_hold(refused, actor, thir
 
 
 @pytest.mark.shared
-def test_the_earlier_handle_notices_that_it_was_adopted(refused, actor, name):
+def test_the_earlier_handle_notices_that_it_was_adopted(refused, actor, short, name):
     if refused:
         return
     process, thread = actor("process"), actor("thread")
-    taken = thread.take(name, owner=ORDER, lease=0.9)
+    taken = thread.take(name, owner=ORDER, lease=short(0.9))
     adopted = process.take(name, owner=ORDER)
     eventually(lambda: not taken.held)
     adopted.verify()

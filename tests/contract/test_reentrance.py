@@ -59,10 +59,10 @@ def test_entering_again_is_the_same_hold(first, name):
     assert lock.info().since == since
 
 
-def test_entering_again_does_not_change_the_lease(first, name):
+def test_entering_again_does_not_change_the_lease(first, short, name):
     lock = first.take(name, lease=30)
-    first.take(name, lease=1, renew=False)
-    assert lock.remaining > 1
+    first.take(name, lease=short(1), renew=False)
+    assert lock.remaining > short(1)
 
 
 def test_entering_again_for_a_longer_lease_is_refused_by_name(first, second, name):

@@ -39,8 +39,8 @@ def test_someone_elses_lock_answers_nothing_about_ones_own_hold(first, second, n
         second.lock(name).start(member).result(PATIENCE)
 
 
-def test_leaving_after_the_lease_ended_does_not_touch_the_successor(first, third, name):
-    stale = first.take(name, lease=0.3, renew=False)
+def test_leaving_after_the_lease_ended_does_not_touch_the_successor(first, third, short, name):
+    stale = first.take(name, lease=short(0.3), renew=False)
     successor = third.take(name)
     with pytest.raises(LockLost):
         stale.release()
@@ -58,15 +58,15 @@ def test_leaving_after_a_break_does_not_touch_the_successor(first, second, name)
     assert not first.tries(name)
 
 
-def test_verifying_after_the_lease_ended_finds_the_successor_out(first, third, name):
-    stale = first.take(name, lease=0.3, renew=False)
+def test_verifying_after_the_lease_ended_finds_the_successor_out(first, third, short, name):
+    stale = first.take(name, lease=short(0.3), renew=False)
     third.take(name)
     with pytest.raises(LockLost):
         stale.verify()
 
 
-def test_a_lease_that_ended_is_lost_even_if_nobody_took_it(first, name):
-    stale = first.take(name, lease=0.3, renew=False)
+def test_a_lease_that_ended_is_lost_even_if_nobody_took_it(first, short, name):
+    stale = first.take(name, lease=short(0.3), renew=False)
     lapse(stale)
     with pytest.raises(LockLost):
         stale.check()
@@ -74,9 +74,9 @@ def test_a_lease_that_ended_is_lost_even_if_nobody_took_it(first, name):
         stale.release()
 
 
-def test_who_lost_the_lock_and_takes_it_again_holds_the_new_one(first, name):
+def test_who_lost_the_lock_and_takes_it_again_holds_the_new_one(first, short, name):
     """Nobody was to renew the before hold, so nobody need have left it."""
-    lock = first.take(name, lease=0.3, renew=False)
+    lock = first.take(name, lease=short(0.3), renew=False)
     before = lock.info().token
     lapse(lock)
     again = first.take(name)

@@ -68,7 +68,7 @@ def test_a_free_lock_is_had_within_the_shortest_limit(first, name):
 
 
 @pytest.mark.shared
-def test_a_limit_covers_the_whole_wait_and_not_each_look(actor, fourth, name):
+def test_a_limit_covers_the_whole_wait_and_not_each_look(actor, fourth, short, name):
     """The waiter looks again whenever a lease it saw would have ended, several times here."""
     holder = actor("process")
 
@@ -81,7 +81,7 @@ def test_a_limit_covers_the_whole_wait_and_not_each_look(actor, fourth, name):
         assert got is False
         assert 2.7 * lease <= clock() - start < PATIENCE
 
-    steadily(attempt, 0.3, 3)
+    steadily(attempt, *short.each(0.3, 3))
 
 
 @pytest.mark.shared
@@ -124,8 +124,8 @@ def test_who_gave_up_can_wait_again(first, second, name):
     assert waiting.result(PATIENCE) is True
 
 
-def test_a_waiter_gets_a_lock_whose_lease_runs_out(first, third, name):
-    third.take(name, lease=0.3, renew=False)
+def test_a_waiter_gets_a_lock_whose_lease_runs_out(first, third, short, name):
+    third.take(name, lease=short(0.3), renew=False)
     assert first.lock(name).acquire(timeout=PATIENCE) is True
 
 

@@ -90,13 +90,13 @@ def test_leaving_a_lost_lock_raises_lock_lost(run, broken, lock):
         run(lock, broken)
 
 
-def test_leaving_a_lock_that_ran_out_raises_lock_lost(run, using, name):
+def test_leaving_a_lock_that_ran_out_raises_lock_lost(run, using, short, name):
     def attempt(lease):
         lock = Lock(f"{name}:{lease}", using=using, lease=lease, renew=False)
         with pytest.raises(LockLost):
             run(lock, lambda entered: eventually(lambda: not entered.held))
 
-    steadily(attempt, 0.2, 2, 6)
+    steadily(attempt, *short.each(0.2, 2, 6))
 
 
 def test_an_exception_of_the_body_is_not_hidden_by_the_loss(run, broken, lock):
