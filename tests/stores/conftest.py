@@ -11,6 +11,7 @@ from tests.contract.actor_process import actors
 #: the kinds of backends that have a store
 KINDS = [
     "local",
+    "zookeeper",
 ]
 #: kinds whose records exist within one process only
 ONE_PROCESS = {"local"}

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import AuthFailedError, SASLException, SessionClosedRequireSaslError
-from kazoo.protocol.serialization import Delete
+from kazoo.exceptions import (
+    AuthFailedError,
+    NoNodeError,
+    SASLException,
+    SessionClosedRequireSaslError,
+)
+from kazoo.protocol.serialization import Delete, Sync
 from kazoo.protocol.states import KazooState, KeeperState
 
-from distlock.backends.zookeeper.connection import Connection
+from distlock.backends.zookeeper.connection import REPORTED_AFTER, Connection
 from distlock.backends.zookeeper.handler import new_handler
 from distlock.backends.zookeeper.options import Options
 from distlock.backends.zookeeper.requests import Reply
@@ -61,7 +67,7 @@ class Client:
         self.connection = Connection(self.kazoo, self, options.greeting_limit)
         self._mutex = threading.Lock()
         self._waiting: list[Reply] = []
-        self.watches = NodeWatches(self.send)
+        self.watches = NodeWatches(self.send_all)
         self.on_watch_event = self.watches.on_event
         self.kazoo.start_async()
 
@@ -86,9 +92,14 @@ class Client:
         """Send a request without waiting for anything; see send_all()."""
         return self.send_all([request])[0]
 
-    def send_all(self, requests: Sequence[Any]) -> list[Reply]:
-        """Send requests after all that were sent before; they get lost without a connection."""
-        return self.connection.submit(requests)
+    def send_all(
+        self, requests: Sequence[Any], only_if: Callable[[], bool] | None = None
+    ) -> list[Reply]:
+        """Send requests after all that were sent before; they get lost without a connection.
+
+        See Connection.submit() for ``only_if``.
+        """
+        return self.connection.submit(requests, only_if)
 
     def ask(self, requests: Sequence[Any], deadline: float | None) -> list[Reply]:
         """Send requests and wait for all answers; send them again if the connection breaks.
@@ -140,6 +151,27 @@ class Client:
             connected.settle()
         return connected
 
+    def prove_alive(self, deadline: float | None) -> None:
+        """Make sure that the session lasts for a lease from now on, by the leader's count.
+
+        A sync goes to the leader, which alone decides when a session is over. The answer proves
+        that it is not over yet. That is enough if the leader had heard of the session shortly
+        before. If not, sync again after the time in which the leader hears of the first sync.
+        """
+        begun_at = clock()
+        while True:
+            sent_at = clock()
+            (synced,) = self.ask([Sync(self.options.root)], deadline)
+            self.checked(synced)
+            timeout = self.session.timeout if self.session else 0.0
+            unproven = timeout - self.options.lease_of(timeout)
+            if self.counted_from(sent_at) + unproven >= begun_at:
+                return
+            pause = timeout * REPORTED_AFTER
+            if left(deadline, pause) < pause:
+                raise self.unavailable("does not prove in time that the session lasts")
+            time.sleep(pause)
+
     def counted_from(self, at: float) -> float:
         """Return from when on the servers count this session's time-out; see SessionLiveness."""
         assert self.connection.liveness is not None, "it has never been connected"
@@ -162,6 +194,10 @@ class Client:
         if reply.error is None:
             return reply.value
         raise self.unavailable("refused", reply.error) from reply.error
+
+    def found(self, reply: Reply) -> Any:
+        """Return the answer, None if there is no such node; LockUnavailable for other errors."""
+        return None if isinstance(reply.error, NoNodeError) else self.checked(reply)
 
     # What kazoo and the connection call, on their thread
 

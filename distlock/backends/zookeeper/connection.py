@@ -16,16 +16,16 @@ import ssl
 import struct
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from kazoo.client import KazooClient
-from kazoo.exceptions import ConnectionDropped, ConnectionLoss
+from kazoo.exceptions import ConnectionDropped, ConnectionLoss, ZookeeperError
 from kazoo.protocol.connection import CLOSE_RESPONSE, PING_XID, WATCH_XID, ConnectionHandler
 from kazoo.protocol.serialization import CloseInstance, Watch
 
-from distlock.backends.zookeeper.requests import Reply, error_of
+from distlock.backends.zookeeper.requests import NotSent, Reply, error_of
 from distlock.concurrency.clock import clock
 
 _INT = struct.Struct("!i")
@@ -126,12 +126,18 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
 
     # From any thread
 
-    def submit(self, requests: Sequence[Any]) -> list[Reply]:
-        """Send requests, in this order, on the calling thread; never waits."""
+    def submit(
+        self, requests: Sequence[Any], only_if: Callable[[], bool] | None = None
+    ) -> list[Reply]:
+        """Send requests, in this order, on the calling thread; never waits.
+
+        ``only_if`` decides, in the moment in which they would be sent, whether they are. It must
+        not block. No session begins in that moment.
+        """
         replies = [Reply() for _ in requests]
         bodies = [bytes(request.serialize()) for request in requests]
         with self._mutex:
-            if is_open := self.is_open:
+            if is_sent := self.is_open and (only_if is None or only_if()):
                 try:
                     frames, sent_at = bytearray(), clock()
                     for request, body, reply in zip(requests, bodies, replies, strict=True):
@@ -143,9 +149,9 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
                     # Ctrl-C may come anywhere, also between what was sent and the note of it.
                     self.shut_down()
                     raise
-        if not is_open:
+        if not is_sent:
             for reply in replies:
-                reply.settle(error=ConnectionLoss())
+                reply.settle(error=NotSent())
         return replies
 
     def shut_down(self) -> None:
@@ -300,5 +306,10 @@ class Connection(ConnectionHandler):  # type: ignore[misc]
         elif request is CloseInstance:
             reply.settle()
         else:
-            reply.settle(request.deserialize(frame, _REPLY.size))
+            try:
+                value = request.deserialize(frame, _REPLY.size)
+            except ZookeeperError as refused:  # a part of it
+                reply.settle(error=refused)
+            else:
+                reply.settle(value)
         return request

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import atexit
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from kazoo.exceptions import NoNodeError
@@ -16,13 +15,13 @@ from kazoo.protocol.serialization import Delete, GetData, Sync
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.zookeeper.client import Client
-from distlock.backends.zookeeper.connection import REPORTED_AFTER
 from distlock.backends.zookeeper.contender import Contender
 from distlock.backends.zookeeper.grants import BROKEN, SESSION_OVER, Grants
 from distlock.backends.zookeeper.options import DEFAULTS, Options
 from distlock.backends.zookeeper.reader import UNBREAKABLE, TreeReader
+from distlock.backends.zookeeper.store import ZooKeeperStore
 from distlock.concurrency import fork
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Step, arun, run
 from distlock.concurrency.timers import call_after
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
@@ -69,6 +68,11 @@ class ZooKeeperBackend(BaseBackend):
         self._connecting = threading.Lock()
         self._grants = Grants(self._on_loss)
 
+    @cached_property
+    def store(self) -> ZooKeeperStore:
+        """See BaseBackend.store."""
+        return ZooKeeperStore(self.options, lambda: self.client)
+
     # Taking and leaving
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
@@ -91,29 +95,8 @@ class ZooKeeperBackend(BaseBackend):
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         if leases and self._client is not None:
-            self._prove_alive(self._client, deadline)
+            self._client.prove_alive(deadline)
         return {lease.nonce: self._grants.watch(lease) for lease in leases}
-
-    def _prove_alive(self, client: Client, deadline: float | None) -> None:
-        """Make sure that the session lasts for a lease from now on, by the leader's count.
-
-        A sync goes to the leader, which alone decides when a session is over. The answer proves
-        that it is not over yet. That is enough if the leader had heard of the session shortly
-        before. If not, sync again after the time in which the leader hears of the first sync.
-        """
-        begun_at = clock()
-        while True:
-            sent_at = clock()
-            (synced,) = client.ask([Sync(self.options.root)], deadline)
-            client.checked(synced)
-            timeout = client.session.timeout if client.session else 0.0
-            unproven = timeout - self.options.lease_of(timeout)
-            if client.counted_from(sent_at) + unproven >= begun_at:
-                return
-            pause = timeout * REPORTED_AFTER
-            if left(deadline, pause) < pause:
-                raise client.unavailable("does not prove in time that the session lasts")
-            time.sleep(pause)
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         grant = self._grants.remove(lease.name, lease.nonce)
@@ -227,7 +210,7 @@ class ZooKeeperBackend(BaseBackend):
 
     def _set_lease(self, session_timeout: float) -> None:
         lease = self.options.lease_of(session_timeout)
-        # Often enough for each renewal to be the proof of the next one; see _prove_alive().
+        # Often enough for each renewal to be the proof of the next one; see Client.prove_alive().
         self.settings = replace(self.settings, lease=lease, renew=lease / 4)
 
 

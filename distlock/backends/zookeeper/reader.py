@@ -13,7 +13,8 @@ from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetChildren, GetData, Sync
 
 from distlock.backends.zookeeper.client import Client
-from distlock.backends.zookeeper.requests import Reply
+from distlock.backends.zookeeper.record_nodes import RECORDS
+from distlock.backends.zookeeper.requests import Reply, batches
 from distlock.backends.zookeeper.tree import (
     Record,
     escaped,
@@ -27,8 +28,6 @@ from distlock.concurrency.clock import clock, left
 from distlock.types.lease import Claim, Lease, LockInfo, State
 from distlock.types.query import Counts, Cursor, DisplayStatus, LockQuery, Order, Page, page_of
 
-#: Requests that are on their way at once; more only fill the queues of client and servers.
-_BATCH = 200
 #: Locks of a page that are looked at one by one: three requests or more for each, some 10,000 a
 #: second.
 MOST_READ = 2000
@@ -88,7 +87,7 @@ class TreeReader:
         """Remove the nodes of locks without contenders; return how many."""
         root = self._client.options.root
         removed = 0
-        for some in _batches(self._children(root)):
+        for some in batches(self._nodes()):
             # A node with children, and only such a one, is in use: the server does not delete it.
             replies = self._delete([f"{root}/{each}" for each in some])
             removed += sum(reply.error is None for reply in replies)
@@ -148,11 +147,15 @@ class TreeReader:
 
     def _names(self) -> list[str]:
         """Return the sorted names of all locks with a node; freed ones have it for a while."""
-        return sorted(map(unescaped, self._children(self._client.options.root)))
+        return sorted(map(unescaped, self._nodes()))
+
+    def _nodes(self) -> list[str]:
+        """Return the names of the nodes of all locks."""
+        return [each for each in self._children(self._client.options.root) if each != RECORDS]
 
     def _held(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Yield those of these locks that are held, in their order."""
-        for some in _batches(names):
+        for some in batches(names):
             yield from (info for info in self._locks(some) if info.state is not State.FREE)
 
     def _delete(self, paths: Sequence[str]) -> list[Reply]:
@@ -162,7 +165,7 @@ class TreeReader:
     def _children(self, path: str) -> list[str]:
         """Return the names of all children of a node, as the leader knows them now."""
         (_, listed) = self._client.ask([Sync(path), GetChildren(path, None)], self._deadline)
-        return list(self._answer(listed) or ())
+        return list(self._client.found(listed) or ())
 
     def _locks(self, names: Sequence[str]) -> list[LockInfo]:
         parents = [self._path(name) for name in names]
@@ -171,7 +174,7 @@ class TreeReader:
             reads += [GetChildren(parent, None), GetData(parent, None)]
         _, *replies = self._client.ask(reads, self._deadline)
         queues = [
-            [f"{parent}/{node}" for node in in_order(self._answer(listed) or ())]
+            [f"{parent}/{node}" for node in in_order(self._client.found(listed) or ())]
             for parent, listed in zip(parents, replies[::2], strict=True)
         ]
         records = self._records([path for queue in queues for path in queue])
@@ -183,10 +186,10 @@ class TreeReader:
     def _records(self, nodes: Sequence[str]) -> dict[str, Record]:
         """Return what the nodes say, in their order, without those that have gone by now."""
         records = {}
-        for some in _batches(nodes):
+        for some in batches(nodes):
             replies = self._client.ask([GetData(path, None) for path in some], self._deadline)
             for path, reply in zip(some, replies, strict=True):
-                if found := self._answer(reply):
+                if found := self._client.found(reply):
                     records[path] = Record.read(*found)
         return records
 
@@ -195,7 +198,7 @@ class TreeReader:
             return LockInfo(name, self._alias, waiters=())
         holder, *waiters = queue
         since = holder.created_at
-        if (mark := self._answer(marked)) and mark[0] == held_mark(holder.token):
+        if (mark := self._client.found(marked)) and mark[0] == held_mark(holder.token):
             since = to_time(mark[1].mtime)
         return LockInfo(
             name,
@@ -213,14 +216,3 @@ class TreeReader:
 
     def _path(self, name: str) -> str:
         return f"{self._client.options.root}/{escaped(name)}"
-
-    def _answer(self, reply: Reply) -> Any:
-        """Return the answer; None if there is no such node."""
-        if isinstance(reply.error, NoNodeError):
-            return None
-        return self._client.checked(reply)
-
-
-def _batches(items: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    for start in range(0, len(items), _BATCH):
-        yield items[start : start + _BATCH]

@@ -1,12 +1,12 @@
-"""Replies to requests, and two requests to ZooKeeper that kazoo does not have."""
+"""Replies to requests, and the requests to ZooKeeper that kazoo does not have."""
 
 from __future__ import annotations
 
 import logging
 import struct
 from collections import namedtuple
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from kazoo.exceptions import (
     EXCEPTIONS,
@@ -16,14 +16,32 @@ from kazoo.exceptions import (
     SessionExpiredError,
     SessionMovedError,
 )
-from kazoo.protocol.serialization import Create2, write_string
+from kazoo.protocol.serialization import (
+    Create,
+    Create2,
+    MultiHeader,
+    SetData,
+    Transaction,
+    int_struct,
+    read_string,
+    stat_struct,
+    write_string,
+)
+from kazoo.protocol.states import ZnodeStat
 
 from distlock.concurrency.pending import Latch
 
 logger = logging.getLogger("distlock")
 
+T = TypeVar("T")
+
+#: Requests that are on their way at once; more only fill the queues of client and servers.
+_BATCH = 200
+
 _CONTAINER = 4
-_DATA_WATCH = struct.pack("!i", 2)
+_ANY_WATCH = struct.pack("!i", 3)
+#: What the server says of the other parts of a request when one part fails.
+_UNDONE, _NOT_TRIED = 0, -2
 
 #: The connection broke before the answer came: the request may have been carried out or not.
 LOST = (ConnectionLoss, OperationTimeoutError, SessionExpiredError, SessionMovedError)
@@ -38,17 +56,85 @@ class CreateContainer(Create2):  # type: ignore[misc]
         return super().__new__(cls, path, b"", acl, _CONTAINER)  # type: ignore[no-any-return]
 
 
-class RemoveDataWatch(namedtuple("RemoveDataWatch", "path")):
-    """Forget that this session watches a node (since 3.5)."""
+class RemoveWatches(namedtuple("RemoveWatches", "path")):
+    """Forget that this session watches a node, its data or its children (since 3.5)."""
 
     type = 18
 
     def serialize(self) -> bytes:
-        return bytes(write_string(self.path)) + _DATA_WATCH
+        return bytes(write_string(self.path)) + _ANY_WATCH
 
     @classmethod
     def deserialize(cls, data: bytes, offset: int) -> bool:
         return True
+
+
+class GetEphemerals(namedtuple("GetEphemerals", "prefix")):
+    """List the paths of this session's ephemeral nodes that begin with a prefix (since 3.6)."""
+
+    type = 103
+
+    def serialize(self) -> bytes:
+        return bytes(write_string(self.prefix))
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> list[str]:
+        (count,) = int_struct.unpack_from(data, offset)
+        offset += int_struct.size
+        paths = []
+        for _ in range(count):
+            path, offset = read_string(data, offset)
+            paths.append(path)
+        return paths
+
+
+class Multi:
+    """Several writes that the server makes in one step, or none of them."""
+
+    type = 14
+
+    def __init__(self, operations: Sequence[Any]) -> None:
+        self._body = bytes(Transaction(operations).serialize())
+
+    @property
+    def size(self) -> int:
+        """Bytes of the request."""
+        return len(self._body)
+
+    def serialize(self) -> bytes:
+        return self._body
+
+    @classmethod
+    def deserialize(cls, data: bytes, offset: int) -> list[Any]:
+        """Return the stats of the nodes that were set; raises the error of the part that failed.
+
+        kazoo's own fails with errors that kazoo does not know.
+        """
+        stats = []
+        header, offset = MultiHeader.deserialize(data, offset)
+        while not header.done:
+            if header.type == Create.type:
+                _, offset = read_string(data, offset)
+            elif header.type == SetData.type:
+                stats.append(ZnodeStat._make(stat_struct.unpack_from(data, offset)))
+                offset += stat_struct.size
+            elif header.type == -1:
+                (code,) = int_struct.unpack_from(data, offset)
+                offset += int_struct.size
+                if code not in (_UNDONE, _NOT_TRIED):
+                    raise error_of(code)
+            header, offset = MultiHeader.deserialize(data, offset)
+        return stats
+
+
+class NotSent(ConnectionLoss):  # type: ignore[misc]
+    """The request was not sent: there was no connection."""
+
+
+def batches(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Yield the items in lists that may be asked for at once."""
+    for start in range(0, len(items), _BATCH):
+        yield items[start : start + _BATCH]
 
 
 def error_of(code: int) -> Exception:

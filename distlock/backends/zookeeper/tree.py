@@ -80,14 +80,14 @@ def make_parent(client: Client, path: str) -> Generator[Reply, Reply, None]:
     """
     made = yield client.send(CreateContainer(path, client.options.acl))
     if isinstance(made.error, NoNodeError):
-        made = yield _make_path(client, client.options.root)
+        made = yield make_path(client, client.options.root)
     elif isinstance(made.error, UnimplementedError):
-        made = yield _make_path(client, path)
+        made = yield make_path(client, path)
     with suppress(NodeExistsError):
         made.get()
 
 
-def _make_path(client: Client, path: str) -> Reply:
+def make_path(client: Client, path: str) -> Reply:
     """Make a node that stays, and what is above it; return the reply to the last request."""
     acl = client.options.acl
     return client.send_all([Create(each, b"", acl, 0) for each in ancestors(path)])[-1]

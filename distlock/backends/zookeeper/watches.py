@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.exceptions import ConnectionLoss, NoNodeError
 from kazoo.protocol.connection import DELETED_EVENT
 from kazoo.protocol.serialization import GetData
 
-from distlock.backends.zookeeper.requests import RemoveDataWatch, Reply
+from distlock.backends.zookeeper.requests import RemoveWatches, Reply
 
 
 class NodeWatches:
@@ -20,30 +20,37 @@ class NodeWatches:
     when the node is deleted, or was not there; with the server's error when that refuses to watch
     it; and with ConnectionLoss when the connection breaks.
 
-    A node is watched by reading it: ``exists`` on a node that has gone would leave a watch on a
-    name that never comes again.
     """
 
-    def __init__(self, send: Callable[[Any], Reply]) -> None:
+    def __init__(self, send: Callable[[Sequence[Any]], list[Reply]]) -> None:
         self._send = send
         # While it is held requests are sent, too: the last one has to be what is noted here.
         self._mutex = threading.Lock()
         self._by_path: dict[str, list[Reply]] = {}
 
     def add(self, path: str) -> Reply:
-        """Watch a node."""
+        """Watch a node.
+
+        It is watched by reading it: ``exists`` on a node that has gone would leave a watch on a
+        name that never comes again.
+        """
+        watch, (reply,) = self.register(path, [GetData(path, True)])
+        reply.then(lambda reply: self._refuse(path, watch, reply.error))
+        return watch
+
+    def register(self, path: str, requests: Sequence[Any]) -> tuple[Reply, list[Reply]]:
+        """Watch a node by requests of the caller, whose replies do not end the watch."""
         watch = Reply()
         with self._mutex:
             self._by_path.setdefault(path, []).append(watch)
-            reply = self._send(GetData(path, True))
-        reply.then(lambda reply: self._refuse(path, watch, reply.error))
-        return watch
+            replies = self._send(requests)
+        return watch, replies
 
     def cancel(self, path: str, watch: Reply) -> None:
         """End a watch, unless it has ended."""
         with self._mutex:
             if (removed := self._remove(path, watch)) and path not in self._by_path:
-                self._send(RemoveDataWatch(path))
+                self._send([RemoveWatches(path)])
         if removed:
             watch.settle()
 

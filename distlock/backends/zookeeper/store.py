@@ -1,0 +1,344 @@
+"""The record store in ZooKeeper."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from typing import Any
+
+from kazoo.exceptions import NoNodeError
+from kazoo.protocol.serialization import Delete as DeleteNode
+from kazoo.protocol.serialization import Exists as Stat
+from kazoo.protocol.serialization import GetChildren, GetChildren2, GetData, Sync
+
+from distlock.backends.store import (
+    Address,
+    Change,
+    Condition,
+    Delete,
+    Exists,
+    Record,
+    RecordStore,
+    Renewal,
+    Session,
+    Snapshot,
+)
+from distlock.backends.zookeeper.changes import Applying, OpenSession
+from distlock.backends.zookeeper.client import Client
+from distlock.backends.zookeeper.options import Options
+from distlock.backends.zookeeper.record_nodes import (
+    RECORDS,
+    DirectoryNode,
+    RecordNode,
+    address_of,
+    is_mark,
+    mark_of,
+    new_nonce,
+    revision_of,
+)
+from distlock.backends.zookeeper.requests import GetEphemerals, Multi, Reply, batches
+from distlock.backends.zookeeper.tree import escaped, unescaped
+from distlock.concurrency import fork
+from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
+from distlock.concurrency.threads import start
+from distlock.concurrency.timers import call_after
+from distlock.exceptions import LockError
+from distlock.types.lease import RELIED_ON, SweepResult
+
+#: Seconds between two attempts to end a session whose records could not be removed.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+
+
+class ZooKeeperStore(RecordStore):
+    """Records that are nodes; those that are bound to a session are ephemeral.
+
+    A process has one session with the servers, which its locks use, too. Each session of the store
+    has an id of its own, which the data of its records has, so that it can be ended alone. Its
+    records vanish at the latest with the process's session. No other process can use or end it.
+    """
+
+    def __init__(self, options: Options, client: Callable[[], Client]) -> None:
+        """``client`` returns the client of this process, which may not be connected yet."""
+        self._options = options
+        self._client = client
+        self._root = f"{options.root}/{RECORDS}"
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have no sessions: they are the parent's."""
+        #: It is changed in single atomic steps. Sessions that are being ended are here, too.
+        self._sessions: dict[str, OpenSession] = {}
+
+    def _path(self, directory: str) -> str:
+        return f"{self._root}/{escaped(directory)}"
+
+    # Records
+
+    def read(self, directory: str, deadline: float | None = None) -> Snapshot:
+        """See RecordStore.read().
+
+        The list of the records' names and the revision are of one moment. A record was the same in
+        that moment if it was written before, or if it was read before and has not been written
+        since. If one was not, all are read again, in the request that lists them.
+        """
+        client, path = self._client(), self._path(directory)
+        before: dict[str, RecordNode | None] = {}
+        while True:
+            again = list(before)
+            requests = [Sync(path), GetChildren2(path, None)]
+            requests += [GetData(each, None) for each in again]
+            _, listed, *replies = client.ask(requests, deadline)
+            listing = client.found(listed)
+            if listing is None:
+                return Snapshot(directory, 0, {})
+            children, stat = listing
+            paths = [f"{path}/{child}" for child in children if not is_mark(child)]
+            now = self._records(client, again, replies)
+            new = [each for each in paths if each not in now]
+            for some in batches(new):
+                asked = client.ask([GetData(each, None) for each in some], deadline)
+                now |= self._records(client, some, asked)
+            found = map(now.__getitem__, paths)
+            nodes = [
+                one for one in found if one and _was_there(one, before.get(one.path), stat.mzxid)
+            ]
+            if len(nodes) == len(paths):
+                break
+            before = {each: now[each] for each in paths}
+        records = [one.record(address_of(one.path)[1]) for one in nodes]
+        records.sort(key=lambda record: (record.created, record.key))
+        return Snapshot(directory, revision_of(stat), {one.key: one for one in records})
+
+    def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
+        client, path = self._client(), f"{self._path(directory)}/{escaped(key)}"
+        _, read = client.ask([Sync(path), GetData(path, None)], deadline)
+        found = self._records(client, [path], [read])[path]
+        return None if found is None else found.record(key)
+
+    def apply(
+        self,
+        directory: str,
+        changes: Sequence[Change],
+        conditions: Collection[Condition] = (),
+        deadline: float | None = None,
+    ) -> int | None:
+        """See RecordStore.apply().
+
+        A server takes at most 1 MiB at once: ValueError for more. If the connection breaks, this
+        finds out whether the change was made, unless others have changed the directory since.
+        """
+        path, session = self._path(directory), self._sessions.get
+        return Applying(self._client(), path, changes, conditions, session, deadline).run()
+
+    def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
+        stats = self._stats(self._client(), prefix, deadline)
+        return sorted(name for name, stat in stats.items() if stat.numChildren > 1)
+
+    # Sessions
+
+    def open_session(self, seconds: float, deadline: float | None = None) -> Session:
+        """See RecordStore.open_session(). It is relied on for no longer than a lock's lease."""
+        client, sent_at = self._client(), clock()
+        client.prove_alive(deadline)
+        shared = client.session
+        assert shared is not None, "it was connected"
+        seconds = min(seconds, self._options.lease_of(shared.timeout))
+        for name, session in list(self._sessions.items()):
+            if session.shared.over or session.client.dead:
+                self._sessions.pop(name, None)
+        name = new_nonce()
+        self._sessions[name] = OpenSession(client, shared)
+        return Session(name, seconds, sent_at + seconds * RELIED_ON)
+
+    def renew(
+        self,
+        sessions: Collection[str],
+        records: Collection[Address] = (),
+        deadline: float | None = None,
+    ) -> Renewal:
+        """See RecordStore.renew(). It proves that the servers count the session as alive."""
+        if not sessions and not records:
+            return Renewal(frozenset(), frozenset(), frozenset(), frozenset())
+        client = self._client()
+        if any(map(self._alive, sessions)):
+            client.prove_alive(deadline)
+        present: set[Address] = set()
+        missing: set[Address] = set()
+        for number, some in enumerate(batches(list(records))):
+            paths = [f"{self._path(directory)}/{escaped(key)}" for directory, key in some]
+            sync = [] if number else [Sync(self._root)]
+            replies = client.ask([*sync, *(Stat(path, None) for path in paths)], deadline)
+            for address, reply in zip(some, replies[len(sync) :], strict=True):
+                (present if client.found(reply) else missing).add(address)
+        alive = frozenset(filter(self._alive, sessions))
+        return Renewal(alive, frozenset(sessions) - alive, frozenset(present), frozenset(missing))
+
+    def _alive(self, name: str) -> bool:
+        session = self._sessions.get(name)
+        return session is not None and session.alive
+
+    def end_session(self, session: str, deadline: float | None = None) -> None:
+        """See RecordStore.end_session(). What cannot be removed now will be in the background."""
+        ending = self._sessions.get(session)
+        if ending is None:
+            return
+        # From here on nothing is sent that binds a record to it; what was sent is read below.
+        ending.ended, begun_before = True, ending.ended
+        try:
+            self._remove_records(session, ending, deadline)
+        except BaseException:
+            if not begun_before:
+                with suppress(RuntimeError):  # no more threads can be had
+                    start(self._end_later, "distlock-end-session", session, ending)
+            raise
+        self._sessions.pop(session, None)
+
+    def _end_later(self, name: str, session: OpenSession) -> None:
+        for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
+            if name not in self._sessions:
+                return
+            with suppress(LockError):
+                self._remove_records(name, session, None)
+                self._sessions.pop(name, None)
+                return
+            time.sleep(pause)
+
+    def _remove_records(self, name: str, session: OpenSession, deadline: float | None) -> None:
+        client = session.client
+        if client.dead:
+            return
+        listing = [Sync(self._root), GetEphemerals(f"{self._root}/")]
+        _, listed = client.ask(listing, deadline)
+        for some in batches(client.checked(listed)):
+            read = client.ask([GetData(path, None) for path in some], deadline)
+            for path, node in self._records(client, some, read).items():
+                if node is not None and node.session == name:
+                    directory, key = address_of(path)
+                    this = [Exists(key, node.revision)]
+                    # If this is refused, it is another's record by now, or gone.
+                    Applying(
+                        client,
+                        self._path(directory),
+                        [Delete(key)],
+                        this,
+                        self._sessions.get,
+                        deadline,
+                    ).run()
+
+    # Waking up
+
+    def watch(self, directory: str, since: int, key: str | None = None) -> Pending[None]:
+        """See RecordStore.watch().
+
+        Watches of the servers, who forget them with the connection: then all are answered. When one
+        is abandoned, the servers are asked to forget it.
+        """
+        client, node = self._client(), DirectoryNode(self._path(directory))
+        # A node that is not there is watched, too: until it comes, or the watch is cancelled.
+        if key is None:
+            path = node.path
+            requests = [Stat(path, True), GetChildren2(path, True)]
+        else:
+            path = node.record(key)
+            requests = [Stat(path, True), Stat(node.path, None)]
+        watch, replies = client.watches.register(path, requests)
+
+        def cancel() -> None:
+            client.watches.cancel(path, watch)
+
+        def stop() -> None:
+            # The garbage collector may call this in a thread that has a mutex of the client.
+            with suppress(RuntimeError):  # no more threads can be had: it ends by itself
+                call_after(0.0, cancel)
+
+        def look(_: Reply) -> None:
+            """Answer now what has changed already; both replies are there."""
+            if _has_changed(replies, since, key):
+                cancel()
+
+        def answer(_: Reply) -> None:
+            pending.resolve(None)
+
+        pending: Pending[None] = Pending(stop)
+        watch.then(answer)
+        replies[-1].then(look)
+        return pending
+
+    # Clearing
+
+    def sweep(self, deadline: float | None = None) -> SweepResult:
+        """Remove the directories that have no records; the servers end sessions by themselves."""
+        client = self._client()
+        empty = [
+            self._path(name)
+            for name, stat in self._stats(client, "", deadline).items()
+            if stat.numChildren <= 1
+        ]
+        removed = 0
+        for some in batches(empty):
+            replies = client.ask([GetData(path, None) for path in some], deadline)
+            multis = []
+            for path, reply in zip(some, replies, strict=True):
+                with suppress(ValueError):  # somebody else's node
+                    if found := client.found(reply):
+                        made = DirectoryNode.read(path, *found).made
+                        multis.append(
+                            Multi([DeleteNode(mark_of(path, made), -1), DeleteNode(path, -1)])
+                        )
+            # The server does not remove one with records: its node has children.
+            replies = client.ask(multis, deadline) if multis else []
+            removed += sum(reply.error is None for reply in replies)
+        return SweepResult(removed=removed)
+
+    # Reading nodes
+
+    def _stats(self, client: Client, prefix: str, deadline: float | None) -> dict[str, Any]:
+        """Return the stats of the directories whose names begin with a prefix, by name."""
+        _, listed = client.ask([Sync(self._root), GetChildren(self._root, None)], deadline)
+        names = [unescaped(each) for each in client.found(listed) or ()]
+        stats: dict[str, Any] = {}
+        for some in batches([name for name in names if name.startswith(prefix)]):
+            replies = client.ask([Stat(self._path(name), None) for name in some], deadline)
+            found = zip(some, map(client.found, replies), strict=True)
+            stats |= {name: stat for name, stat in found if stat is not None}
+        return stats
+
+    def _records(
+        self, client: Client, paths: Sequence[str], replies: Sequence[Reply]
+    ) -> dict[str, RecordNode | None]:
+        """Return what the nodes at these paths say, None for those that are not there."""
+        try:
+            return {
+                path: RecordNode.read(path, *found) if (found := client.found(reply)) else None
+                for path, reply in zip(paths, replies, strict=True)
+            }
+        except ValueError as error:
+            raise client.unavailable(str(error)) from error
+
+
+def _was_there(now: RecordNode, before: RecordNode | None, listed_at: int) -> bool:
+    """Return whether a record was the same when the directory was listed.
+
+    ``listed_at`` is the last change of the directory by then. Only what was changed by hand, past
+    this store, may be newer than that.
+    """
+    return now.revision <= listed_at or (before is not None and before.revision == now.revision)
+
+
+def _has_changed(replies: Sequence[Reply], since: int, key: str | None) -> bool:
+    """Return whether a watch is to be answered at once; see ZooKeeperStore.watch()."""
+    first, second = replies
+    if any(reply.error and not isinstance(reply.error, NoNodeError) for reply in replies):
+        return True
+    if key is None:
+        stats = [first.value, second.value and second.value[1]]
+    elif first.value:
+        return bool(first.value.mzxid > since)
+    else:
+        stats = [second.value]
+    # Where there is no directory, none was there at revision 0.
+    return any(revision_of(stat) > since if stat else since > 0 for stat in stats)
