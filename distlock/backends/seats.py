@@ -31,6 +31,11 @@ _HELD, _WAITS, _CANCELLED = "h/", "w/", "x/"
 _LEAST_TIME = 10**15
 
 
+def backend_name(kind: Kind, name: str) -> str:
+    """Return what the backend of a kind calls a lock; see every_kind()."""
+    return name if kind is Kind.LOCK else directory_of(kind, name)
+
+
 def directory_of(kind: Kind, name: str) -> str:
     """Return the directory for a name; it is also what the backend calls the lock."""
     return f"{kind}:{name}"
@@ -217,6 +222,7 @@ class Seats:
             None if rest is None else self._now + timedelta(seconds=rest),
             int(record.value["seats"]),
             str(record.value["description"]),
+            rest,
         )
 
     def _waiting(self, record: Record) -> Waiting:

@@ -262,6 +262,17 @@ class SharedBackend(BaseBackend):
         return SweepResult()
 
 
+def every_kind(backend: BaseBackend) -> list[BaseBackend]:
+    """Return the backends of all kinds of lock that are in one place: itself, and the shared ones.
+
+    The second one is missing where nothing but locks is kept.
+    """
+    try:
+        return [backend, shared_locks(backend)]
+    except NotSupported:
+        return [backend]
+
+
 def shared_locks(backend: BaseBackend) -> SharedBackend:
     """Return the semaphores and read/write locks of a backend.
 

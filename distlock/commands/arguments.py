@@ -14,11 +14,14 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandParser
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.seats import backend_name
+from distlock.backends.shared import every_kind, shared_locks
 from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.conf import locks
 from distlock.exceptions import LockError
 from distlock.types.arguments import checked_description, checked_name
+from distlock.types.lease import Kind, LockInfo
 
 T = TypeVar("T")
 
@@ -39,6 +42,16 @@ def add_name(parser: CommandParser, *, required: bool = True) -> None:
         nargs=None if required else "?",
         metavar="NAME",
         help="The lock's name.",
+    )
+
+
+def add_kind(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--kind",
+        type=Kind,
+        choices=list(Kind),
+        metavar="KIND",
+        help="Only this kind of lock: lock, semaphore or rwlock. All kinds by default.",
     )
 
 
@@ -119,6 +132,26 @@ def _number(value: str) -> float:
     except ValueError:
         return math.nan
     return number if number <= threading.TIMEOUT_MAX else math.nan
+
+
+def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInfo]:
+    """Return what a backend knows of a name, as the name of a lock of one kind, or of all kinds.
+
+    Of several kinds those are left out that nobody holds or waits for, but for the plain lock if
+    nothing else is there.
+    """
+    if kind is not None:
+        part = backend if kind is Kind.LOCK else shared_locks(backend)
+        return [part.inspect(backend_name(kind, name))]
+    lock, *others = every_kind(backend)
+    shared = [
+        info
+        for part in others
+        for kind in (Kind.SEMAPHORE, Kind.RWLOCK)
+        if (info := part.inspect(backend_name(kind, name))).holders or info.waiters
+    ]
+    info = lock.inspect(name)
+    return shared if shared and not info.holders else [info, *shared]
 
 
 class Backends:

@@ -1,18 +1,24 @@
-"""``manage.py locks list``: every lock that is held, or whose lease ended without release."""
+"""``manage.py locks list``: all that is held, or whose lease ended without release.
+
+A row for each holder: a semaphore or a read/write lock may have several.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from itertools import chain
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock.backends.base import BaseBackend
+from distlock.backends.shared import every_kind
 from distlock.commands import output
-from distlock.commands.arguments import Backends, add_json, add_using, prefix
+from distlock.commands.arguments import Backends, add_json, add_kind, add_using, prefix
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
-from distlock.types.lease import LockInfo, State
+from distlock.types.lease import Kind, LockInfo, State
 
 HELP = "List the locks that are held, and those whose lease ended without being released."
-HEADING = ("BACKEND", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS", "NAME")
+HEADING = ("BACKEND", "KIND", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS", "NAME")
 STATES = (State.HELD.value, State.EXPIRED.value)
 EPILOG = epilog(DONE, FAILED, USAGE)
 
@@ -28,6 +34,7 @@ def add_arguments(parser: CommandParser) -> None:
         choices=STATES,
         help="Only locks in this state. May be repeated.",
     )
+    add_kind(parser)
     add_json(parser)
 
 
@@ -37,18 +44,24 @@ def run(
     using: Collection[str] | None,
     prefix: str,
     state: Collection[str] | None,
+    kind: Kind | None,
     json: bool,
     **others: object,
 ) -> None:
     backends = Backends(using)
     states = state or STATES
-    found = backends.ask(
-        lambda backend: (info for info in backend.list(prefix) if info.state in states)
-    )
+
+    def listed(backend: BaseBackend) -> Iterator[LockInfo]:
+        for part in every_kind(backend):
+            for info in part.list(prefix):
+                if info.state in states and kind in (None, info.kind):
+                    yield info
+
+    found = backends.ask(listed)
     if json:
         output.write_json(found, backends.failures, command.stdout.write)
     else:
-        lines = output.table_lines(HEADING, map(_row, found))
+        lines = output.table_lines(HEADING, chain.from_iterable(map(_rows, found)))
         for line in lines:
             command.stdout.write(line)
         if not lines and not backends.failures:
@@ -56,14 +69,17 @@ def run(
     backends.finish()
 
 
-def _row(info: LockInfo) -> tuple[str, ...]:
-    return (
-        info.using,
-        info.state.value,
-        output.owner(info.owner),
-        output.moment(info.since),
-        output.duration(info.remaining),
-        output.NOTHING if info.token is None else str(info.token),
-        output.NOTHING if info.waiters is None else str(len(info.waiters)),
-        output.quoted(info.name),
-    )
+def _rows(info: LockInfo) -> Iterator[tuple[str, ...]]:
+    """Return a row for each of those who hold a lock."""
+    for holder in info.holders:
+        yield (
+            info.using,
+            output.kind(info),
+            info.state.value,
+            output.owner(holder.owner),
+            output.moment(holder.since),
+            output.duration(holder.remaining),
+            output.NOTHING if holder.token is None else str(holder.token),
+            output.NOTHING if info.waiters is None else str(len(info.waiters)),
+            output.quoted(info.name),
+        )

@@ -15,7 +15,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from distlock.types.lease import LockInfo, Owner, Waiting
+from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
 from distlock.types.owners import NAMED, is_named
 from distlock.types.printable import escaped as escaped
 
@@ -44,6 +44,20 @@ def quoted(name: str) -> str:
 def owner(who: Owner | None) -> str:
     """Return ``host:pid:thread``."""
     return NOTHING if who is None else quoted(str(who))
+
+
+def kind(info: LockInfo) -> str:
+    """Return the kind of a lock; of a semaphore also how many of its seats are taken."""
+    if info.kind is Kind.SEMAPHORE:
+        return f"{info.kind.value} {info.taken}/{info.slots}"
+    return info.kind.value
+
+
+def share(info: LockInfo, holder: Holder) -> str:
+    """Return what part of a shared lock one of its holders has."""
+    if info.kind is Kind.RWLOCK:
+        return "writer" if holder.writes else "reader"
+    return f"{holder.seats} seat" if holder.seats == 1 else f"{holder.seats} seats"
 
 
 def moment(when: datetime | None) -> str:
@@ -105,6 +119,7 @@ def _json_entry(info: LockInfo) -> dict[str, Any]:
     """Return what is known of a lock for JSON; times become ISO 8601, spans are seconds."""
     return {
         "using": info.using,
+        "kind": info.kind.value,
         "name": info.name,
         "state": info.state.value,
         "owner": _json_owner(info.owner),
@@ -118,6 +133,20 @@ def _json_entry(info: LockInfo) -> dict[str, Any]:
         "renewed_at": info.renewed_at,
         "description": info.description,
         "waiters": None if info.waiters is None else list(map(_json_waiter, info.waiters)),
+        "slots": info.slots,
+        "holders": [_json_holder(info, holder) for holder in info.holders],
+    }
+
+
+def _json_holder(info: LockInfo, holder: Holder) -> dict[str, Any]:
+    return {
+        "owner": _json_owner(holder.owner),
+        "token": holder.token,
+        "since": holder.since,
+        "until": holder.until,
+        "remaining": holder.remaining,
+        "description": holder.description,
+        "share": share(info, holder) if info.kind is Kind.RWLOCK else holder.seats,
     }
 
 
@@ -135,17 +164,21 @@ def _json_waiter(waiter: Owner) -> dict[str, Any]:
 
 def show_command(info: LockInfo) -> str:
     """Return the command that shows this lock."""
-    return f"manage.py locks show {_shell_option(info)} {_shell_word(info.name)}"
+    return f"manage.py locks show {_shell_options(info)} {_shell_word(info.name)}"
 
 
-def release_command(info: LockInfo) -> str:
-    """Return the command that breaks this hold, and no other."""
-    using, name = _shell_option(info), _shell_word(info.name)
-    return f"manage.py locks release {using} --token={info.token} {name}"
+def release_command(info: LockInfo, token: int | None = None) -> str:
+    """Return the command that breaks the hold with this token, and no other.
+
+    None stands for the one who has held it for longest.
+    """
+    options, name = _shell_options(info), _shell_word(info.name)
+    return f"manage.py locks release {options} --token={token or info.token} {name}"
 
 
-def _shell_option(info: LockInfo) -> str:
-    return shlex.quote(f"--using={info.using}")
+def _shell_options(info: LockInfo) -> str:
+    using = shlex.quote(f"--using={info.using}")
+    return using if info.kind is Kind.LOCK else f"{using} --kind={info.kind.value}"
 
 
 def _shell_word(name: str) -> str:

@@ -10,11 +10,11 @@ from collections.abc import Collection
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
-from distlock.commands.arguments import Backends, add_name, add_using
+from distlock.commands.arguments import Backends, add_kind, add_name, add_using, infos_of
 from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.core.queueing_owners import locks_of
-from distlock.lock import Lock
-from distlock.types.lease import State
+from distlock.recipes import lock_of
+from distlock.types.lease import Kind
 
 HELP = (
     "Break the hold of a lock that has this token, and only that one;"
@@ -26,6 +26,7 @@ EPILOG = epilog(DONE, FAILED, USAGE, NOT_HELD, DECLINED)
 def add_arguments(parser: CommandParser) -> None:
     add_name(parser, required=False)
     add_using(parser)
+    add_kind(parser)
     parser.add_argument(
         "--token",
         type=_token,
@@ -53,6 +54,7 @@ def run(
     token: int | None,
     task: str | None = None,
     using: Collection[str] | None,
+    kind: Kind | None,
     interactive: bool,
     **others: object,
 ) -> None:
@@ -61,15 +63,16 @@ def run(
         found = list(backends.ask(lambda backend: locks_of(backend, task)))
         missing = f"no queueing lock is held by a task with the id {task!r}"
     elif task is None and name is not None and token is not None:
-        seen = backends.ask(lambda backend: [backend.inspect(name)])
-        held = [info for info in seen if info.state is not State.FREE]
-        found = [info for info in held if info.token == token]
+        seen = list(backends.ask(lambda backend: infos_of(backend, name, kind)))
+        held = [(info, holder) for info in seen for holder in info.holders]
+        found = [info for info, holder in held if holder.token == token]
         holds = "; ".join(
-            f"on {info.using} it is {info.state.value} by {output.owner(info.owner)}"
-            f" under token {info.token}"
-            for info in held
+            f"on {info.using} it is {info.state.value} by {output.owner(holder.owner)}"
+            f" under token {holder.token}"
+            for info, holder in held
         )
-        missing = f"lock {name!r} is not held under token {token}; {holds or 'it is free'}"
+        what = kind or (seen[0].kind if seen else Kind.LOCK)
+        missing = f"{what} {name!r} is not held under token {token}; {holds or 'it is free'}"
     else:
         fail(USAGE, "say either NAME and --token, or --task")
     if not found:
@@ -79,13 +82,15 @@ def run(
         where = ", ".join(f"{info.name!r} on {info.using!r}" for info in found)
         fail(USAGE, f"there are several: {where}; choose one with --using, or NAME and --token")
     info = found[0]
+    holder = next(each for each in info.holders if each.token == (token or info.token))
     command.stdout.write(
         f"{output.quoted(info.name)} on {info.using} is {info.state.value}"
-        f" by {output.owner(info.owner)} since {output.moment(info.since)}, token {info.token}."
+        f" by {output.owner(holder.owner)} since {output.moment(holder.since)}, token"
+        f" {holder.token}."
     )
     learns = (
         "is not told, because it does not renew its lease"
-        if info.renews is False
+        if info.renews is False and holder.owner == info.owner
         else "learns of it when it next renews"
     )
     command.stdout.write(
@@ -97,10 +102,11 @@ def run(
     )
     if interactive:
         _ask(command)
-    if not Lock(info.name, using=info.using).force_release(info.token or 0):
+    if not lock_of(info).force_release(holder.token or 0):
         fail(
             NOT_HELD,
-            f"lock {info.name!r} is not held under token {info.token} any more; nothing was done",
+            f"{info.kind} {info.name!r} is not held under token {holder.token} any more; nothing"
+            " was done",
         )
     command.stdout.write(command.style.SUCCESS("Broken."))
     if task is not None:

@@ -7,9 +7,16 @@ from collections.abc import Collection, Iterator
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
-from distlock.commands.arguments import Backends, add_json, add_name, add_using
+from distlock.commands.arguments import (
+    Backends,
+    add_json,
+    add_kind,
+    add_name,
+    add_using,
+    infos_of,
+)
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
-from distlock.types.lease import LockInfo, State, Waiting
+from distlock.types.lease import Kind, LockInfo, State, Waiting
 from distlock.types.owners import NAMED, is_named, is_reserved
 
 HELP = "Show who holds a lock, since when, for how long still, and who waits for it."
@@ -19,6 +26,7 @@ EPILOG = epilog(DONE, FAILED, USAGE, NOT_HELD)
 def add_arguments(parser: CommandParser) -> None:
     add_name(parser)
     add_using(parser)
+    add_kind(parser)
     add_json(parser)
 
 
@@ -27,20 +35,23 @@ def run(
     *,
     name: str,
     using: Collection[str] | None,
+    kind: Kind | None,
     json: bool,
     **others: object,
 ) -> None:
     backends = Backends(using)
-    found = list(backends.ask(lambda backend: [backend.inspect(name)]))
+    found = list(backends.ask(lambda backend: infos_of(backend, name, kind)))
     if json:
         output.write_json(found, backends.failures, command.stdout.write)
     else:
         for info in found:
-            command.stdout.write(f"{output.quoted(info.name)} on {info.using}")
-            output.write_fields(_fields(info), command.stdout.write)
+            kind_of = "" if info.kind is Kind.LOCK else f" ({info.kind.value})"
+            command.stdout.write(f"{output.quoted(info.name)} on {info.using}{kind_of}")
+            fields = _fields(info) if info.kind is Kind.LOCK else _shared_fields(info)
+            output.write_fields(fields, command.stdout.write)
     backends.finish()
     if all(info.state is State.FREE for info in found):
-        fail(NOT_HELD, f"lock {name!r} is not held")
+        fail(NOT_HELD, f"{kind or Kind.LOCK} {name!r} is not held")
 
 
 def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
@@ -59,17 +70,41 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
         yield "lease ends", f"{output.moment(info.until)} (in {output.duration(info.remaining)})"
     if info.lease is not None:
         yield "lease", _lease(info)
+    yield from _waiters(info)
+    if info.state is not State.FREE and info.token is not None:
+        yield "to break it", output.release_command(info)
+
+
+def _shared_fields(info: LockInfo) -> Iterator[tuple[str, str]]:
+    yield "state", info.state.value
+    if info.kind is Kind.SEMAPHORE:
+        yield "seats", f"{info.taken} of {info.slots} are taken"
+    if info.state is State.FREE and info.token is not None:
+        yield "last token", str(info.token)
+    for number, holder in enumerate(info.holders, 1):
+        yield f"holder {number}", f"{output.owner(holder.owner)}, {output.share(info, holder)}"
+        yield "  token", str(holder.token)
+        if holder.description:
+            yield "  description", output.escaped(holder.description)
+        yield "  held since", output.moment(holder.since)
+        if holder.until is not None:
+            left = output.duration(holder.remaining)
+            yield "  lease ends", f"{output.moment(holder.until)} (in {left}), unless renewed"
+        yield "  to break it", output.release_command(info, holder.token)
+    yield from _waiters(info)
+
+
+def _waiters(info: LockInfo) -> Iterator[tuple[str, str]]:
     if info.waiters is None:
         yield "waiters", "not known to this backend"
     else:
         # Who waits in the holder's own process, behind the holder, is known only there.
-        yield "waiters", str(len(info.waiters)) if info.waiters else "none in other processes"
+        nobody = "none in other processes" if info.kind is Kind.LOCK else "none"
+        yield "waiters", str(len(info.waiters)) if info.waiters else nobody
         for place, waiter in enumerate(info.waiters, 1):
             waited = waiter.waited if isinstance(waiter, Waiting) else None
             since = "" if waited is None else f" (for {output.duration(waited)})"
             yield f"  {place}.", f"{output.owner(waiter)}{since}"
-    if info.state is not State.FREE and info.token is not None:
-        yield "to break it", output.release_command(info)
 
 
 def _lease(info: LockInfo) -> str:

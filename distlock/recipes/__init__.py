@@ -8,8 +8,20 @@ parts       the locks that are held together, and how they are left
 
 from __future__ import annotations
 
+from distlock.core.base_lock import BaseLock
+from distlock.lock import Lock
 from distlock.recipes.multilock import MultiLock
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore
+from distlock.types.lease import Kind, LockInfo
 
-__all__ = ["MultiLock", "RWLock", "Semaphore"]
+__all__ = ["MultiLock", "RWLock", "Semaphore", "lock_of"]
+
+
+def lock_of(info: LockInfo) -> BaseLock:
+    """Return a lock object for what a backend has told of, to look at it or to break it."""
+    if info.kind is Kind.SEMAPHORE:
+        return Semaphore(info.name, using=info.using)
+    if info.kind is Kind.RWLOCK:
+        return RWLock(info.name, using=info.using).reader()
+    return Lock(info.name, using=info.using)

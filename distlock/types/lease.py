@@ -163,6 +163,7 @@ class Holder:
     until: datetime | None = None
     seats: int = 1
     description: str = ""
+    remaining: float | None = None
 
     @property
     def writes(self) -> bool:
@@ -219,7 +220,15 @@ class LockInfo:
         """All who hold the lock, by since when; empty for a free one."""
         if self.owner is None:
             return ()
-        first = Holder(self.owner, self.token, self.since, self.until, self.seats, self.description)
+        first = Holder(
+            self.owner,
+            self.token,
+            self.since,
+            self.until,
+            self.seats,
+            self.description,
+            self.remaining,
+        )
         return (first, *self.other_holders)
 
     @property

@@ -35,15 +35,15 @@ class TestTable:
         taken("stock")
         heading, row = run("list").out.splitlines()
         assert heading.split() == [
-            *("BACKEND", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS", "NAME")
+            *("BACKEND", "KIND", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS", "NAME")
         ]
         info = local.inspect("stock")
         owner = f"{socket.gethostname()}:{os.getpid()}:MainThread"
-        assert row.split()[:3] == ["default", "held", owner]
-        since = " ".join(row.split()[3:5])
+        assert row.split()[:4] == ["default", "lock", "held", owner]
+        since = " ".join(row.split()[4:6])
         assert abs((datetime.fromisoformat(since) - info.since).total_seconds()) < 1
-        assert re.fullmatch(r"10m00s|9m5\ds", row.split()[5])
-        assert row.split()[6:] == [str(info.token), "-", "stock"]
+        assert re.fullmatch(r"10m00s|9m5\ds", row.split()[6])
+        assert row.split()[7:] == [str(info.token), "-", "stock"]
 
     def test_is_in_order_whatever_a_lock_is_called(self, local, run, taken):
         taken("x" * 564, "stock", "锁" * 564)
@@ -146,8 +146,15 @@ class TestJSON:
         assert 590 < lock.pop("remaining") <= 600
         assert 0 <= lock.pop("held_for") < 60
         assert datetime.fromisoformat(lock.pop("until")) > info.since
+        (holder,) = lock.pop("holders")
+        assert {key: holder[key] for key in ("owner", "token", "since", "share")} == {
+            **{key: lock[key] for key in ("owner", "token", "since")},
+            "share": 1,
+        }
         assert lock == {
             "using": "default",
+            "kind": "lock",
+            "slots": 1,
             "name": "stock",
             "state": "held",
             "owner": {
