@@ -87,6 +87,11 @@ class LockOptions:
                 f"lease={wanted!r}: the locks of DISTLOCK[{backend.alias!r}] have no lease of"
                 " their own length; leave it out"
             )
+        if wanted is not None and wanted < backend.capabilities.shortest_lease:
+            raise NotSupported(
+                f"lease={wanted!r}: a lease of DISTLOCK[{backend.alias!r}] lasts for"
+                f" {backend.capabilities.shortest_lease:g} s at least; ask for that, or more"
+            )
         if named and not backend.capabilities.named_owners:
             raise NotSupported(
                 f"owner={self.owner!r}: a hold of DISTLOCK[{backend.alias!r}] cannot pass from one"

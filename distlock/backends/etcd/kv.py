@@ -48,6 +48,12 @@ def get(key: str, *, prefix: bool = False, **how: Any) -> Json:
     return {"request_range": _range(key, prefix) | how}
 
 
+def get_from(start: str, prefix: str, **how: Any) -> Json:
+    """Read the keys from ``start`` on that begin with ``prefix``; see get()."""
+    where = {"key": to_bytes(start), "range_end": to_bytes(after(prefix))}
+    return {"request_range": where | how}
+
+
 def put(key: str, value: str | bytes, lease: int = 0) -> Json:
     """Write a key; it goes when its lease ends."""
     return {

@@ -39,6 +39,11 @@ class Endpoint:
     host: str
     port: int
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine, as far as its name tells."""
+        return self.host == "localhost" or self.host == "::1" or self.host.startswith("127.")
+
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{self.scheme}://{host}:{self.port}"

@@ -1,0 +1,340 @@
+"""One claim that contends for its lock: the protocol, and the wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeAlias, TypeVar
+
+from distlock.backends.base import PendingLease
+from distlock.backends.blocking_calls import BlockingCalls
+from distlock.backends.cleanup import Cleanup
+from distlock.backends.etcd.client import Client, EtcdLease
+from distlock.backends.etcd.errors import NOT_FOUND, EtcdError, is_for_another
+from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put
+from distlock.backends.etcd.leases import Hold, Leases, whole_seconds
+from distlock.backends.etcd.records import Entry, LockKeys, Record
+from distlock.backends.etcd.watches import Watch
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
+from distlock.concurrency.steps import Call, Sleep, Steps, Wait
+from distlock.concurrency.timers import call_after
+from distlock.exceptions import LockUnavailable
+from distlock.types.lease import Claim, Lease
+
+T = TypeVar("T")
+
+#: Makes a blocking call as steps.
+_Ask: TypeAlias = Callable[[Callable[[float | None], Any]], Steps[Any]]
+
+#: Seconds after which a waiter that is gone loses its place, and those behind it go on. It is as
+#: long as a waiter goes on without an answer, because it may have lost its place by then.
+_PLACE = 10
+#: A waiter looks so often in that time, and lets its lease run anew.
+_LOOKS = 3
+#: Seconds that the cluster has for an answer, however short the caller's limit is: a lock that is
+#: free must be had within any limit.
+_SHORTEST_LIMIT = 0.5
+#: Seconds between two attempts to ask a cluster that does not answer.
+_PAUSE = 0.2
+#: So often a hold of the same owner's name is followed that changes hands meanwhile.
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Who holds a lock, and who is ahead, as one transaction has read it."""
+
+    revision: int
+    holder: Entry | None
+    #: the own place in the queue; None if it is gone
+    own: Entry | None
+    #: the one just before the own one
+    ahead: Entry | None
+
+    @property
+    def is_next(self) -> bool:
+        """Whether nobody is ahead, and nobody holds the lock."""
+        return self.holder is None and self.ahead is None
+
+
+class Contender:
+    """One claim that contends for its lock. The protocol, after etcd's ``concurrency.Mutex``:
+
+    1. One transaction: if nobody holds the lock and nobody waits, put the holder's key with a lease
+       of its own. The token is the revision that has created this key. If a hold of the same
+       owner's name is there, replace it.
+    2. Else put a key into the queue, with another lease, which is short: it is to end soon after
+       its process, however long the lock's own lease is.
+    3. The first in the queue watches the holder's key; everyone else the key just before its own.
+       When that is gone, look who is ahead now. Look also now and then, because hints get lost.
+    4. Whoever is first, and sees no holder, puts the holder's key and deletes its place in one
+       transaction, on the condition that all this is still so.
+    5. A contender that gives up deletes its place; what may have been granted is cancelled.
+
+    So each grant is made by a transaction on the condition that nobody has the lock.
+    """
+
+    def __init__(
+        self, client: Client, leases: Leases, claim: Claim, deadline: float | None = None
+    ) -> None:
+        self._client = client
+        self._leases = leases
+        self._claim = claim
+        self._deadline = deadline
+        self._keys = LockKeys(client.options.prefix, claim.name)
+        self._place_key = self._keys.place_of(claim.nonce)
+        self._place: EtcdLease | None = None
+        self._place_revision = 0
+        #: whether a request of this claim may be carried out later
+        self._unsure = False
+        self._answered_at = clock()
+        self._next_look = 0.0
+        self._watch: Watch | None = None
+
+    # One attempt; these methods block
+
+    def try_once(self, deadline: float | None = None) -> Lease | None:
+        """Take the lock if nobody has it or waits, or from the same owner's name; step 1."""
+        holders, waiters = self._keys.holders, self._keys.waiters
+        nobody = [created(holders, 0, prefix=True), created(waiters, 0, prefix=True)]
+        lease, holder = self._grant(nobody, [], deadline)
+        for _ in range(_TRIES):
+            if lease is not None or holder is None or not self._may_adopt(holder):
+                if lease is None and self._place is None and not self._unsure:
+                    self._leases.settle(self._claim.nonce)
+                return lease
+            replaced = holder
+            lease, holder = self._grant(
+                [created(replaced.key, replaced.created)], [delete(replaced.key)], deadline
+            )
+            if lease is not None:
+                self._leases.end(replaced.lease, deadline)
+        if lease is None:
+            raise LockUnavailable(f"lock {self._claim.name!r}: its hold changes hands too fast")
+        return lease
+
+    def _may_adopt(self, holder: Entry) -> bool:
+        """Return whether it is a hold of the same owner's name, or of this very claim."""
+        if holder.record.token is not None:
+            return False  # its holder has left it
+        return holder.nonce == self._claim.nonce or holder.record.is_of(self._claim)
+
+    def _grant(
+        self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
+    ) -> tuple[Lease | None, Entry | None]:
+        """Put the holder's key if ``compare`` is true; return the lease, or who has the lock."""
+        claim, leases = self._claim, self._leases
+        ttl = whole_seconds(claim.reserved)
+        reply, key, lease, record = self._put_hold(ttl, compare, success, deadline)
+        self._unsure |= reply.repeated
+        holder = None if reply.succeeded else _first(reply)
+        if reply.succeeded:
+            revision = reply.revision
+        elif holder is not None and holder.key == key:
+            revision = holder.created  # an earlier request has put it, whose answer was lost
+        else:
+            leases.put(lease, ttl, reusable=not reply.repeated)
+            return None, holder
+        leases.add(claim.nonce, Hold(key, revision, lease, ttl, record, not self._unsure))
+        if not self._unsure:
+            leases.settle(claim.nonce)
+        return claim.granted(revision, lease.sent_at), holder
+
+    def _put_hold(
+        self, ttl: int, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
+    ) -> tuple[Reply, str, EtcdLease, Record]:
+        claim = self._claim
+        for is_last in (False, True):
+            lease = self._leases.get(claim, ttl, claim.duration, deadline)
+            key = f"{self._keys.holds_of(claim.nonce)}{lease.id:x}"
+            record = Record.of(claim, lease.ttl)
+            operations = [put(key, record.to_value(), lease.id), *success]
+            if self._place is not None:
+                operations.append(delete(self._place_key))
+            failure = [get(self._keys.holders, prefix=True, limit=1)]
+            try:
+                reply = self._client.txn(compare, operations, failure, deadline)
+                return reply, key, lease, record
+            except EtcdError as error:
+                # A lease that was kept for this has been ended by somebody.
+                if error.code != NOT_FOUND or error.maybe_applied or is_last:
+                    raise
+        raise AssertionError("unreachable")
+
+    # Waiting; these methods block
+
+    def _join(self, deadline: float | None = None) -> Standing:
+        """Get a place in the queue; step 2."""
+        place = self._leases.get(self._claim, _PLACE, _PLACE, deadline)
+        self._place = place
+        record = Record.of(self._claim, place.ttl)
+        reply = self._client.txn(
+            [created(self._place_key, 0)],
+            [put(self._place_key, record.to_value(), place.id)],
+            [get(self._place_key)],
+            deadline,
+        )
+        self._unsure |= reply.repeated
+        self._place_revision = reply.revision
+        if not reply.succeeded and (found := _first(reply)) is not None:
+            # An earlier request has put it, whose answer was lost, perhaps with another lease.
+            self._place_revision = found.created
+            self._place = EtcdLease(found.lease, place.ttl, place.sent_at)
+        self._next_look = clock() + place.ttl / _LOOKS
+        return self._look(deadline)
+
+    def _look(self, deadline: float | None = None) -> Standing:
+        """See who holds the lock, and who is just before the own place; step 3."""
+        before = get(
+            self._keys.waiters,
+            prefix=True,
+            limit=2,
+            max_create_revision=self._place_revision,
+            sort_order="DESCEND",
+            sort_target="CREATE",
+        )
+        holder = get(self._keys.holders, prefix=True, limit=1)
+        reply = self._client.txn([], [holder, before], deadline=deadline)
+        places = [Entry.read(kv) for kv in reply.found(1)]
+        own = next((place for place in places if place.key == self._place_key), None)
+        ahead = next((place for place in places if place.key != self._place_key), None)
+        return Standing(reply.revision, _first(reply), own, ahead)
+
+    def _keep_place(self, deadline: float | None = None) -> Standing:
+        assert self._place is not None, "it has joined"
+        self._client.keep_alive([self._place.id], deadline)
+        self._next_look = clock() + self._place.ttl / _LOOKS
+        return self._look(deadline)
+
+    def _promote(self, deadline: float | None = None) -> Lease | None:
+        """Take the lock if nobody holds it or is ahead, and the own place is there; step 4."""
+        lease, _ = self._grant(self._is_next(), [], deadline)
+        return lease
+
+    def _leave(self, deadline: float | None = None) -> bool:
+        """Give the place up, step 5, unless the lock can be taken now; return whether it can."""
+        reply = self._client.txn(self._is_next(), [], [delete(self._place_key)], deadline)
+        return reply.succeeded
+
+    def _is_next(self) -> list[Json]:
+        return [
+            created(self._keys.holders, 0, prefix=True),
+            created(self._keys.waiters, self._place_revision - 1, "GREATER", prefix=True),
+            created(self._place_key, self._place_revision),
+        ]
+
+    # The steps of a wait
+
+    def steps(self, calls: BlockingCalls, cleanup: Cleanup) -> PendingLease:
+        """Contend until there is a lease, or someone else has had the lock until the deadline.
+
+        LockUnavailable if the cluster did not answer.
+        """
+        lease: Lease | None
+        undo = partial(cleanup.add, self._claim)
+        lease = yield Call(self.try_once, self._limit(), undo, executor=calls)
+        if lease is not None or self._is_over():
+            return lease
+        try:
+            lease = yield from self._queue(partial(self._ask, calls, undo))
+        except GeneratorExit:
+            # The garbage collector may do this, in a thread that holds a mutex that is needed here.
+            call_after(0.0, undo)
+            raise
+        except BaseException:
+            undo()
+            raise
+        finally:
+            self._unwatch()
+        if self._unsure and lease is None:
+            undo()
+        elif self._place is not None:
+            self._leases.put(self._place, _PLACE, reusable=not self._unsure)
+        return lease
+
+    def _queue(self, ask: _Ask) -> PendingLease:
+        standing: Standing = yield from ask(self._join)
+        while True:
+            lease: Lease | None = None
+            if standing.own is None:  # it has ended, or was deleted
+                standing = yield from ask(self._join)
+                continue
+            if standing.is_next:
+                lease = yield from ask(self._promote)
+            elif standing.holder is not None and self._may_adopt(standing.holder):
+                lease = yield from ask(self.try_once)
+            elif not self._is_over():
+                standing = yield from self._wait(ask, standing)
+                continue
+            elif not (yield from ask(self._leave)):
+                return None
+            if lease is not None:
+                return lease
+            standing = yield from ask(self._look)
+
+    def _wait(self, ask: _Ask, standing: Standing) -> Steps[Standing]:
+        """Wait for the one ahead; return how it stands then."""
+        ahead = standing.ahead or standing.holder
+        assert ahead is not None, "it is not next"
+        changed: Pending[bool] = Pending()
+        until = self._next_look
+        try:
+            self._watch = self._client.watches.add(
+                ahead.key, standing.revision, partial(changed.resolve, True), deletes_only=True
+            )
+        except RuntimeError:  # no more threads can be had
+            until = clock() + _PAUSE
+        if self._deadline is not None:
+            until = min(until, self._deadline)
+        is_gone = yield Wait(changed, until)
+        self._unwatch()
+        if clock() >= self._next_look:
+            answer: Standing = yield from ask(self._keep_place)
+            return answer
+        if is_gone and ahead is standing.holder:
+            return Standing(standing.revision, None, standing.own, None)
+        if self._is_over():
+            return standing
+        answer = yield from ask(self._look)
+        return answer
+
+    def _ask(
+        self,
+        calls: BlockingCalls,
+        undo: Callable[[], object],
+        call: Callable[[float | None], T],
+    ) -> Steps[T]:
+        """Make a blocking call, again and again while there is no answer, as long as it is of use.
+
+        After that the place in the queue may be lost.
+        """
+        while True:
+            try:
+                answer: T = yield Call(call, self._limit(), undo, executor=calls)
+                self._answered_at = clock()
+                return answer
+            except LockUnavailable as error:
+                self._unsure |= error.maybe_applied
+                if isinstance(error, EtcdError) and not is_for_another(error):
+                    raise
+                if self._is_over() or clock() - self._answered_at >= _PLACE:
+                    raise
+            yield Sleep(_PAUSE)
+
+    def _limit(self) -> float | None:
+        return None if self._deadline is None else max(self._deadline, clock() + _SHORTEST_LIMIT)
+
+    def _is_over(self) -> bool:
+        return self._deadline is not None and clock() >= self._deadline
+
+    def _unwatch(self) -> None:
+        if (watch := self._watch) is not None:
+            watch.cancel()
+            self._watch = None
+
+
+def _first(reply: Reply) -> Entry | None:
+    """Return the first key that the first operation has read."""
+    return next((Entry.read(kv) for kv in reply.found()), None)

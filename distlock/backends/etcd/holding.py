@@ -1,0 +1,240 @@
+"""What becomes of a hold: renewed, left, left before its time, broken."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from distlock.backends.etcd.client import Client
+from distlock.backends.etcd.errors import EtcdError
+from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put, txn
+from distlock.backends.etcd.leases import Hold, Leases, whole_seconds
+from distlock.backends.etcd.records import Entry, LockKeys
+from distlock.types.lease import Claim, Lease
+
+#: Operations of one transaction; a server allows 128 unless told otherwise.
+_BATCH = 100
+#: A renewal is tried again so often if the leader has changed meanwhile.
+_TRIES = 3
+
+
+class Holding:
+    """The holds of a process; also those that another process has taken, and handed over."""
+
+    def __init__(self, client: Client, leases: Leases) -> None:
+        self._client = client
+        self._leases = leases
+
+    # Renewing
+
+    def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
+        """See BaseBackend.renew().
+
+        The lease is kept alive, and then the key is written. A keepalive alone proves nothing: a
+        leader that was deposed and has not noticed answers it, too. A write is linearizable.
+        """
+        answers: dict[str, bool] = {}
+        kept: dict[str, Hold] = {}
+        wanted = {lease.nonce: lease for lease in leases}
+        for nonce, hold in self._find(leases, deadline).items():
+            if hold is None:
+                answers[nonce] = False
+            elif _fits(hold, wanted[nonce].duration):
+                kept[nonce] = hold
+            else:
+                answers[nonce] = self._rebind(hold, wanted[nonce], deadline)
+        for _ in range(_TRIES):
+            if not kept:
+                break
+            some = self._keep_alive(kept, wanted, deadline)
+            answers |= some
+            kept = {nonce: hold for nonce, hold in kept.items() if nonce not in some}
+        for nonce, is_held in answers.items():
+            if not is_held:
+                self._leases.holds.pop(nonce, None)
+        return answers
+
+    def _keep_alive(
+        self, holds: Mapping[str, Hold], wanted: Mapping[str, Lease], deadline: float | None
+    ) -> dict[str, bool]:
+        """Let leases run anew; return what is known for certain, by nonce."""
+        alive = self._client.keep_alive([hold.lease.id for hold in holds.values()], deadline)
+        answers: dict[str, bool] = {}
+        nonces = [*holds]
+        for start in range(0, len(nonces), _BATCH):
+            some = nonces[start : start + _BATCH]
+            for nonce in some:
+                hold, seconds = holds[nonce], wanted[nonce].duration
+                hold.record = hold.record.renewed_for(seconds, hold.lease.ttl)
+            ended = {nonce for nonce in some if not alive.ttls.get(holds[nonce].lease.id)}
+            reply, are_there = self._write(holds, some, ended, deadline)
+            for nonce, is_there in zip(some, are_there, strict=True):
+                if not is_there:
+                    answers[nonce] = False
+                elif nonce not in ended and alive.proven_by(reply):
+                    hold = holds[nonce]
+                    hold.lease = hold.lease.renewed(alive.sent_at)
+                    answers[nonce] = True
+        return answers
+
+    def _write(
+        self,
+        holds: Mapping[str, Hold],
+        nonces: Sequence[str],
+        ended: set[str],
+        deadline: float | None,
+    ) -> tuple[Reply, list[bool]]:
+        """Write the keys of some holds, unless their lease has ended; return which are there."""
+
+        def operations(writes: bool) -> list[Json]:
+            return [
+                txn(
+                    [created(hold.key, hold.created)],
+                    [put(hold.key, hold.record.to_value(), hold.lease.id)]
+                    if writes and nonce not in ended
+                    else [],
+                )
+                for nonce in nonces
+                for hold in [holds[nonce]]
+            ]
+
+        try:
+            reply = self._client.txn([], operations(True), deadline=deadline)
+        except EtcdError as error:
+            if error.maybe_applied:
+                raise
+            # Another lease has ended since, or the disk is full. Writing is for people to read.
+            reply = self._client.txn([], operations(False), deadline=deadline)
+        return reply, [reply.inner(place).succeeded for place in range(len(nonces))]
+
+    def _rebind(self, hold: Hold, lease: Lease, deadline: float | None) -> bool:
+        """Bind the key to a lease of another length; False if the hold is lost."""
+        ttl = whole_seconds(lease.duration)
+        new = self._leases.get(lease.claim, ttl, lease.duration, deadline)
+        record = hold.record.renewed_for(lease.duration, new.ttl)
+        reply = self._client.txn(
+            [created(hold.key, hold.created)],
+            [put(hold.key, record.to_value(), new.id)],
+            deadline=deadline,
+        )
+        if not reply.succeeded:
+            self._leases.put(new, ttl, reusable=not reply.repeated)
+            return False
+        old, hold.lease, hold.ttl, hold.record = hold.lease, new, ttl, record
+        hold.reusable = hold.reusable and not reply.repeated
+        self._leases.end(old.id, deadline)
+        return True
+
+    # Leaving
+
+    def release(self, lease: Lease, deadline: float | None = None) -> bool:
+        """See BaseBackend.release()."""
+        keys = LockKeys(self._client.options.prefix, lease.name)
+        own = delete(keys.holds_of(lease.nonce), prefix=True, prev_kv=True)
+        reply = self._client.txn([], [own], deadline=deadline)
+        deleted = reply.deleted()
+        self._give_back(lease.nonce, deleted[0].lease if deleted else 0, deadline)
+        # If the answer to a first request was lost, that request has deleted it.
+        return bool(deleted) or reply.repeated
+
+    def _give_back(self, nonce: str, lease_id: int, deadline: float | None) -> None:
+        """Take back the lease of a key that was deleted; its id is 0 if it was not there."""
+        hold = self._leases.holds.pop(nonce, None)
+        if hold is not None and hold.reusable and hold.lease.id == lease_id:
+            self._leases.put(hold.lease, hold.ttl)
+            return
+        ends = {lease_id, *self._leases.named(nonce)}
+        if hold is not None:
+            ends.add(hold.lease.id)
+        for one in ends:
+            self._leases.end(one, deadline)
+        self._leases.settle(nonce)
+
+    def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
+        """See BaseBackend.reserve_for()."""
+        keys = LockKeys(self._client.options.prefix, lease.name)
+        (entry,) = self._read([keys.holds_of(lease.nonce)], deadline)
+        if entry is None:  # it may have been done before
+            (entry,) = self._read([keys.reservations_of(lease.nonce)], deadline)
+        if entry is None:
+            return False
+        ttl = whole_seconds(seconds)
+        new = self._client.grant(ttl, deadline)
+        key = f"{keys.reservations_of(lease.nonce)}{new.id:x}"
+        record = entry.record
+        if record.token is None:
+            record = record.reserved_for(lease, seconds, new.ttl)
+        else:
+            record = record.renewed_for(seconds, new.ttl)
+        reply = self._client.txn(
+            [created(entry.key, entry.created)],
+            [put(key, record.to_value(), new.id), delete(entry.key)],
+            [get(key)],
+            deadline,
+        )
+        if not reply.succeeded and not reply.found():
+            self._leases.end(new.id, deadline)
+            return False
+        self._give_back(lease.nonce, entry.lease, deadline)
+        return True
+
+    # Breaking
+
+    def force_release(self, name: str, token: int, deadline: float | None) -> Lease | None:
+        """See BaseBackend.force_release()."""
+        keys = LockKeys(self._client.options.prefix, name)
+        (entry,) = self._read([keys.holders], deadline)
+        if entry is None or entry.token != token:
+            return None
+        reply = self._client.txn(
+            [created(entry.key, entry.created)], [delete(entry.key)], deadline=deadline
+        )
+        if not reply.succeeded and not reply.repeated:
+            return None
+        self._leases.end(entry.lease, deadline)
+        record = entry.record
+        claim = Claim(name, record.owner, record.lasts, record.description, entry.nonce)
+        return Lease(claim, token, 0.0)
+
+    # Looking
+
+    def _find(self, leases: Sequence[Lease], deadline: float | None) -> Mapping[str, Hold | None]:
+        """Return the holds of leases by nonce; None for what is gone.
+
+        What another process has taken has to be read.
+        """
+        holds: dict[str, Hold | None] = {}
+        unknown = []
+        for lease in leases:
+            holds[lease.nonce] = hold = self._leases.holds.get(lease.nonce)
+            if hold is None:
+                unknown.append(lease)
+        keys = [
+            LockKeys(self._client.options.prefix, lease.name).holds_of(lease.nonce)
+            for lease in unknown
+        ]
+        for lease, entry in zip(unknown, self._read(keys, deadline), strict=True):
+            if entry is not None:
+                holds[lease.nonce] = hold = Hold.found(entry)
+                self._leases.add(lease.nonce, hold)
+        return holds
+
+    def _read(self, keys: Sequence[str], deadline: float | None) -> list[Entry | None]:
+        """Return the first key that begins so, for each of some beginnings."""
+        found: list[Entry | None] = []
+        for start in range(0, len(keys), _BATCH):
+            some = keys[start : start + _BATCH]
+            reading = [get(key, prefix=True, limit=1) for key in some]
+            reply = self._client.txn([], reading, deadline=deadline)
+            for place in range(len(some)):
+                entries = [Entry.read(kv) for kv in reply.found(place)]
+                found.append(entries[0] if entries else None)
+        return found
+
+
+def _fits(hold: Hold, seconds: float) -> bool:
+    """Return whether a lease of the length that the hold has does for so many seconds.
+
+    A much longer one would keep the lock for nobody if the process dies, see ``at_least``.
+    """
+    wanted = whole_seconds(seconds)
+    return wanted <= hold.lease.ttl and hold.ttl <= 2 * wanted

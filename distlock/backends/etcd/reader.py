@@ -1,0 +1,59 @@
+"""Reads locks: who holds them, and who waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from distlock.backends.etcd.client import Client
+from distlock.backends.etcd.kv import KeyValue, get, get_from
+from distlock.backends.etcd.records import Entry, LockKeys, info_of, locks_beginning
+from distlock.types.lease import LockInfo, State
+
+#: Keys that are read in one request.
+_BATCH = 1000
+
+
+class LockReader:
+    """Reads for one question; all is to be answered by one deadline."""
+
+    def __init__(self, client: Client, alias: str, deadline: float | None) -> None:
+        self._client = client
+        self._alias = alias
+        self._deadline = deadline
+
+    def lock(self, name: str) -> LockInfo:
+        """Return what is known of one lock."""
+        keys = LockKeys(self._client.options.prefix, name)
+        reply = self._client.txn([], [get(keys.all, prefix=True)], deadline=self._deadline)
+        return self._info(name, [Entry.read(kv) for kv in reply.found()])
+
+    def stored(self, name: str) -> dict[str, str]:
+        """Return the keys of a lock, oldest first, and what they say."""
+        keys = LockKeys(self._client.options.prefix, name)
+        reply = self._client.txn([], [get(keys.all, prefix=True)], deadline=self._deadline)
+        found = sorted(reply.found(), key=lambda kv: kv.created)
+        return {kv.key: kv.value.decode(errors="replace") for kv in found}
+
+    def held(self, prefix: str) -> list[LockInfo]:
+        """Return the locks that are held and whose names begin with ``prefix``, by name."""
+        entries = map(Entry.read, self._keys(locks_beginning(self._client.options.prefix, prefix)))
+        infos = [
+            self._info(name, [*some]) for name, some in groupby(entries, key=lambda one: one.name)
+        ]
+        held = [info for info in infos if info.state is not State.FREE]
+        return sorted(held, key=lambda info: info.name)
+
+    def _keys(self, prefix: str) -> Iterator[KeyValue]:
+        """Yield all keys that begin so, some thousand at a time, in their order."""
+        start = prefix
+        while True:
+            some = get_from(start, prefix, limit=_BATCH)
+            found = self._client.txn([], [some], deadline=self._deadline).found()
+            yield from found
+            if len(found) < _BATCH:
+                return
+            start = f"{found[-1].key}\0"
+
+    def _info(self, name: str, entries: list[Entry]) -> LockInfo:
+        return info_of(name, self._alias, sorted(entries, key=lambda entry: entry.created))

@@ -1,0 +1,209 @@
+"""The keys of locks, and what they say.
+
+Below the prefix each lock has the holder's key, ``locks/<name>/h/<nonce>-<lease>``, and one key for
+each who waits, ``locks/<name>/w/<nonce>``. There is at most one key below ``h/``: each grant
+is made on the condition that there is none, or in place of the one that there is.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from distlock.backends.etcd.kv import KeyValue
+from distlock.types.lease import Claim, Lease, LockInfo, Owner, State, Waiting
+from distlock.types.owners import is_named, reserved_owner
+
+#: The key of a lock that is left and stays taken has this before the nonce.
+_RESERVED = "~"
+
+
+class LockKeys:
+    """The keys of one lock."""
+
+    def __init__(self, prefix: str, name: str) -> None:
+        self.all = f"{prefix}locks/{escaped(name)}/"
+        self.holders = f"{self.all}h/"
+        self.waiters = f"{self.all}w/"
+
+    def holds_of(self, nonce: str) -> str:
+        """Return the beginning of the key with which a claim holds the lock."""
+        return f"{self.holders}{nonce}-"
+
+    def place_of(self, nonce: str) -> str:
+        """Return the key with which a claim waits."""
+        return f"{self.waiters}{nonce}"
+
+    def reservations_of(self, nonce: str) -> str:
+        """Return the beginning of the key of a lock that this claim has left before its time."""
+        return f"{self.holders}{_RESERVED}{nonce}-"
+
+
+def locks_beginning(prefix: str, name: str) -> str:
+    """Return what the keys of all locks begin with whose names begin with ``name``."""
+    return f"{prefix}locks/{escaped(name)}"
+
+
+def escaped(name: str) -> str:
+    """Return the name of a lock, or its beginning, as one component of a key."""
+    return name.replace("%", "%25").replace("/", "%2F")
+
+
+def _unescaped(component: str) -> str:
+    return component.replace("%2F", "/").replace("%25", "%")
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A holder's or waiter's key: whose it is, and since when, by the clock of its process.
+
+    ``lasts`` is for how many seconds from ``renewed`` on the holder relies on it, or for how many
+    the lock is reserved; ``ttl`` the length of the lease that the key is bound to.
+    """
+
+    owner: Owner
+    lasts: float
+    ttl: int
+    since: datetime
+    renewed: datetime
+    renews: bool = False
+    description: str = ""
+    #: of the hold that was left, where the lock is reserved
+    token: int | None = None
+
+    @classmethod
+    def of(cls, claim: Claim, ttl: int) -> Record:
+        """Return what a key says for a claim that holds the lock, or waits, from now on."""
+        now = _now()
+        return cls(claim.owner, claim.reserved, ttl, now, now, claim.renews, claim.description)
+
+    def renewed_for(self, seconds: float, ttl: int) -> Record:
+        """Return what the key says when its lease runs anew."""
+        return replace(self, lasts=seconds, ttl=ttl, renewed=_now())
+
+    def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> Record:
+        """Return what a key says for nobody, after the holder has left."""
+        return replace(
+            self,
+            owner=reserved_owner(self.owner, lease.nonce),
+            lasts=seconds,
+            ttl=ttl,
+            renewed=_now(),
+            renews=False,
+            token=lease.token,
+        )
+
+    @property
+    def until(self) -> datetime:
+        return self.renewed + timedelta(seconds=self.lasts)
+
+    def is_of(self, claim: Claim) -> bool:
+        """Return whether it is a hold of the same named owner."""
+        return is_named(claim.owner) and self.owner == claim.owner
+
+    def to_value(self) -> bytes:
+        """Return the value of the key: JSON, for people to read."""
+        fields: dict[str, Any] = {
+            "since": self.since.isoformat(),
+            "renewed": self.renewed.isoformat(),
+            "lasts": self.lasts,
+            "ttl": self.ttl,
+            "host": self.owner.host,
+            "pid": self.owner.pid,
+            "thread": self.owner.thread,
+            "owner": self.owner.key,
+            "description": self.description,
+            "renews": self.renews,
+        }
+        if self.token is not None:
+            fields["token"] = self.token
+        return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
+
+    @classmethod
+    def read(cls, value: bytes) -> Record:
+        """Understand a value; one that is not ours has an owner without a name."""
+        try:
+            fields = json.loads(value)
+            token = fields.get("token")
+            return cls(
+                Owner(
+                    str(fields["owner"]),
+                    str(fields["host"]),
+                    int(fields["pid"]),
+                    str(fields["thread"]),
+                ),
+                float(fields["lasts"]),
+                int(fields["ttl"]),
+                datetime.fromisoformat(fields["since"]),
+                datetime.fromisoformat(fields["renewed"]),
+                bool(fields["renews"]),
+                str(fields["description"]),
+                None if token is None else int(token),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError):
+            epoch = datetime.fromtimestamp(0, UTC)
+            return cls(Owner("foreign key", "unknown", 0, "unknown"), 0.0, 0, epoch, epoch)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A key of a lock, as read from the cluster."""
+
+    key: str
+    name: str
+    is_holder: bool
+    nonce: str
+    created: int
+    lease: int
+    record: Record
+
+    @classmethod
+    def read(cls, kv: KeyValue) -> Entry:
+        path, _, last = kv.key.rpartition("/")
+        path, _, kind = path.rpartition("/")
+        nonce = last.lstrip(_RESERVED).partition("-")[0]
+        name = _unescaped(path.rpartition("/")[2])
+        record = Record.read(kv.value)
+        return cls(kv.key, name, kind == "h", nonce, kv.created, kv.lease, record)
+
+    @property
+    def token(self) -> int:
+        return self.created if self.record.token is None else self.record.token
+
+
+def info_of(name: str, alias: str, entries: list[Entry]) -> LockInfo:
+    """Return what is known of a lock, given all of its keys, oldest first."""
+    now = _now()
+    waiters = tuple(_waiting(entry.record, now) for entry in entries if not entry.is_holder)
+    holder = next((entry for entry in entries if entry.is_holder), None)
+    if holder is None:
+        return LockInfo(name, alias, waiters=waiters)
+    record = holder.record
+    return LockInfo(
+        name,
+        alias,
+        State.HELD,
+        owner=record.owner,
+        token=holder.token,
+        since=record.since,
+        until=record.until,
+        held_for=max((now - record.since).total_seconds(), 0.0),
+        remaining=max((record.until - now).total_seconds(), 0.0),
+        description=record.description,
+        waiters=waiters,
+        lease=record.lasts,
+        renews=record.renews,
+        renewed_at=record.renewed,
+    )
+
+
+def _waiting(record: Record, now: datetime) -> Waiting:
+    owner = record.owner
+    waited = max((now - record.since).total_seconds(), 0.0)
+    return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
