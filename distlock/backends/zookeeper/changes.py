@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,15 +21,12 @@ from distlock.backends.zookeeper.record_nodes import (
 )
 from distlock.backends.zookeeper.requests import Multi, NotSent, Reply, batches
 from distlock.backends.zookeeper.tree import make_path
-from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import left
 from distlock.exceptions import LockUnavailable
 
 #: Bytes of a request; servers take 1,048,575 unless ``jute.maxbuffer`` says otherwise.
 _MAX_REQUEST = 1_000_000
-#: Seconds between two attempts, once others have been faster twice.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.001, 0.1
-
+_OTHERS_WERE_FASTER = (BadVersionError, NodeExistsError, NoNodeError)
 _EPHEMERAL = 1
 
 
@@ -96,6 +92,9 @@ class Applying:
         asked = [each.key for each in conditions if isinstance(each, Absent | Exists)]
         #: without repetition, in their order
         self._keys = list(dict.fromkeys([*asked, *(change.key for change in changes)]))
+        #: what is to become of each key; those that are deleted, if only to be put again
+        self._last = {change.key: change for change in changes}
+        self._deleted = {change.key for change in changes if not isinstance(change, Put)}
         self._maybe_applied = False
 
     def run(self) -> int | None:
@@ -107,15 +106,14 @@ class Applying:
             raise
 
     def _run(self) -> int | None:
-        refused: tuple[_Seen, Exception | None] | None = None
-        sure = False  # that nothing newer than what is read was there before
-        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        seen = self._look(sure)
+        tried: _Seen | None = None  # what the last attempt relied on, and was refused
+        sure = False  # that what was read is not older than this call
+        seen = self._look(sync=False)
         while True:
             if not all(map(seen.holds, self._conditions)):
                 if sure:
                     return None
-                sure, seen = True, self._look(True)
+                sure, seen = True, self._look(sync=True)
                 continue
             bound = self._bound()
             multi = Multi(self._operations(seen, bound))
@@ -124,44 +122,50 @@ class Applying:
                     f"the changes of one step have {multi.size} bytes; ZooKeeper takes at most"
                     f" {_MAX_REQUEST}"
                 )
-            reply = self._send(multi, bound)
+            # If others were faster, they may be again: then read in the same round trip.
+            reply, *looks = self._send([multi, *(self._reads() if tried else ())], bound)
             if reply.error is None:
                 return int(reply.value[0].mzxid)
-            if isinstance(reply.error, NoNodeError) and seen.directory.stat is None:
-                self._make_root()
-            elif not reply.lost and not isinstance(
-                reply.error, BadVersionError | NodeExistsError | NoNodeError
-            ):
-                raise self._client.unavailable("refuses", reply.error)
-            before, seen = seen, self._look(True)
-            sure = True
-            if reply.lost and not isinstance(reply.error, NotSent):
-                revision = self._outcome(before.directory, seen.directory)
-                if revision is not None:
-                    return revision
-                self._maybe_applied = False
-            elif refused is not None and not reply.lost:
-                if seen == refused[0]:  # nobody was faster, so it will always be refused
+            before = seen
+            if reply.lost:
+                seen = self._look(sync=True)
+                if not isinstance(reply.error, NotSent):
+                    revision = self._outcome(before.directory, seen.directory)
+                    if revision is not None:
+                        return revision
+                    self._maybe_applied = False
+            else:
+                if isinstance(reply.error, NoNodeError) and before.directory.stat is None:
+                    self._make_root()
+                elif not isinstance(reply.error, _OTHERS_WERE_FASTER) or before == tried:
                     raise self._client.unavailable("refuses", reply.error)
-                time.sleep(left(self._deadline, next(pauses)))
-            refused = seen, reply.error
+                seen = self._read(looks) if looks else self._look(sync=False)
+                tried = before
+            sure = True
 
-    def _look(self, sure: bool) -> _Seen:
-        """Read the directory, then the records; ``sure``: as the leader knows them now."""
-        directory, requests = DirectoryNode(self._path), [GetData(self._path, None)]
-        requests += [GetData(directory.record(key), None) for key in self._keys]
+    def _reads(self) -> list[Any]:
+        """Return the requests that read the directory, then the records."""
+        directory = DirectoryNode(self._path)
+        keys = [directory.record(key) for key in self._keys]
+        return [GetData(path, None) for path in (self._path, *keys)]
+
+    def _look(self, *, sync: bool) -> _Seen:
+        """Read what the change depends on; with ``sync`` as the leader knows it now."""
         replies: list[Reply] = []
-        for some in batches(requests):
-            sync = [Sync(self._path)] if sure and not replies else []
-            replies += self._client.ask([*sync, *some], self._deadline)[len(sync) :]
+        for some in batches(self._reads()):
+            first = [Sync(self._path)] if sync and not replies else []
+            replies += self._client.ask([*first, *some], self._deadline)[len(first) :]
+        return self._read(replies)
+
+    def _read(self, replies: Sequence[Reply]) -> _Seen:
+        """Understand the replies to _reads()."""
+        directory, records = DirectoryNode(self._path), {}
         try:
             if found := self._client.found(replies[0]):
                 directory = DirectoryNode.read(self._path, *found)
-            records = {
-                key: RecordNode.read(directory.record(key), *found)
-                for key, reply in zip(self._keys, replies[1:], strict=True)
-                if (found := self._client.found(reply))
-            }
+            for key, reply in zip(self._keys, replies[1:], strict=True):
+                if found := self._client.found(reply):
+                    records[key] = RecordNode.read(directory.record(key), *found)
         except ValueError as error:
             raise self._client.unavailable(str(error)) from error
         return _Seen(directory, records)
@@ -184,49 +188,61 @@ class Applying:
             operations = [Create(path, b"", acl, 0), Create(mark_of(path, made), b"", acl, 0)]
         else:
             operations = [CheckVersion(mark_of(path, made), -1)]
-            version = directory.stat.version
+            version = directory.stat.version if self._relies_on_version(seen) else -1
         operations.append(SetData(path, directory_data(made, self._nonce), version))
-        last = {change.key: change for change in self._changes}
-        anew = {change.key for change in self._changes if not isinstance(change, Put)}
+        # A session may take a record along before this is carried out: each is checked.
         for key in self._keys:
-            old, change, node = seen.records.get(key), last.get(key), directory.record(key)
-            if change is None:
-                if old is not None:  # a session may take it along before this is carried out
-                    operations.append(CheckVersion(node, old.stat.version))
-                continue
+            old, change, node = seen.records.get(key), self._last.get(key), directory.record(key)
             if not isinstance(change, Put):
                 if old is not None:
-                    operations.append(Delete(node, old.stat.version))
+                    operations.append(Delete(node, -1) if change else CheckVersion(node, -1))
                 continue
-            session, created = change.session, None
-            owner = 0 if session is None else bound[session].shared.id
-            if old is not None and key not in anew:
-                created = old.created
+            owner = 0 if change.session is None else bound[change.session].shared.id
+            created = None if old is None or key in self._deleted else old.created
             if old is not None and created is not None and old.stat.ephemeralOwner == owner:
                 kept = None if created == old.stat.czxid else created
-                data = record_data(change.text, session, kept)
-                operations.append(SetData(node, data, old.stat.version))
+                operations.append(SetData(node, _data(change, kept), -1))
                 continue
             if old is not None:
-                operations.append(Delete(node, old.stat.version))
-            data = record_data(change.text, session, created)
-            operations.append(Create(node, data, acl, _EPHEMERAL if owner else 0))
+                operations.append(Delete(node, -1))
+            flags = _EPHEMERAL if owner else 0
+            operations.append(Create(node, _data(change, created), acl, flags))
         return operations
 
-    def _send(self, multi: Multi, bound: dict[str, OpenSession]) -> Reply:
-        """Send the change, if the sessions are those of the connection, and wait for the reply."""
+    def _relies_on_version(self, seen: _Seen) -> bool:
+        """Return whether another change in between could make this one wrong.
+
+        Not if each part can be carried out in one way only: creating what was absent, deleting what
+        was there, and checking that something is there, whichever it is. So who joins or leaves
+        does not wait for those who are faster.
+        """
+        for condition in self._conditions:
+            match condition:
+                case Absent(key) if isinstance(self._last.get(key), Put):
+                    continue
+                case Exists(key, None):
+                    continue
+            return True
+        return any(
+            isinstance(change, Put) is (key in seen.records) for key, change in self._last.items()
+        )
+
+    def _send(self, requests: Sequence[Any], bound: dict[str, OpenSession]) -> list[Reply]:
+        """Send the change, and more, if the sessions are those of the connection; await replies."""
         client = self._client
+        if left(self._deadline, 1.0) <= 0:
+            raise client.unavailable(f"lets others change {self._path} before us all the time")
 
         def may_send() -> bool:
             return all(each.alive and each.shared is client.session for each in bound.values())
 
         self._maybe_applied = True
-        (reply,) = client.send_all([multi], may_send)
-        if not reply.wait(left(self._deadline, client.options.timeout)):
+        replies = client.send_all(requests, may_send)
+        if not replies[-1].wait(left(self._deadline, client.options.timeout)):
             raise client.unavailable("does not answer")
         # What was lost may have been carried out.
-        self._maybe_applied = reply.lost and not isinstance(reply.error, NotSent)
-        return reply
+        self._maybe_applied = replies[0].lost and not isinstance(replies[0].error, NotSent)
+        return replies
 
     def _outcome(self, before: DirectoryNode, now: DirectoryNode) -> int | None:
         """Return the revision of a change whose reply was lost; None if it was not made.
@@ -249,3 +265,7 @@ class Applying:
             raise self._client.unavailable("does not answer")
         if not made.lost and not isinstance(made.error, NodeExistsError):
             self._client.checked(made)
+
+
+def _data(put: Put, created: int | None) -> bytes:
+    return record_data(put.text, put.session, created)
