@@ -91,13 +91,14 @@ class EnteredLocks:
     def leaving(self) -> Steps[None]:
         """Leave in reverse order; errors of locks are kept for later."""
         while self._entries:
-            part, owner, (nonce, before) = self._entries[-1]
-            now, count = part._entered(owner)
-            if count > (before if now == nonce else 0) or before < 0:
+            part, owner, before = self._entries[-1]
+            if before[1] < 0 or _is_inside(part, owner, before):
                 try:
                     if (yield from part._leaving(owner)):
                         self.freed.append(part.name)
                 except LockError as error:
+                    if _is_inside(part, owner, before):
+                        raise  # it is of another lock, whose loss ends the body that runs here
                     self._errors.append(error)
             self._entries.pop()
 
@@ -143,6 +144,12 @@ class EnteredLocks:
         for other in self._errors:
             if str(other) != str(error):  # who was told of a loss is told once
                 add_leave_error(error, other)
+
+
+def _is_inside(part: Part, owner: Owner, before: tuple[str, int]) -> bool:
+    """Return whether the owner is in a lock more often than before, or in another hold of it."""
+    nonce, count = part._entered(owner)
+    return count > (max(before[1], 0) if nonce == before[0] else 0)
 
 
 def raise_worst(errors: list[LockError]) -> None:

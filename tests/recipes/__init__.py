@@ -1,1 +1,1 @@
-"""Recipes: coordination primitives on top of locks."""
+"""What each recipe promises, on every backend."""

@@ -1,0 +1,602 @@
+"""MultiLock: all of its locks or none, whatever order they are given in, on any mix of backends."""
+
+import asyncio
+from contextlib import ExitStack
+
+import pytest
+from django.conf import settings
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
+from django.test import override_settings
+
+from distlock import (
+    Lock,
+    LockDeadlock,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+    ReleasedInTransaction,
+    locks,
+)
+from distlock.recipes import MultiLock
+from tests.contract.actor_process import actors
+from tests.contract.actors import PATIENCE
+from tests.contract.conftest import KINDS, ONE_LEASE, SESSION
+from tests.contract.watch import Once, eventually, passed, steadily, waits
+
+
+class Used:
+    """A lock that an actor uses: a task by the async twins of its methods."""
+
+    def __init__(self, actor, lock):
+        self.actor = actor
+        self.lock = lock
+
+    def start(self, member, *args, **kwargs):
+        def use():
+            twin = "a" + member
+            name = twin if hasattr(self.actor, "task") and hasattr(self.lock, twin) else member
+            found = getattr(self.lock, name)
+            return found(*args, **kwargs) if callable(found) else found
+
+        return self.actor.call(use)
+
+    def do(self, member, *args, **kwargs):
+        return self.start(member, *args, **kwargs).result(PATIENCE)
+
+    def body(self, function):
+        """Run a body under the lock, with ``with`` or ``async with``."""
+
+        def under():
+            with self.lock as entered:
+                return function(entered)
+
+        async def aunder():
+            async with self.lock as entered:
+                return function(entered)
+
+        chosen = aunder if hasattr(self.actor, "task") else under
+        return self.actor.call(chosen).result(PATIENCE)
+
+
+@pytest.fixture(scope="module")
+def configured():
+    """``configured(DISTLOCK)``: let this be the setting until another is asked for."""
+    with ExitStack() as after:
+
+        def configure(wanted):
+            if getattr(settings, "DISTLOCK", None) != wanted:
+                after.close()
+                after.enter_context(override_settings(DISTLOCK=wanted))
+
+        yield configure
+
+
+@pytest.fixture(params=KINDS)
+def kind(request):
+    """The kind of the backend ``default``; the backend ``near`` lives in this process."""
+    return request.param
+
+
+@pytest.fixture(params=["thread", "task"])
+def role(request):
+    """What uses the lock."""
+    return request.param
+
+
+@pytest.fixture
+def mixed(kind, backend_settings, configured):
+    """Two backends, of which the first is of the kind under test."""
+    options = {"OPTIONS": {"session_timeout": SESSION}} if kind in ONE_LEASE else {}
+    configured(backend_settings(kind, **options) | backend_settings("local", alias="near"))
+
+
+@pytest.fixture
+def two_local(backend_settings, settings):
+    """Two backends in this process."""
+    settings.DISTLOCK = backend_settings("local") | backend_settings("local", alias="near")
+    yield locks["default"]
+    locks.close_all()
+
+
+@pytest.fixture
+def actor(loop):
+    """``actor("thread")``: an actor; see actors()."""
+    with actors(loop) as make:
+        yield make
+
+
+@pytest.fixture
+def third(actor):
+    """Somebody else."""
+    return actor("thread")
+
+
+@pytest.fixture
+def first(name):
+    """The lock that is taken first."""
+    return Lock(f"{name}:z")
+
+
+@pytest.fixture
+def second(name):
+    """The lock that is taken second: on another backend, by a name that sorts before the first."""
+    return Lock(f"{name}:a", using="near")
+
+
+@pytest.fixture
+def both(actor, role, first, second):
+    """Both locks, given in the wrong order."""
+    return Used(actor(role), MultiLock(second, first))
+
+
+def take(actor, lock):
+    """Return the lock, held by another object of the actor."""
+    return actor.take(lock.name, using=lock.using)
+
+
+def is_free(actor, lock):
+    return actor.lock(lock.name, using=lock.using).acquire(timeout=PATIENCE)
+
+
+def lose(lock):
+    """Break the hold of a lock from outside."""
+    backend = locks[lock.using]
+    assert backend.force_release(lock.name, backend.inspect(lock.name).token)
+
+
+# On a mix of backends
+
+
+@pytest.mark.usefixtures("mixed")
+class TestMixed:
+    def test_all_are_held_until_they_are_left(self, both, first, second, third):
+        assert both.do("acquire")
+        assert both.do("held")
+        assert [info.name for info in both.do("info")] == [first.name, second.name]
+        assert both.do("locked")
+        assert not third.tries(first.name)
+        assert not third.tries(second.name, using="near")
+        both.do("verify")
+        both.do("release")
+        assert not both.do("held")
+        assert is_free(third, first)
+        assert is_free(third, second)
+
+    @pytest.mark.parametrize("busy", [0, 1], ids=["first", "second"])
+    def test_none_is_held_if_one_is_busy(self, both, first, second, third, actor, busy):
+        taken, other = (first, second) if busy == 0 else (second, first)
+        take(third, taken)
+        assert both.do("acquire", blocking=False) is False
+        assert both.do("acquire", timeout=0.05) is False
+        assert is_free(actor("thread"), other)
+        with pytest.raises(LockNotHeld):
+            both.do("check")
+
+    def test_who_waits_gets_all(self, both, second, third):
+        held = take(third, second)
+        waiting = both.start("acquire")
+        assert waits(waiting)
+        held.release()
+        assert waiting.result(PATIENCE) is True
+        both.do("verify")
+
+    @pytest.mark.parametrize("lost", [0, 1], ids=["first", "second"])
+    def test_a_lost_one_is_named_and_the_others_are_left(self, both, first, second, third, lost):
+        gone, other = (first, second) if lost == 0 else (second, first)
+        assert both.do("acquire")
+        lose(gone)
+        with pytest.raises(LockLost, match=gone.name):
+            both.do("verify")
+        assert both.do("held") is False
+        with pytest.raises(LockLost, match=gone.name):
+            both.do("check")
+        with pytest.raises(LockLost, match=gone.name):
+            both.do("release")
+        assert is_free(third, gone)
+        assert is_free(third, other)
+
+    def test_one_that_cannot_be_left_keeps_none_of_the_others(
+        self, both, first, second, third, monkeypatch
+    ):
+        def fail(*args, **kwargs):
+            raise LockUnavailable("not now")
+
+        assert both.do("acquire")
+        with monkeypatch.context() as patch:
+            patch.setattr(locks["near"], "release", fail)
+            with pytest.raises(LockUnavailable, match="not now"):
+                both.do("release")
+        assert is_free(third, first)
+        assert is_free(third, second)  # later, by the clean-up
+
+
+# In one process
+
+
+local_only = pytest.mark.usefixtures("two_local")
+
+
+@local_only
+class TestTaking:
+    def test_the_order_is_that_of_alias_and_name(self, name, actor, role, sent_events):
+        names = [f"{name}:{letter}" for letter in "bca"]
+        lock = MultiLock(*names, Lock(f"{name}:0", using="near"))
+        with lock:
+            pass
+        expected = [
+            ("default", f"{name}:a"),
+            ("default", f"{name}:b"),
+            ("default", f"{name}:c"),
+            ("near", f"{name}:0"),
+        ]
+        for word, places in (("acquired", expected), ("released", expected[::-1])):
+            assert [(e[3], e[1]) for e in sent_events if e[0] == word] == places
+
+    def test_a_lock_is_entered_again(self, both, first, third):
+        def again(entered):
+            return entered.held, third.tries(first.name)
+
+        assert both.do("acquire")
+        assert both.body(again) == (True, False)
+        assert both.do("held")
+        both.do("release")
+        assert third.tries(first.name)
+
+    def test_what_was_held_before_is_held_after_a_failure(self, both, first, second, third):
+        mine = Used(both.actor, first)
+        assert mine.do("acquire")
+        held = take(third, second)
+        assert both.do("acquire", blocking=False) is False
+        mine.do("verify")
+        held.release()
+        assert both.do("acquire")
+        both.do("release")
+        mine.do("verify")
+        mine.do("release")
+        assert third.tries(first.name)
+
+    def test_a_name_given_twice_is_one_lock(self, name, third):
+        with MultiLock(name, name) as lock:
+            assert list(lock.tokens) == [("default", name)]
+        assert third.tries(name)
+
+    def test_a_lock_object_of_a_lock_given_twice_is_refused(self, name):
+        for other in (name, Lock(name)):
+            with pytest.raises(ValueError, match=f"names_or_locks has lock {name!r} on 'default'"):
+                MultiLock(Lock(name), other)
+        MultiLock(Lock(name), Lock(name, using="near"))
+
+    def test_the_time_limit_is_one_for_all(self, name):
+        class Slow(Lock):
+            def acquire(self, blocking=None, timeout=None):
+                limits.append((blocking, timeout))
+                passed(0.05)
+                return super().acquire(blocking, timeout)
+
+        limits = []
+        lock = MultiLock(*[Slow(f"{name}:{number}", timeout=1) for number in range(3)], timeout=60)
+        with lock:
+            pass
+        waiting = [blocking for blocking, _ in limits]
+        assert waiting == [True] * 3
+        seconds = [timeout for _, timeout in limits]
+        assert 60 >= seconds[0] > seconds[1] + 0.04 > seconds[2] + 0.08
+
+    def test_what_the_locks_say_about_waiting_does_not_count(self, both, name, third):
+        held = take(third, Lock(name))
+        lock = Used(both.actor, MultiLock(Lock(name, blocking=False)))
+        waiting = lock.start("acquire")
+        assert waits(waiting)
+        held.release()
+        assert waiting.result(PATIENCE)
+
+    def test_a_busy_lock_is_named(self, both, first, second, third):
+        take(third, second)
+        both.lock = MultiLock(second, first, timeout=0.05)
+        with pytest.raises(LockTimeout, match=rf"{second.name}' on 'near' is held by .*0\.05 s"):
+            both.body(pytest.fail)
+
+    def test_an_error_in_the_middle_leaves_what_was_taken(
+        self, both, first, second, third, monkeypatch
+    ):
+        def fail(*args, **kwargs):
+            raise LockUnavailable("not now")
+
+        with monkeypatch.context() as patch:
+            for method in ("enqueue", "try_acquire"):
+                patch.setattr(locks["near"], method, fail)
+            with pytest.raises(LockUnavailable, match="not now"):
+                both.do("acquire")
+        assert is_free(third, first)
+        assert is_free(third, second)
+
+    def test_a_deadlock_in_the_middle_leaves_what_was_taken(self, name, actor):
+        """One that holds a lock already when it asks for others: no order can help."""
+        one, other = actor("thread"), actor("thread")
+        names = [f"{name}:{number}" for number in range(3)]
+        last, middle = one.take(names[2]), other.take(names[1])
+        waiting = one.lock(names[1]).start("acquire")
+        assert waits(waiting)
+        with pytest.raises(LockDeadlock, match=names[2]):
+            Used(other, MultiLock(names[0], names[2])).do("acquire")
+        assert actor("thread").tries(names[0])
+        middle.release()
+        assert waiting.result(PATIENCE)
+        last.release()
+
+
+@local_only
+class TestLosing:
+    def test_those_taken_first_are_renewed_while_another_is_waited_for(self, both, name, third):
+        def attempt(lease):
+            names = f"{name}:{lease}:a", f"{name}:{lease}:b"
+            held = third.take(names[1])
+            lock = Used(both.actor, MultiLock(*names, lease=lease))
+            waiting = lock.start("acquire")
+            assert waits(waiting)
+            passed(2 * lease)
+            held.release()
+            assert waiting.result(PATIENCE)
+            lock.do("verify")
+
+        steadily(attempt, 0.3, 1, 3)
+
+    def test_one_that_is_lost_while_another_is_waited_for(self, both, first, second, third):
+        held = take(third, second)
+        waiting = both.start("acquire")
+        eventually(first.locked)
+        lose(first)
+        held.release()
+        with pytest.raises(LockLost, match=first.name) as caught:
+            waiting.result(PATIENCE)
+        assert not hasattr(caught.value, "__notes__")
+        assert both.do("held") is False
+        assert is_free(third, first)
+        assert is_free(third, second)
+
+    def test_a_lease_that_ends_while_another_is_waited_for(self, both, name, third, actor):
+        names = f"{name}:a", f"{name}:b"
+        held = third.take(names[1])
+        waiting = Used(both.actor, MultiLock(*names, lease=0.2, renew=False)).start("acquire")
+        eventually(lambda: actor("thread").tries(names[0]) and third.tries(names[0]))
+        held.release()
+        with pytest.raises(LockLost, match=names[0]):
+            waiting.result(PATIENCE)
+        for each in names:
+            assert is_free(third, Lock(each))
+
+    def test_on_lost_is_called_once_for_each(self, both, name):
+        names = f"{name}:a", f"{name}:b", f"{name}:c"
+        called = Once()
+        lock = Used(both.actor, MultiLock(*names, on_lost=called))
+        assert lock.do("acquire")
+        tokens = lock.do("tokens")
+        for each in names[:2]:
+            lose(Lock(each))
+        eventually(lambda: len(called.calls) == 2)
+        assert {lease.token for (lease,) in called.calls} == {
+            tokens["default", each] for each in names[:2]
+        }
+        with pytest.raises(LockLost):
+            lock.do("release")
+        assert len(called.calls) == 2
+
+    def test_tokens_are_refused_after_a_loss(self, both, second):
+        assert both.do("acquire")
+        assert both.do("tokens")["near", second.name] == second.info().token
+        assert 0 < both.do("remaining") <= 30
+        lose(second)
+        for member in ("tokens", "remaining"):
+            with pytest.raises(LockLost, match=second.name):
+                both.do(member)
+
+    def test_a_backend_that_does_not_answer_hides_no_loss(self, both, second, monkeypatch):
+        def fail(*args, **kwargs):
+            raise LockUnavailable("not now")
+
+        assert both.do("acquire")
+        monkeypatch.setattr(locks["default"], "verify", fail)
+        with pytest.raises(LockUnavailable):
+            both.do("verify")
+        lose(second)
+        with pytest.raises(LockLost, match=second.name) as caught:
+            both.do("verify")
+        assert "not now" in caught.value.__notes__[0]
+
+
+@local_only
+class TestLeaving:
+    def test_an_error_of_the_body_is_what_the_caller_sees(self, both, first, second, third):
+        def body(entered):
+            lose(first)
+            lose(second)
+            raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError) as caught:
+            both.body(body)
+        notes = "\n".join(caught.value.__notes__)
+        assert first.name in notes
+        assert second.name in notes
+        assert third.tries(first.name)
+
+    def test_a_loss_is_told_at_the_end_of_the_body(self, both, first, second, third):
+        with pytest.raises(LockLost, match=second.name):
+            both.body(lambda entered: lose(second))
+        assert third.tries(first.name)
+
+    def test_no_error_of_leaving_hides_another(self, both, first, second, monkeypatch):
+        def fail(*args, **kwargs):
+            raise LockUnavailable("not now")
+
+        assert both.do("acquire")
+        lose(first)
+        monkeypatch.setattr(locks["near"], "release", fail)
+        with pytest.raises(LockLost, match=first.name) as caught:
+            both.do("release")
+        assert "not now" in caught.value.__notes__[0]
+
+    def test_all_that_are_held_are_left_although_one_is_not(self, both, first, second, third):
+        assert both.do("acquire")
+        Used(both.actor, second).do("release")
+        with pytest.raises(LockNotHeld, match=second.name):
+            both.do("release")
+        assert third.tries(first.name)
+        with pytest.raises(LockNotHeld):
+            both.do("release")
+
+    @pytest.mark.django_db(transaction=True)
+    def test_leaving_inside_an_open_transaction_warns(self, name):
+        lock = MultiLock(f"{name}:a", f"{name}:b")
+        with transaction.atomic(), pytest.warns(ReleasedInTransaction) as caught, lock:
+            pass
+        assert [warning.filename for warning in caught] == [__file__] * 2
+
+    def test_a_generator_that_is_closed_in_another_thread_leaves_all(self, name, actor, third):
+        names = f"{name}:a", f"{name}:b"
+
+        def rows():
+            with MultiLock(*names) as lock:
+                yield lock.tokens
+
+        abandoned = rows()
+        actor("thread").call(next, abandoned).result(PATIENCE)
+        assert not any(third.tries(each) for each in names)
+        actor("thread").call(abandoned.close).result(PATIENCE)
+        assert all(is_free(third, Lock(each)) for each in names)
+
+    def test_a_generator_that_goes_on_in_another_thread_leaves_all(self, name, actor, third):
+        names = f"{name}:a", f"{name}:b"
+
+        def rows():
+            with MultiLock(*names):
+                yield 1
+
+        going_on = rows()
+        actor("thread").call(next, going_on).result(PATIENCE)
+        assert actor("thread").call(list, going_on).result(PATIENCE) == []
+        assert all(third.tries(each) for each in names)
+
+    def test_a_named_owners_locks_are_left_in_another_thread(self, name, actor, third):
+        lock = MultiLock(Lock(f"{name}:a", owner=name), Lock(f"{name}:b", owner=name))
+        assert actor("thread").call(lock.acquire).result(PATIENCE)
+        with pytest.raises(LockTimeout):
+            third.call(MultiLock(f"{name}:a", blocking=False).__enter__).result(PATIENCE)
+        actor("thread").call(lock.release).result(PATIENCE)
+        assert third.tries(f"{name}:a")
+        assert third.tries(f"{name}:b")
+
+
+@local_only
+class TestDecorating:
+    def test_the_names_are_filled_in_for_each_call(self, both, name):
+        both_of_them = MultiLock(name + ":{payer}", Lock(name + ":{payee}", using="near"))
+
+        def held(payer, payee=7):
+            return [Lock(f"{name}:{payer}").held, Lock(f"{name}:{payee}", using="near").held]
+
+        @both_of_them
+        def transfer(payer, payee=7):
+            return held(payer, payee)
+
+        @both_of_them
+        async def atransfer(payer, payee=7):
+            return held(payer, payee)
+
+        chosen = atransfer if hasattr(both.actor, "task") else transfer
+        assert both.actor.call(lambda: chosen(3)).result(PATIENCE) == [True, True]
+        assert not Lock(f"{name}:3").locked()
+        assert not Lock(f"{name}:7", using="near").locked()
+
+    def test_two_names_may_turn_out_to_be_one(self, name):
+        @MultiLock(name + ":{payer}", name + ":{payee}")
+        def transfer(payer, payee):
+            return Lock(f"{name}:{payer}").held
+
+        assert transfer(1, 1)
+
+    def test_calls_of_many_threads_share_no_state(self, name, actor):
+        @MultiLock(name + ":{payer}", name + ":{payee}")
+        def transfer(payer, payee):
+            return Lock(f"{name}:{payer}").held and Lock(f"{name}:{payee}").held
+
+        people = [actor("thread") for _ in range(4)]
+        calls = [
+            person.call(transfer, (turn + place) % 3, turn % 3)
+            for place, person in enumerate(people)
+            for turn in range(10)
+        ]
+        assert all(call.result(PATIENCE) for call in calls)
+
+    def test_what_no_call_can_fill_in_is_refused(self):
+        with pytest.raises(ValueError, match="mentions 'payee'"):
+
+            @MultiLock("{payer}", "{payee}")
+            def transfer(payer):
+                pass
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("parts", "error", "message"),
+        [
+            ([], ValueError, r"names_or_locks must not be empty, got \(\)"),
+            ([3], TypeError, "names_or_locks must be names and locks, not 3"),
+            ([["a", "b"]], TypeError, r"names and locks, not \['a', 'b'\]"),
+            ([""], ValueError, "name must not be empty, got ''"),
+            (["a", "b\n"], ValueError, "'b"),
+        ],
+    )
+    def test_what_is_no_lock_is_refused(self, parts, error, message):
+        with pytest.raises(error, match=message):
+            MultiLock(*parts)
+
+    @pytest.mark.parametrize(
+        ("options", "error"),
+        [
+            ({"timeout": -3}, ValueError),
+            ({"blocking": False, "timeout": 3}, ValueError),
+            ({"lease": 0}, ValueError),
+            ({"renew": "yes"}, TypeError),
+            ({"description": 3}, TypeError),
+            ({"on_lost": 3}, TypeError),
+            ({"using": 3}, TypeError),
+        ],
+    )
+    def test_wrong_options_are_refused_by_name(self, options, error):
+        *_, argument = options
+        with pytest.raises(error, match=argument):
+            MultiLock("a", **options)
+
+    @pytest.mark.parametrize(
+        "options",
+        [
+            {"using": "near"},
+            {"lease": 3},
+            {"renew": False},
+            {"description": "x"},
+            {"on_lost": print},
+        ],
+    )
+    def test_options_that_would_be_for_no_lock_are_refused(self, options):
+        (argument,) = options
+        with pytest.raises(ValueError, match=f"^{argument}="):
+            MultiLock(Lock("a"), **options)
+
+    def test_a_loss_that_would_not_be_told_is_refused(self):
+        with pytest.raises(ValueError, match=r"^on_lost=.* give it to <Lock 'a'"):
+            MultiLock(Lock("a"), "b", on_lost=print)
+
+    def test_waiting_must_not_block_an_event_loop(self, loop, local):
+        async def main():
+            MultiLock("a").acquire()
+
+        with pytest.raises(SynchronousOnlyOperation, match=r"MultiLock\.acquire\(\).*lock\.aacq"):
+            asyncio.run(main())
+
+    def test_it_says_what_it_is(self, local):
+        lock = MultiLock("b", "a")
+        assert repr(lock) == "<MultiLock 'a' using='default', 'b' using='default': not held>"
+        with lock:
+            assert repr(lock).endswith(": held>")
