@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from distlock.concurrency.clock import left
 from distlock.concurrency.steps import Either, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
+from distlock.core.base_lock import BaseLock
 from distlock.core.decorator import decorate
 from distlock.core.held import Key, OnLost
 from distlock.core.options import LockOptions
@@ -20,7 +21,7 @@ from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import ActiveBlocks, refuse_in_event_loop
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
-from distlock.recipes.parts import EnteredLocks, Part, checked_part, raise_worst
+from distlock.recipes.parts import EnteredLocks, checked_part, raise_worst
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
 
@@ -42,7 +43,7 @@ class MultiLock:
 
     def __init__(
         self,
-        *names_or_locks: str | Part,
+        *names_or_locks: str | BaseLock,
         using: str = DEFAULT_ALIAS,
         blocking: bool = True,
         timeout: float | None = None,
@@ -189,12 +190,15 @@ class MultiLock:
         return True
 
     @property
-    def tokens(self) -> dict[tuple[str, str], int]:
+    def tokens(self) -> dict[Key, int]:
         """The fencing token of each lock, by alias and name: ``tokens["default", "stock"]``.
+
+        Of a semaphore and a read/write lock by the kind, too, because a lock may have the same
+        name: ``tokens["default", "mailer", "semaphore"]``.
 
         Raises LockNotHeld or LockLost, so that no write goes out without a token.
         """
-        return {(part.using, part.name): part.token for part in self._parts}
+        return {part._key: part.token for part in self._parts}
 
     @property
     def remaining(self) -> float:
@@ -238,7 +242,7 @@ class MultiLock:
 
     # Inside
 
-    def _acquire(self, blocking: bool | None, timeout: float | None) -> Part | None:
+    def _acquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
         """Take all locks or none; return the one that someone else has, None if all are held."""
         limit = self._options.limit(blocking, timeout)
         entered = EnteredLocks()
@@ -257,7 +261,7 @@ class MultiLock:
         entered.raise_errors()
         return busy
 
-    async def _aacquire(self, blocking: bool | None, timeout: float | None) -> Part | None:
+    async def _aacquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
         limit = self._options.limit(blocking, timeout)
         entered = EnteredLocks()
         try:
@@ -280,7 +284,7 @@ class MultiLock:
 
     def _take(
         self, entered: EnteredLocks, wait: bool, deadline: float | None
-    ) -> Steps[Part | None]:
+    ) -> Steps[BaseLock | None]:
         owner = current_actor().owner
         for part in self._parts:
             entered.add(part, owner)
@@ -330,11 +334,11 @@ class MultiLock:
         lock._blocks = ActiveBlocks()
         return lock
 
-    def _sorted(self) -> tuple[Part, ...]:
+    def _sorted(self) -> tuple[BaseLock, ...]:
         """Return the locks in the order in which they are taken."""
-        parts: dict[Key, tuple[Part, str | Part]] = {}
+        parts: dict[Key, tuple[BaseLock, str | BaseLock]] = {}
         for given in self._given:
-            part: Part = self._new_lock(given) if isinstance(given, str) else given
+            part: BaseLock = self._new_lock(given) if isinstance(given, str) else given
             _, earlier = parts.setdefault(part._key, (part, given))
             if earlier is not given and not (isinstance(earlier, str) and isinstance(given, str)):
                 raise ValueError(

@@ -4,53 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from copy import copy
-from typing import Protocol, Self
+from typing import Self
 
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
-from distlock.core.held import Key
+from distlock.core.base_lock import BaseLock
 from distlock.core.section import add_leave_error
 from distlock.exceptions import LockError, LockLost
-from distlock.types.lease import LockInfo, Owner
+from distlock.types.lease import Owner
 from distlock.types.owners import is_named
 
 
-class Part(Protocol):
-    """What a MultiLock needs of each of its locks; see Lock."""
-
-    name: str
-    using: str
-    #: tells its lock from all others, also from another kind of lock of one name
-    _key: Key
-
-    @property
-    def token(self) -> int: ...
-    @property
-    def remaining(self) -> float: ...
-    @property
-    def _current_owner(self) -> Owner: ...
-
-    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool: ...
-    async def aacquire(
-        self, blocking: bool | None = None, timeout: float | None = None
-    ) -> bool: ...
-    def check(self) -> None: ...
-    def verify(self) -> None: ...
-    async def averify(self) -> None: ...
-    def locked(self) -> bool: ...
-    async def alocked(self) -> bool: ...
-    def info(self) -> LockInfo: ...
-    async def ainfo(self) -> LockInfo: ...
-    def _entered(self, owner: Owner) -> tuple[str, int]: ...
-    def _leaving(self, owner: Owner) -> Steps[bool]: ...
-    def _named(self, name: str) -> Part: ...
-    def _holder_message(self) -> str: ...
-
-
-def checked_part(part: object) -> str | Part:
+def checked_part(part: object) -> str | BaseLock:
     """Return a name or a lock; TypeError for anything else."""
-    if isinstance(part, str) or hasattr(type(part), "_leaving"):
-        return part  # type: ignore[return-value]
+    if isinstance(part, (str, BaseLock)):
+        return part
     raise TypeError(f"names_or_locks must be names and locks, not {part!r}")
 
 
@@ -62,20 +30,20 @@ class EnteredLocks:
     """
 
     def __init__(self) -> None:
-        self._entries: list[tuple[Part, Owner, tuple[str, int]]] = []
+        self._entries: list[tuple[BaseLock, Owner, tuple[str, int]]] = []
         self._errors: list[LockError] = []
         #: the names of the locks that are free now
         self.freed: list[str] = []
 
     @classmethod
-    def once(cls, parts: Iterable[Part], owner: Owner) -> Self:
+    def once(cls, parts: Iterable[BaseLock], owner: Owner) -> Self:
         """Return what leaves each lock once."""
         entered = cls()
         for part in parts:
             entered.add(part, owner, less=1)
         return entered
 
-    def add(self, part: Part, owner: Owner, *, less: int = 0) -> None:
+    def add(self, part: BaseLock, owner: Owner, *, less: int = 0) -> None:
         """Note how often the owner, the current thread or task or an earlier one, is in a lock."""
         named = part._current_owner
         if is_named(named):
@@ -146,7 +114,7 @@ class EnteredLocks:
                 add_leave_error(error, other)
 
 
-def _is_inside(part: Part, owner: Owner, before: tuple[str, int]) -> bool:
+def _is_inside(part: BaseLock, owner: Owner, before: tuple[str, int]) -> bool:
     """Return whether the owner is in a lock more often than before, or in another hold of it."""
     nonce, count = part._entered(owner)
     return count > (max(before[1], 0) if nonce == before[0] else 0)

@@ -19,11 +19,11 @@ from distlock import (
     ReleasedInTransaction,
     locks,
 )
-from distlock.recipes import MultiLock
+from distlock.recipes import MultiLock, RWLock, Semaphore
 from tests.contract.actor_process import actors
 from tests.contract.actors import PATIENCE
 from tests.contract.conftest import KINDS, ONE_LEASE, SESSION
-from tests.contract.watch import Once, eventually, passed, steadily, waits
+from tests.contract.watch import Once, eventually, in_line, passed, steadily, waits
 
 
 class Used:
@@ -346,7 +346,7 @@ class TestLosing:
     def test_one_that_is_lost_while_another_is_waited_for(self, both, first, second, third):
         held = take(third, second)
         waiting = both.start("acquire")
-        eventually(first.locked)
+        eventually(lambda: in_line("near", second.name) == 2)
         lose(first)
         held.release()
         with pytest.raises(LockLost, match=first.name) as caught:
@@ -356,11 +356,12 @@ class TestLosing:
         assert is_free(third, first)
         assert is_free(third, second)
 
-    def test_a_lease_that_ends_while_another_is_waited_for(self, both, name, third, actor):
+    def test_a_lease_that_ends_while_another_is_waited_for(self, both, name, third):
         names = f"{name}:a", f"{name}:b"
         held = third.take(names[1])
         waiting = Used(both.actor, MultiLock(*names, lease=0.2, renew=False)).start("acquire")
-        eventually(lambda: actor("thread").tries(names[0]) and third.tries(names[0]))
+        eventually(lambda: in_line("default", names[1]) == 2)
+        eventually(lambda: third.tries(names[0]))
         held.release()
         with pytest.raises(LockLost, match=names[0]):
             waiting.result(PATIENCE)
@@ -486,6 +487,72 @@ class TestLeaving:
         actor("thread").call(lock.release).result(PATIENCE)
         assert third.tries(f"{name}:a")
         assert third.tries(f"{name}:b")
+
+
+@local_only
+class TestOtherKinds:
+    """Semaphores and both sides of read/write locks are locks like others."""
+
+    def test_all_or_none(self, name, actor, role, third):
+        def parts(side):
+            return Semaphore(name, 2, n=2, using="near"), getattr(RWLock(name), side)(), name
+
+        reading, writing = (Used(actor(role), MultiLock(*parts(s))) for s in ("reader", "writer"))
+        assert reading.do("acquire")
+        assert set(reading.do("tokens")) == {
+            ("default", name),
+            ("default", name, "rwlock"),
+            ("near", name, "semaphore"),
+        }
+        assert writing.do("acquire", blocking=False) is False
+        assert reading.do("held")
+        reading.do("release")
+        assert writing.do("acquire", blocking=False)
+        writing.do("verify")
+        assert reading.do("acquire", blocking=False) is False
+        writing.do("release")
+        assert third.tries(name)
+        assert Semaphore(name, 2, n=2, using="near").acquire(blocking=False)
+
+    def test_seats_that_were_taken_before_stay_taken(self, name, actor, role, third):
+        seat = Used(actor(role), Semaphore(name, 3))
+        lock = Used(seat.actor, MultiLock(Semaphore(name, 3), f"{name}:z"))
+        assert seat.do("acquire")
+        assert lock.do("acquire")
+        assert seat.do("info").taken == 2
+        lock.do("release")
+        assert seat.do("info").taken == 1
+        third.take(f"{name}:z")
+        assert lock.do("acquire", blocking=False) is False
+        assert seat.do("info").taken == 1
+        seat.do("release")
+        assert seat.do("info").taken == 0
+
+    def test_a_lost_seat_is_named(self, name, actor, role, third):
+        seats = Semaphore(name, 2)
+        lock = Used(actor(role), MultiLock(seats, f"{name}:z"))
+        assert lock.do("acquire")
+        assert seats.force_release(lock.do("tokens")["default", name, "semaphore"])
+        with pytest.raises(LockLost, match=name):
+            lock.do("verify")
+        with pytest.raises(LockLost, match=name):
+            lock.do("release")
+        assert third.tries(f"{name}:z")
+
+    def test_one_lock_is_refused_as_reader_and_writer(self, name):
+        lock = RWLock(name)
+        with pytest.raises(ValueError, match=f"names_or_locks has lock {name!r} on 'default' twic"):
+            MultiLock(lock.reader(), lock.writer())
+
+    def test_one_that_is_no_side_is_refused(self, name):
+        with pytest.raises(TypeError, match=f"names and locks, not <RWLock {name!r}"):
+            MultiLock(RWLock(name))
+
+    def test_a_busy_semaphore_is_named(self, name, actor):
+        seats = Semaphore(name, 1)
+        assert actor("thread").call(seats.acquire).result(PATIENCE)
+        with pytest.raises(LockTimeout, match=f"semaphore {name!r} on 'default'.*waited for 0.05"):
+            MultiLock(seats, "z", timeout=0.05).__enter__()
 
 
 @local_only

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from distlock import Lock, LockLost, LockNotHeld, locks
-from distlock.recipes import MultiLock
+from distlock.recipes import MultiLock, RWLock, Semaphore
 from tests.children import read_line, write_line
 from tests.contract.actor_process import actors
 from tests.contract.actors import PATIENCE
@@ -77,8 +77,9 @@ def others_get(parts):
 
     def take():
         for part in parts:
-            with Lock(part.name, using=part.using, timeout=10):
-                got.append(part)
+            assert part.acquire(timeout=10)
+            part.release()
+            got.append(part)
 
     other = threading.Thread(target=take, daemon=True)
     other.start()
@@ -183,6 +184,27 @@ class TestInterrupts:
 
         first = None
         all_or_none(left())
+
+    @pytest.mark.slow
+    def test_while_taking_and_leaving_other_kinds(self):
+        for moment in itertools.count(1):
+            name = uuid.uuid4().hex
+            seats, rows = Semaphore(name, 2), RWLock(name).writer()
+            lock = MultiLock(name, seats, rows)
+
+            def take_and_leave(lock=lock):
+                lock.acquire()
+                lock.release()
+
+            over = interrupted(take_and_leave, moment) is None
+            eventually(lambda seats=seats, rows=rows: seats.held == rows.held)
+            while lock.held:
+                lock.release()
+            assert not seats.held
+            eventually(lambda seats=seats: not seats.info().taken)
+            others_get([rows])
+            if over:
+                return
 
     def test_a_with_block_can_be_interrupted_everywhere(self):
         def enter_and_leave(lock):
