@@ -1,4 +1,4 @@
-"""A model field that databases compare exactly, and defaults that are part of the statement."""
+"""Model fields that databases compare exactly, and defaults that are part of the statement."""
 
 from __future__ import annotations
 
@@ -19,10 +19,21 @@ class ExactCharField(models.CharField):  # type: ignore[type-arg]
     """
 
     def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
-        parameters: dict[str, Any] = dict(super().db_parameters(connection))
-        if collation := _EXACT.get(connection.vendor):
-            parameters["collation"] = collation
-        return parameters
+        return _exact(super().db_parameters(connection), connection)
+
+
+class ExactTextField(models.TextField):  # type: ignore[type-arg]
+    """See ExactCharField, for text without a limit: a table's character set must lose nothing."""
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        return _exact(super().db_parameters(connection), connection)
+
+
+def _exact(parameters: Any, connection: BaseDatabaseWrapper) -> dict[str, Any]:
+    parameters = dict(parameters)
+    if collation := _EXACT.get(connection.vendor):
+        parameters["collation"] = collation
+    return parameters  # type: ignore[no-any-return]
 
 
 class Literal(models.Value):

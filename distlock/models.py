@@ -1,11 +1,11 @@
-"""The table in which the database backend keeps its locks."""
+"""The tables in which the database backend keeps its locks, and the records of recipes."""
 
 from __future__ import annotations
 
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from distlock.fields import ExactCharField, Literal
+from distlock.fields import ExactCharField, ExactTextField, Literal
 from distlock.types.arguments import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
 from distlock.types.printable import escaped
 
@@ -61,3 +61,66 @@ class HeldLock(DatabaseLock):
         default_permissions = ()
         verbose_name = _("held lock")
         verbose_name_plural = _("held locks")
+
+
+# The three tables of distlock.backends.database.store. Revisions, and the ends of sessions, are
+# microseconds since 1970 by the database's clock. No foreign keys: what they would do is done, and
+# checked, by the statements, and rows that nobody can lock from elsewhere cannot be held up.
+
+
+class RecordDirectory(models.Model):
+    """A directory of records. Every change of its records first locks this row."""
+
+    id = models.BigAutoField(primary_key=True)
+    name = ExactCharField(max_length=600)
+    revision = models.BigIntegerField()
+
+    class Meta:
+        db_table = "database_lock_directory"
+        default_permissions = ()
+        constraints = [models.UniqueConstraint(fields=["name"], name="uiq_idx_lock_directory")]
+
+    def __str__(self) -> str:
+        return escaped(self.name)
+
+
+class Record(models.Model):
+    """A record: ``value`` is JSON, ``session`` the id of the session it is bound to, if any."""
+
+    id = models.BigAutoField(primary_key=True)
+    directory = models.BigIntegerField()
+    name = ExactCharField(max_length=255)
+    value = ExactTextField()
+    created = models.BigIntegerField()
+    revision = models.BigIntegerField()
+    session = ExactCharField(max_length=32, null=True)
+
+    class Meta:
+        db_table = "database_lock_record"
+        default_permissions = ()
+        constraints = [
+            models.UniqueConstraint(fields=["directory", "name"], name="uiq_idx_lock_record")
+        ]
+        indexes = [models.Index(fields=["session"], name="idx_lock_record_session")]
+
+    def __str__(self) -> str:
+        return escaped(self.name)
+
+
+class RecordSession(models.Model):
+    """A session, which lasts for ``duration`` microseconds from each renewal on.
+
+    Its end has no index, because every renewal would have to change it: there is one row for each
+    process. A row that has ended counts until it is deleted, and its records with it.
+    """
+
+    id = ExactCharField(max_length=32, primary_key=True)
+    duration = models.BigIntegerField()
+    expires_at = models.BigIntegerField()
+
+    class Meta:
+        db_table = "database_lock_session"
+        default_permissions = ()
+
+    def __str__(self) -> str:
+        return str(self.id)

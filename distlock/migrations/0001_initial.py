@@ -1,38 +1,9 @@
 """The table of locks."""
 
-from typing import Any
-
 from django.db import migrations, models
 
 from distlock.fields import ExactCharField, Literal
-
-
-class CreateTable(migrations.CreateModel):
-    """Makes the table unless it is there.
-
-    MariaDB and MySQL cannot make a table and record the migration in one transaction. So the table
-    may be there while the record is not: another process is between the two, or was ended there.
-    """
-
-    def database_forwards(
-        self, app_label: str, schema_editor: Any, from_state: Any, to_state: Any
-    ) -> None:
-        model = to_state.apps.get_model(app_label, self.name)
-        if schema_editor.collect_sql or not _is_there(schema_editor.connection, model):
-            super().database_forwards(app_label, schema_editor, from_state, to_state)
-
-
-def _is_there(connection: Any, model: Any) -> bool:
-    """Return whether the table of the model is there with all its columns and its key."""
-    table, introspection = model._meta.db_table, connection.introspection
-    with connection.cursor() as cursor:
-        if table not in introspection.table_names(cursor):
-            return False
-        found = {column.name for column in introspection.get_table_description(cursor, table)}
-        keys = introspection.get_constraints(cursor, table).values()
-    return all(field.column in found for field in model._meta.local_concrete_fields) and any(
-        key["unique"] and key["columns"] == ["lock"] for key in keys
-    )
+from distlock.migrations._create_table import CreateTable
 
 
 class Migration(migrations.Migration):

@@ -67,6 +67,11 @@ def dialect_for(wrapper: Any) -> Dialect:
     return _POSTGRESQL if wrapper.vendor == "postgresql" else _SQLITE
 
 
+def dialect_of(vendor: str) -> Dialect:
+    """Return how to say what MariaDB and MySQL say alike, by the vendor's name in Django."""
+    return {"mysql": _MYSQL, "postgresql": _POSTGRESQL, "sqlite": _SQLITE}[vendor]
+
+
 def advisory_locks_for(vendor: str) -> AdvisoryLocks | None:
     """Return the native locks of an engine by its vendor's name in Django, None if it has none."""
     return _LOCKS.get(vendor)

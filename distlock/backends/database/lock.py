@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage
@@ -30,6 +30,7 @@ from distlock.backends.database.schema import make_table
 from distlock.backends.database.sql import holder
 from distlock.backends.database.sqlite import PollQueue
 from distlock.backends.database.statements import Statement
+from distlock.backends.database.store import DatabaseStore
 from distlock.backends.database.transactions import Transactions
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import NotSupported
@@ -95,7 +96,7 @@ class DatabaseBackend(BaseBackend):
         vendor = vendor_of(self.database)
         if why := refusal(vendor):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
-        on_sqlite = vendor == "sqlite"
+        self._vendor, on_sqlite = vendor, vendor == "sqlite"
         #: SQLite: locks are taken in the transaction of the caller, if one is open
         self._caller = CallerTransaction(self.database, self._abandoned) if on_sqlite else None
         #: SQLite: its processes are all on one machine, and queue there
@@ -117,6 +118,11 @@ class DatabaseBackend(BaseBackend):
             atomic=True,
             late_requests=not on_sqlite,
         )
+
+    @cached_property
+    def store(self) -> DatabaseStore:
+        """See BaseBackend.store."""
+        return DatabaseStore(self.pool, self._vendor, self.keeps_rows_for)
 
     # Taking and leaving
 
@@ -325,8 +331,10 @@ class DatabaseBackend(BaseBackend):
         return broken
 
     def sweep(self) -> SweepResult:
-        """See BaseBackend.sweep()."""
-        return sweep(self._runner, self.keeps_rows_for)
+        """See BaseBackend.sweep(). Sweeps the records, too."""
+        locks = sweep(self._runner, self.keeps_rows_for)
+        records = self.store.sweep_if_migrated()
+        return SweepResult(locks.expired + records.expired, locks.removed + records.removed)
 
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         """See BaseBackend.check_atomic()."""

@@ -13,9 +13,8 @@ statement to end a deadlock. So twice must be as good as once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.errors import (
     ROW_WAIT,
@@ -32,10 +31,16 @@ T = TypeVar("T")
 Function = Callable[[Connection], T]
 
 
+class FindsConnection(Protocol):
+    """Says which connection of the caller is to be used in place of our own."""
+
+    def connection(self, nonce: str | None = None) -> Connection | None: ...
+
+
 class StatementRunner:
     """A database, through shared sessions or, where that must be, the caller's own connection."""
 
-    def __init__(self, pool: Pool, caller: CallerTransaction | None) -> None:
+    def __init__(self, pool: Pool, caller: FindsConnection | None) -> None:
         """``caller``: None where the transactions of callers do not lock out our sessions."""
         self.pool = pool
         self.caller = caller

@@ -317,8 +317,8 @@ class Dialect(ABC):
         """Free those of the rows whose lease has ended."""
         return Statement(
             f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
-            f" WHERE {_in('id', 'id', ids)} AND {self._expired}",
-            _named("id", ids),
+            f" WHERE {in_list('id', 'id', ids)} AND {self._expired}",
+            named_values("id", ids),
         )
 
     def server_time(self) -> Statement:
@@ -336,8 +336,8 @@ class Dialect(ABC):
     def remove_unused(self, ids: Sequence[int], keep: float, newest: int) -> Statement:
         """Remove those of the rows that unused() would name."""
         return Statement(
-            f"DELETE FROM {TABLE} WHERE {_in('id', 'id', ids)} AND {self._unused}",
-            {**_named("id", ids), "keep": self.duration(keep), "newest": newest},
+            f"DELETE FROM {TABLE} WHERE {in_list('id', 'id', ids)} AND {self._unused}",
+            {**named_values("id", ids), "keep": self.duration(keep), "newest": newest},
         )
 
     @property
@@ -355,10 +355,10 @@ class Dialect(ABC):
         locks = [lease.name for lease in leases]
         nonces = [lease.nonce for lease in leases]
         where = (
-            f"{_in(self.LOCK, 'lock', locks)} AND {_in('nonce', 'nonce', nonces)}"
+            f"{in_list(self.LOCK, 'lock', locks)} AND {in_list('nonce', 'nonce', nonces)}"
             f" AND owner <> '' AND expires_at > {self.NOW}"
         )
-        return where, {**_named("lock", locks), **_named("nonce", nonces)}
+        return where, {**named_values("lock", locks), **named_values("nonce", nonces)}
 
     def _ids(self, where: str, params: dict[str, Any], size: int) -> Statement:
         return Statement(
@@ -403,10 +403,12 @@ def holder(claim: Claim) -> str:
     return key if key.startswith(NAMED) else f"{key}:{claim.nonce}"
 
 
-def _in(column: str, name: str, values: Sequence[Any]) -> str:
+def in_list(column: str, name: str, values: Sequence[Any]) -> str:
+    """Return the condition that a column has one of these values; named_values() has them."""
     placeholders = ", ".join(f"%({name}{number})s" for number in range(len(values)))
     return f"{column} IN ({placeholders})"
 
 
-def _named(name: str, values: Sequence[Any]) -> dict[str, Any]:
+def named_values(name: str, values: Sequence[Any]) -> dict[str, Any]:
+    """Return the parameters of in_list()."""
     return {f"{name}{number}": value for number, value in enumerate(values)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from distlock.backends.database.connection import Connection, Session
@@ -84,6 +84,38 @@ class SQLiteSession(Session):
         # Django's close() leaves a connection open whose database is in memory.
         with contextlib.suppress(Exception):
             self.wrapper.connection.close()
+
+
+@contextlib.contextmanager
+def transaction(connection: Connection) -> Iterator[None]:
+    """Be the only one who writes, and commit at the end; after an error nothing was written.
+
+    On the caller's own connection it is a part of the transaction there. A fork waits for the end:
+    the child would take the open transaction for its own.
+    """
+    if connection.of_caller:
+        begin, end, undo = (
+            f"SAVEPOINT {_NAME}",
+            f"RELEASE {_NAME}",
+            f"ROLLBACK TO {_NAME}; RELEASE {_NAME}",
+        )
+    else:
+        begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
+    # Others may be writing, and a fork need not wait for them. Before the first change a child has
+    # nothing to take for its own.
+    connection.ask(Statement(begin))
+    with gate.closed:
+        try:
+            yield
+            connection.ask(Statement(end))
+        except BaseException:
+            with contextlib.suppress(StatementFailed):
+                for statement in undo.split("; "):
+                    connection.ask(Statement(statement))
+            raise
+
+
+_NAME = "distlock_records"
 
 
 def _retried(

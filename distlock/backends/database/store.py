@@ -1,0 +1,295 @@
+"""The records of a database: small values in directories, and the sessions they are bound to.
+
+- Every change of a directory first locks its row, and gives it the next revision. So the order of
+  revisions is the order of commits, and what was read under a revision can be a condition.
+- A session counts until its row is deleted. Whoever sees that its time is over deletes it, under
+  the lock of the row and together with its records, before anything is concluded from that. A
+  renewal that is under way comes before or after it, and never revives what somebody missed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Collection, Iterable, Sequence
+from itertools import islice
+from typing import Any, TypeVar
+
+from django.db import connections
+
+from distlock.backends.database import errors
+from distlock.backends.database.connection import Connection
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.record_sql import Edit, Verdict, record_sql_for
+from distlock.backends.database.record_watcher import RecordWatcher
+from distlock.backends.database.runner import StatementRunner
+from distlock.backends.database.sqlite_session import CallerConnection
+from distlock.backends.store import (
+    Address,
+    Change,
+    Condition,
+    Record,
+    RecordStore,
+    Renewal,
+    Session,
+    SessionEnded,
+    Snapshot,
+)
+from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
+from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.types.lease import RELIED_ON, SweepResult
+
+#: Sessions, records or rows in one statement.
+_BATCH = 400
+
+T = TypeVar("T")
+
+
+class DatabaseStore(RecordStore):
+    """Keeps records in three tables beside that of the locks.
+
+    It uses sessions of its own, also where the caller has a transaction open: what a transaction
+    has changed would be gone after a rollback, while its owner relies on it.
+    """
+
+    def __init__(self, pool: Pool, vendor: str, keep: float) -> None:
+        """``vendor`` is the engine's; empty directories are kept for ``keep`` seconds."""
+        self._pool = pool
+        self._sql = record_sql_for(vendor)
+        self._keep = keep
+        self._on_sqlite = vendor == "sqlite"
+        self._runner = StatementRunner(
+            pool, _TestCaseConnection(pool.database) if self._on_sqlite else None
+        )
+        self._leaves_open = vendor == "mysql"
+        self._watcher = RecordWatcher(self._runner, self._sql, self.read)
+
+    # Records
+
+    def read(self, directory: str, deadline: float | None = None) -> Snapshot:
+        """See RecordStore.read()."""
+        until = clock() + self._pool.limit(deadline)
+        while True:
+            rows = self._ask(lambda db: db.ask(self._sql.read(directory)).rows, until)
+            # Of a session without a row only the records are left to be deleted.
+            ended = {
+                session
+                for now, *_, session, expires_at in rows
+                if session is not None and (expires_at is None or int(expires_at) <= int(now))
+            }
+            if not ended:
+                return _snapshot(directory, rows)
+            self._end(sorted(ended), until, expired=True)
+
+    def apply(
+        self,
+        directory: str,
+        changes: Sequence[Change],
+        conditions: Collection[Condition] = (),
+        deadline: float | None = None,
+    ) -> int | None:
+        """See RecordStore.apply().
+
+        Raises NotSupported where a record would be bound to a session within a transaction of the
+        caller, on SQLite.
+        """
+        edit = Edit.of(directory, changes, conditions)
+        if edit.sessions:
+            self._refuse_in_transaction(f"records of {directory!r}")
+        until = clock() + self._pool.limit(deadline)
+        create = False
+        while True:
+            verdict = self._ask(lambda db: self._apply(db, edit, create), until)  # noqa: B023
+            if verdict.revision is not None:
+                keys = {change.key for change in changes}
+                self._watcher.note_change(directory, keys)
+                return verdict.revision
+            if not verdict.found and not create:
+                create = True
+            elif verdict.stale:
+                self.read(directory, until)
+            elif verdict.found and verdict.held:
+                raise SessionEnded(f"a session for records of {directory!r} has ended")
+            elif verdict.found:
+                return None
+
+    def _apply(self, connection: Connection, edit: Edit, create: bool) -> Verdict:
+        try:
+            return self._closing(
+                connection, lambda: self._sql.apply(connection, edit, create=create)
+            )
+        except (errors.ConnectionLost, errors.Cancelled) as failed:
+            # The pool would send it once more. But what is carried out twice may have been undone
+            # by others in between, and what was carried out can make the conditions fail.
+            unknown = errors.StatementFailed(*failed.args)
+            unknown.maybe_applied = failed.maybe_applied
+            raise unknown from failed.__cause__
+
+    def directories(self, prefix: str = "", deadline: float | None = None) -> Iterable[str]:
+        """See RecordStore.directories()."""
+        rows = self._ask(lambda db: db.ask(self._sql.in_use(prefix)).rows, deadline)
+        # MariaDB compares texts as if the shorter one ended with spaces.
+        return sorted(name for (name,) in rows if name.startswith(prefix))
+
+    # Sessions
+
+    def open_session(self, seconds: float, deadline: float | None = None) -> Session:
+        """See RecordStore.open_session(). Raises NotSupported as apply() does."""
+        self._refuse_in_transaction("a session for records")
+        name, sent_at = os.urandom(16).hex(), clock()
+        self._ask(lambda db: db.ask(self._sql.open_session(name, seconds)), deadline)
+        return Session(name, seconds, sent_at + seconds * RELIED_ON)
+
+    def renew(
+        self,
+        sessions: Collection[str],
+        records: Collection[Address] = (),
+        deadline: float | None = None,
+    ) -> Renewal:
+        """See RecordStore.renew(). It is one packet for some hundred sessions and records."""
+        there: set[tuple[str, str]] = set()
+        some_sessions, some_records = iter(sorted(sessions)), iter(sorted(records))
+        while True:
+            renewed = list(islice(some_sessions, _BATCH))
+            looked_at = list(islice(some_records, _BATCH))
+            if not renewed and not looked_at:
+                break
+
+            def renew(db: Connection) -> list[tuple[str, str]]:
+                return self._sql.renew_all(db, renewed, looked_at)  # noqa: B023
+
+            # at_once: threads may have all sessions in use, waiting for rows that are locked.
+            there.update(map(tuple, self._ask(renew, deadline, at_once=True)))  # type: ignore[arg-type]
+        alive = frozenset(name for name in sessions if (name, "") in there)
+        present = frozenset(address for address in records if address in there)
+        return Renewal(alive, frozenset(sessions) - alive, present, frozenset(records) - present)
+
+    def end_session(self, session: str, deadline: float | None = None) -> None:
+        """See RecordStore.end_session()."""
+        self._end([session], deadline, expired=False)
+        self._watcher.look_soon()
+
+    def _end(self, sessions: Sequence[str], deadline: float | None, *, expired: bool) -> None:
+        def end(db: Connection) -> None:
+            self._closing(db, lambda: self._sql.end(db, sessions, expired=expired))
+
+        self._ask(end, deadline)
+
+    # Waking up
+
+    def watch(self, directory: str, since: int, key: str | None = None) -> Pending[None]:
+        """See RecordStore.watch()."""
+        return self._watcher.watch(directory, since, key)
+
+    # Clearing
+
+    def sweep(self, deadline: float | None = None) -> SweepResult:
+        """See RecordStore.sweep()."""
+        ended = removed = after = 0
+        while rows := self._ask(lambda db: db.ask(self._sql.ended(_BATCH)).rows, deadline):
+            self._end(sorted(name for (name,) in rows), deadline, expired=True)
+            ended += len(rows)
+        ((now,),) = self._ask(lambda db: db.ask(self._sql.server_time()).rows, deadline)
+        newest = int(now) - int(self._keep * 1_000_000)
+        while rows := self._ask(
+            lambda db: db.ask(self._sql.empty(after, _BATCH, newest)).rows,  # noqa: B023
+            deadline,
+        ):
+            ids = [row_id for (row_id,) in rows]
+            remove = self._sql.remove_empty(ids, newest)
+            removed += self._ask(lambda db: db.ask(remove).affected, deadline)  # noqa: B023
+            after = ids[-1]
+        return SweepResult(ended, removed)
+
+    def sweep_if_migrated(self) -> SweepResult:
+        """Sweep, unless the tables have not been made yet."""
+        try:
+            self._runner.attempt(lambda db: db.ask(self._sql.ended(1)), None)
+        except errors.NoTable:
+            return SweepResult()
+        except errors.StatementFailed as failed:
+            raise self._unavailable(failed) from failed.__cause__
+        return self.sweep()
+
+    # Asking
+
+    def _ask(
+        self, function: Callable[[Connection], T], deadline: float | None, *, at_once: bool = False
+    ) -> T:
+        """Call a function with a session; it may be called twice. Raises LockUnavailable."""
+        until = clock() + self._pool.limit(deadline)
+        while True:
+            try:
+                return self._runner.attempt(function, until, at_once=at_once)
+            except errors.RowLocked as failed:
+                if clock() + errors.ROW_WAIT >= until:
+                    raise self._unavailable(failed) from failed.__cause__
+            except errors.StatementFailed as failed:
+                raise self._unavailable(failed) from failed.__cause__
+
+    def _closing(self, connection: Connection, send: Callable[[], T]) -> T:
+        """Send a packet with a transaction; close the session if that may be open after an error.
+
+        The pool then closes it, and with that the server rolls back.
+        """
+        try:
+            return send()
+        except errors.StatementFailed:
+            if self._leaves_open:
+                connection.usable = False
+            raise
+
+    def _unavailable(self, failed: errors.StatementFailed) -> LockUnavailable:
+        if not isinstance(failed, errors.NoTable):
+            return self._runner.unavailable(failed)
+        database = self._pool.database
+        error = LockUnavailable(
+            f"database {database!r} has no tables for the records of semaphores and the like:"
+            f" run `manage.py migrate distlock --database={database}`"
+        )
+        error.__cause__ = failed.__cause__
+        return error
+
+    def _refuse_in_transaction(self, what: str) -> None:
+        """Raise NotSupported on SQLite within a transaction of the caller.
+
+        In it a rollback would take back what its owner relies on, unnoticed. And our own session
+        could not write before its end. The transaction around a test case does not count.
+        """
+        if not self._on_sqlite:
+            return
+        wrapper: Any = connections[self._pool.database]
+        if wrapper.connection is None or not wrapper.connection.in_transaction:
+            return
+        own = len(wrapper.atomic_blocks) - blocks_of_test_case(wrapper)
+        if own or not wrapper.in_atomic_block:
+            raise NotSupported(
+                f"{what} in the database {self._pool.database!r}: on SQLite they cannot be made"
+                " within a transaction; enter it after that, or use another backend"
+            )
+
+
+class _TestCaseConnection:
+    """Finds the connection of a test case, whose transaction locks our own sessions out."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+
+    def connection(self, nonce: str | None = None) -> CallerConnection | None:
+        connection = connection_of_test_case(self._database)
+        return None if connection is None else CallerConnection(connection)
+
+
+def _snapshot(directory: str, rows: Sequence[tuple[Any, ...]]) -> Snapshot:
+    records = []
+    for now, _, key, text, created, revision, session, expires_at in rows:
+        if key is None:  # the directory is empty
+            continue
+        rest = None if session is None else (int(expires_at) - int(now)) / 1_000_000
+        value = json.loads(text)
+        records.append(Record(key, value, int(created), int(revision), session, rest))
+    records.sort(key=lambda record: (record.created, record.key))
+    now, revision, *_ = rows[0]
+    return Snapshot(directory, int(revision or 0), {one.key: one for one in records}, int(now))
