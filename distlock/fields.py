@@ -22,6 +22,21 @@ class ExactCharField(models.CharField):  # type: ignore[type-arg]
         return _exact(super().db_parameters(connection), connection)
 
 
+class NoPadCharField(ExactCharField):
+    """An ExactCharField in which spaces at the end count, too.
+
+    For the usual collations of MariaDB and MySQL a text that ends with spaces equals one without:
+    https://dev.mysql.com/doc/refman/8.4/en/charset-binary-collations.html
+    """
+
+    def db_parameters(self, connection: BaseDatabaseWrapper) -> Any:
+        parameters = super().db_parameters(connection)
+        if connection.vendor == "mysql":
+            is_mariadb = connection.mysql_is_mariadb  # type: ignore[attr-defined]
+            parameters["collation"] = "utf8mb4_nopad_bin" if is_mariadb else "utf8mb4_0900_bin"
+        return parameters
+
+
 class ExactTextField(models.TextField):  # type: ignore[type-arg]
     """See ExactCharField, for text without a limit: a table's character set must lose nothing."""
 

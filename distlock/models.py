@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
-from distlock.fields import ExactCharField, ExactTextField, Literal
+from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
 from distlock.types.arguments import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
 from distlock.types.printable import escaped
 
@@ -72,7 +72,7 @@ class RecordDirectory(models.Model):
     """A directory of records. Every change of its records first locks this row."""
 
     id = models.BigAutoField(primary_key=True)
-    name = ExactCharField(max_length=600)
+    name = NoPadCharField(max_length=600)
     revision = models.BigIntegerField()
 
     class Meta:
@@ -89,11 +89,11 @@ class Record(models.Model):
 
     id = models.BigAutoField(primary_key=True)
     directory = models.BigIntegerField()
-    name = ExactCharField(max_length=255)
+    name = NoPadCharField(max_length=255)
     value = ExactTextField()
     created = models.BigIntegerField()
     revision = models.BigIntegerField()
-    session = ExactCharField(max_length=32, null=True)
+    session = NoPadCharField(max_length=32, null=True)
 
     class Meta:
         db_table = "database_lock_record"
@@ -114,7 +114,7 @@ class RecordSession(models.Model):
     process. A row that has ended counts until it is deleted, and its records with it.
     """
 
-    id = ExactCharField(max_length=32, primary_key=True)
+    id = NoPadCharField(max_length=32, primary_key=True)
     duration = models.BigIntegerField()
     expires_at = models.BigIntegerField()
 

@@ -2,7 +2,7 @@
 
 from django.db import migrations, models
 
-from distlock.fields import ExactCharField, ExactTextField
+from distlock.fields import ExactTextField, NoPadCharField
 from distlock.migrations._create_table import CreateTable
 
 
@@ -14,7 +14,7 @@ class Migration(migrations.Migration):
             "RecordDirectory",
             [
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
-                ("name", ExactCharField(max_length=600)),
+                ("name", NoPadCharField(max_length=600)),
                 ("revision", models.BigIntegerField()),
             ],
             {
@@ -30,11 +30,11 @@ class Migration(migrations.Migration):
             [
                 ("id", models.BigAutoField(primary_key=True, serialize=False)),
                 ("directory", models.BigIntegerField()),
-                ("name", ExactCharField(max_length=255)),
+                ("name", NoPadCharField(max_length=255)),
                 ("value", ExactTextField()),
                 ("created", models.BigIntegerField()),
                 ("revision", models.BigIntegerField()),
-                ("session", ExactCharField(max_length=32, null=True)),
+                ("session", NoPadCharField(max_length=32, null=True)),
             ],
             {
                 "db_table": "database_lock_record",
@@ -50,7 +50,7 @@ class Migration(migrations.Migration):
         CreateTable(
             "RecordSession",
             [
-                ("id", ExactCharField(max_length=32, primary_key=True, serialize=False)),
+                ("id", NoPadCharField(max_length=32, primary_key=True, serialize=False)),
                 ("duration", models.BigIntegerField()),
                 ("expires_at", models.BigIntegerField()),
             ],

@@ -11,6 +11,9 @@ from tests.contract.actor_process import actors
 #: the kinds of backends that have a store
 KINDS = [
     "local",
+    "sqlite",
+    "mariadb",
+    "postgresql",
     "zookeeper",
 ]
 #: kinds whose records exist within one process only

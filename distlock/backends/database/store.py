@@ -130,8 +130,7 @@ class DatabaseStore(RecordStore):
     def directories(self, prefix: str = "", deadline: float | None = None) -> Iterable[str]:
         """See RecordStore.directories()."""
         rows = self._ask(lambda db: db.ask(self._sql.in_use(prefix)).rows, deadline)
-        # MariaDB compares texts as if the shorter one ended with spaces.
-        return sorted(name for (name,) in rows if name.startswith(prefix))
+        return sorted(name for (name,) in rows)
 
     # Sessions
 
