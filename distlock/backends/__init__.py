@@ -4,6 +4,8 @@ base            the contract of a backend, and its capabilities
 local           in the memory of one process; the shortest backend
 database        in a table of a Django database
 zookeeper       in ZooKeeper
+store           the contract of a record store
+local_store     the records of one process
 settings        an entry of the ``DISTLOCK`` setting, checked
 cleanup         takes back what may have been granted to nobody
 blocking_calls  the threads on which tasks make calls that block

@@ -12,6 +12,10 @@ queries             reads: one lock, a list, a page
 maintenance         renew many, sweep, force release
 transactions        ``Lock.atomic()``
 caller_transaction  locks inside the caller's transaction, on SQLite
+store               small records for recipes
+record_sql          the statements about records
+record_engines      those in which the engines differ
+record_watcher      wakes those who wait for a change of records
 schema              makes the table if it is missing
 checks              system checks
 runner              the one way from the backend to the database

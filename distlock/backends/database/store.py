@@ -20,7 +20,8 @@ from django.db import connections
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.record_sql import Edit, Verdict, record_sql_for
+from distlock.backends.database.record_engines import record_sql_for
+from distlock.backends.database.record_sql import Edit, Verdict
 from distlock.backends.database.record_watcher import RecordWatcher
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sqlite_session import CallerConnection
