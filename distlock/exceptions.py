@@ -34,6 +34,13 @@ class LockDeadlock(LockError):
     """Waiting would never end: the owners wait for one another in a circle, all without a limit."""
 
 
+class ValueNotAgreed(LockError):
+    """A semaphore has another number of seats for those who use it now, or nobody has said any.
+
+    Nothing was taken. It settles when they have left, or with ``Semaphore.resize()``.
+    """
+
+
 class NotSupported(LockError):
     """This backend cannot do what was asked of it; the message says what can."""
 

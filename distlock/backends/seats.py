@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from distlock.backends.store import Record, Snapshot
-from distlock.exceptions import LockError
+from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.types.lease import Claim, Holder, Kind, Lease, LockInfo, Owner, State, Waiting
 
 LIMIT = "limit"
@@ -115,14 +115,15 @@ class Seats:
     def limit_for(self, claim: Claim) -> int:
         """Return how many seats there are to be for a claim, which may be the first to say so.
 
-        LockError if it does not agree with those who use it, or wants more than there are.
+        ValueNotAgreed if it says another number than those who use it, or none and nobody has said
+        any; LockError if it wants more than there are.
         """
         agreed, wanted = self.limit, claim.limit
         if wanted is None:
             if agreed is None:
-                raise LockError(
+                raise ValueNotAgreed(
                     f"{claim.kind} {claim.name!r}: value was not given, and nobody has said yet how"
-                    " many seats it has"
+                    " many seats it has; `manage.py locks resize` does"
                 )
             wanted = agreed
         others = any(
@@ -130,7 +131,7 @@ class Seats:
             for record in (*self.holders, *self.waiters)
         )
         if agreed not in (None, wanted) and others:
-            raise LockError(
+            raise ValueNotAgreed(
                 f"value={wanted}: {claim.kind} {claim.name!r} has {agreed} seats for those who use"
                 " it now. Use the same value everywhere, or change it for all with resize()"
             )

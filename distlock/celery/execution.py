@@ -16,11 +16,13 @@ from distlock.activity import activity
 from distlock.celery import queueing
 from distlock.celery.publishing import RunningTask, lifetime, running_task
 from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
-from distlock.celery.task_options import TERMINATE, backend_of
+from distlock.celery.task_options import TERMINATE, TaskOptions, backend_of
+from distlock.core.base_lock import BaseLock
 from distlock.core.interrupters import body_interrupter
 from distlock.core.section import busy_message, run_under
-from distlock.exceptions import LockError, LockTimeout, LockUnavailable
-from distlock.lock import Lock
+from distlock.exceptions import LockError, LockTimeout, LockUnavailable, ValueNotAgreed
+from distlock.recipes.slots import lock_or_slot
+from distlock.types.lease import Kind
 
 logger = logging.getLogger("distlock.celery")
 
@@ -62,7 +64,7 @@ class TaskExecution(RunningTask):
         Returns what the task returned, ``busy_result`` if it was skipped.
 
         Raises what the body raises, Retry for a task that has been requeued because its lock was
-        busy or its lock's backend could not be asked, LockTimeout or LockUnavailable for one that
+        busy or could not be asked for, LockTimeout, LockUnavailable or ValueNotAgreed for one that
         has not, LockLost if the lock was lost.
         """
         outer = running_task.set(self)
@@ -86,8 +88,9 @@ class TaskExecution(RunningTask):
             return body(*args, **kwargs)
         terminates = options.on_lost == TERMINATE
         with body_interrupter() if terminates else nullcontext() as interrupter:
-            lock = Lock(
+            lock = lock_or_slot(
                 self.task.lock_name(args, kwargs),
+                options.slots,
                 using=backend_of(self.task.name, "using", options.using).alias,
                 lease=options.lease,
                 at_least=options.at_least,
@@ -98,7 +101,10 @@ class TaskExecution(RunningTask):
             def locked_body() -> Any:
                 self.lock = lock
                 name, using, token = lock.name, lock.using, lock.token
-                logger.info("Task %s runs under lock %r on %r, token %s", self, name, using, token)
+                kind = _kind(options)
+                logger.info(
+                    "Task %s runs under %s %r on %r, token %s", self, kind, name, using, token
+                )
                 self._event("task-locked", lock=name, using=using, token=token)
                 self._start()
                 return body(*args, **kwargs)
@@ -115,8 +121,8 @@ class TaskExecution(RunningTask):
 
     # The lock
 
-    def _acquire(self, lock: Lock) -> None:
-        """Take the lock; else raise Skipped, Retry, LockTimeout or LockUnavailable."""
+    def _acquire(self, lock: BaseLock) -> None:
+        """Take the lock; raise Skipped, Retry, LockTimeout, LockUnavailable or ValueNotAgreed."""
         options = self.task.locking
         seconds = None  # to wait; None tries once
         if options.on_busy == "wait":
@@ -126,7 +132,7 @@ class TaskExecution(RunningTask):
         try:
             if lock.acquire(seconds is not None, seconds):
                 return
-        except LockUnavailable as error:
+        except (LockUnavailable, ValueNotAgreed) as error:
             self._requeue_unavailable(lock, error)
             raise
         reason = busy_message(lock)
@@ -151,17 +157,23 @@ class TaskExecution(RunningTask):
         self._event("task-busy", reason=reason, times=times)
         self._requeue(LockTimeout(reason), times, replace(self.header, busy=times, unavailable=0))
 
-    def _requeue_unavailable(self, lock: Lock, error: LockUnavailable) -> None:
-        """Requeue a task whose lock's backend could not be asked, unless it is to fail now."""
+    def _requeue_unavailable(self, lock: BaseLock, error: LockUnavailable | ValueNotAgreed) -> None:
+        """Requeue a task that could not ask for its lock, unless it is to fail now.
+
+        The backend did not answer, or others use another number of slots, as during a deploy.
+        """
         options = self.task.locking
         if options.on_unavailable == "raise" or not self._requeueable:
             return
         times = self.header.unavailable + 1
         if options.delays(times) > options.unavailable_timeout:
             return
-        reason = f"lock {lock.name!r} on {lock.using!r} cannot be asked for: {error}"
+        reason = str(error)
+        if isinstance(error, LockUnavailable):
+            where = f"{_kind(options)} {lock.name!r} on {lock.using!r}"
+            reason = f"{where} cannot be asked for: {error}"
         self._event("task-unavailable", reason=reason, times=times)
-        self._requeue(LockUnavailable(reason), times, replace(self.header, unavailable=times))
+        self._requeue(type(error)(reason), times, replace(self.header, unavailable=times))
 
     def _requeue(self, reason: LockError, times: int, header: LockHeader) -> NoReturn:
         """Requeue the task, for the n-th time for this reason, and tell Celery by Retry."""
@@ -173,7 +185,7 @@ class TaskExecution(RunningTask):
             retries=request.retries,
             headers={**(request.headers or {}), HEADER: asdict(header)},
         )
-        level = logging.WARNING if isinstance(reason, LockUnavailable) else logging.INFO
+        level = logging.INFO if isinstance(reason, LockTimeout) else logging.WARNING
         logger.log(level, "Task %s is requeued for %.1f s later: %s", self, countdown, reason)
         try:
             # As a child of this task its result would be in a reference cycle. The garbage
@@ -230,7 +242,11 @@ class TaskExecution(RunningTask):
         return False
 
 
-def _on_leave_error(lock: Lock, error: LockError) -> None:
+def _kind(options: TaskOptions) -> Kind:
+    return Kind.LOCK if options.slots is None else Kind.SEMAPHORE
+
+
+def _on_leave_error(lock: BaseLock, error: LockError) -> None:
     if not isinstance(error, LockUnavailable):
         raise error
     # The task's work is done, so this is no failure of the task.

@@ -16,9 +16,9 @@ from kombu.utils.uuid import uuid
 
 from distlock.celery import queueing
 from distlock.celery.queueing import HEADER, AlreadyQueued, LockHeader
+from distlock.core.base_lock import BaseLock
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
-from distlock.lock import Lock
 from distlock.types.lease import LONGEST_LEASE
 
 logger = logging.getLogger("distlock.celery")
@@ -41,8 +41,8 @@ class RunningTask:
 
     def __init__(self, header: LockHeader) -> None:
         self.header = header
-        #: the lock that the task holds
-        self.lock: Lock | None = None
+        #: the lock that the task holds, or the semaphore of which it has a seat
+        self.lock: BaseLock | None = None
         #: the hold of its queueing lock that is renewed while it runs
         self.renewed: HeldLease | None = None
         #: whether the task has been published again meanwhile

@@ -34,6 +34,7 @@ from distlock.core.name_template import CallName, Template
 from distlock.core.queueing_owners import PREFIX
 from distlock.exceptions import LockNotHeld
 from distlock.lock import Lock
+from distlock.recipes.slots import Slots
 
 if TYPE_CHECKING:
     from distlock.celery.typed_tasks import Bind, TaskMaker  # a stub
@@ -101,16 +102,19 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
             what = f"task {task}: {option}={template!r}"
             name_of = None if template is None else CallName(template, body, what, prefix)
             setattr(cls, attribute, name_of)
-        if cls.queueing_name is not None:
+        if cls.queueing_name is not None or cls.locking.slots is not None:
             declare(task, cls.locking)
 
     @property
     def lock(self) -> Lock:
-        """The lock that this execution of the task holds; LockNotHeld if there is none."""
+        """The lock that this execution of the task holds; LockNotHeld if there is none.
+
+        With ``slots`` it is a Semaphore, which has all of a Lock but ``atomic()``.
+        """
         execution = self._execution
         if execution is None or execution.lock is None:
             raise LockNotHeld(f"task {self.name} holds no lock here")
-        return execution.lock
+        return cast("Lock", execution.lock)
 
     @property
     def _execution(self) -> TaskExecution | None:
@@ -200,6 +204,7 @@ def locked_task(
     *,
     bind: Bind = _NOT_BOUND,
     lock: Template | None = _OF_BASE,
+    slots: Slots | None = _OF_BASE,
     on_busy: OnBusy = _OF_BASE,
     busy_result: Any = _OF_BASE,
     busy_timeout: float = _OF_BASE,
@@ -220,7 +225,7 @@ def locked_task(
     base: type[LockedTask] = LockedTask,
     **options: Any,
 ) -> TaskMaker[Bind]:
-    """Make a ``shared_task`` that runs under a lock, or is queued under one, or both.
+    """Make a ``shared_task`` that runs under a lock or a semaphore, or is queued under a lock.
 
     Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
     tasks. What is not given is as ``base`` has it.

@@ -19,6 +19,7 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.held import OnLost
 from distlock.core.name_template import Template
 from distlock.exceptions import NotSupported
+from distlock.recipes.slots import Slots, checked_slots
 from distlock.types.arguments import checked_callback, checked_seconds
 
 OnBusy = Literal["raise", "retry", "skip", "wait"]
@@ -37,17 +38,23 @@ class TaskOptions:
 
     - ``lock``: its name: a template that is filled in from the arguments of the call by name,
       defaults included (``"report:{account_id}"``), or a callable that gets them and returns it.
-    - ``on_busy``: what happens to a task whose lock is held by someone else: "retry" queues it
-      again, "wait" waits in the worker, "skip" leaves it undone, "raise" fails with LockTimeout.
+    - ``slots``: how many tasks may run at a time under that name; None for one, under a Lock. With
+      a number it is a ``Semaphore``, of which each task takes one seat; "agreed" takes the number
+      that ``manage.py locks resize`` has said last. A task that says another number than those
+      that run now is treated as if the backend could not be asked. It excludes ``at_least``.
+    - ``on_busy``: what happens to a task whose lock is held by someone else, or has no free slot:
+      "retry" queues it again, "wait" waits in the worker, "skip" leaves it undone, "raise" fails
+      with LockTimeout.
     - ``busy_delay``, ``busy_delay_max``, ``busy_limit``: for "retry", the pause before the first
       time, twice as long each time up to the longest; and how many times at most (None: no limit),
       after which the task fails with LockTimeout. Its own retries are not counted among these.
     - ``busy_timeout``: for "wait", the longest wait; the task then fails with LockTimeout.
     - ``busy_result``: for "skip", the result of a task that was left undone.
     - ``on_unavailable``: what happens to a task whose backend cannot be asked for the lock: "retry"
-      queues it again, after the same pauses as a busy one, "raise" fails with LockUnavailable.
+      queues it again, after the same pauses as a busy one, "raise" fails with LockUnavailable, or
+      with ValueNotAgreed because of ``slots``.
     - ``unavailable_timeout``: for "retry", the longest sum of these pauses in an outage; the task
-      then fails with LockUnavailable. Its own retries are not counted among these, either.
+      then fails with that error. Its own retries are not counted among these, either.
     - ``lease``, ``at_least``: as of ``Lock``.
     - ``on_lost``: as of ``Lock``; or "terminate", which raises LockLost inside the task.
     - ``using``: the alias of the backend in the DISTLOCK setting.
@@ -64,6 +71,7 @@ class TaskOptions:
     """
 
     lock: Template | None = None
+    slots: Slots | None = None
     on_busy: OnBusy = "retry"
     busy_result: Any = None
     busy_timeout: float = 60.0
@@ -98,6 +106,7 @@ class TaskOptions:
             checked_seconds("lease", self.lease)
         if self.at_least is not None:
             checked_seconds("at_least", self.at_least)
+        checked_slots("slots", self.slots, at_least=self.at_least)
         if self.busy_delay > self.busy_delay_max:
             raise ValueError(
                 f"busy_delay must not be longer than busy_delay_max, got {self.busy_delay!r} and"
@@ -126,7 +135,7 @@ class TaskOptions:
         return sum(self.delay(each) for each in range(1, times + 1))
 
 
-#: The tasks with a queueing lock that are known, by name.
+#: The tasks that not every backend can serve, by name.
 _declared: dict[str, TaskOptions] = {}
 
 #: The names of all options.
@@ -134,7 +143,7 @@ NAMES = tuple(field.name for field in fields(TaskOptions))
 
 #: The options that say more of a lock, by the option that gives its name.
 OF_LOCK = {
-    "lock": ("on_busy", "busy_result", "busy_timeout", "busy_delay", "busy_delay_max")
+    "lock": ("slots", "on_busy", "busy_result", "busy_timeout", "busy_delay", "busy_delay_max")
     + ("busy_limit", "on_unavailable", "unavailable_timeout", "lease", "at_least", "on_lost"),
     "queueing_lock": ("until", "on_queued", "queueing_ttl", "queueing_using"),
 }
@@ -176,8 +185,19 @@ def queueing_backend(task: str, locking: TaskOptions) -> BaseBackend:
     )
 
 
+def _refuse_unsupported(task: str, locking: TaskOptions) -> None:
+    """Raise NotSupported if a backend of the task cannot do what is asked of it."""
+    if locking.queueing_lock is not None:
+        queueing_backend(task, locking)
+    if locking.slots is not None:
+        try:
+            _ = backend_of(task, "using", locking.using).store
+        except NotSupported as error:
+            raise NotSupported(f"task {task}: slots={locking.slots!r}: {error}") from error
+
+
 def declare(task: str, locking: TaskOptions) -> None:
-    """Note a task that has a queueing lock; NotSupported if its backend cannot keep that.
+    """Note a task with a queueing lock or with slots; NotSupported if its backend has no such.
 
     Tasks may be declared before the settings or the models are ready. Then ``manage.py check``
     finds it, and the first call is refused.
@@ -185,7 +205,7 @@ def declare(task: str, locking: TaskOptions) -> None:
     _declared[task] = locking
     if settings.configured and apps.models_ready:
         with suppress(ImproperlyConfigured):  # reported by the check of the settings
-            queueing_backend(task, locking)
+            _refuse_unsupported(task, locking)
 
 
 @register(TAG)
@@ -196,7 +216,7 @@ def check_tasks(app_configs: Sequence[AppConfig] | None, **kwargs: Any) -> list[
         try:
             # What else is wrong is reported by the check of the settings, or by the first call.
             with suppress(ImproperlyConfigured):
-                queueing_backend(task, _declared[task])
+                _refuse_unsupported(task, _declared[task])
         except NotSupported as error:
             message = str(error).removeprefix(f"task {task}: ")
             found.append(Error(message, obj=f"task {task}", id="distlock.E008"))

@@ -18,13 +18,14 @@ from celery import states
 from celery.signals import task_postrun, task_revoked
 from celery.worker.request import Request
 
+from distlock.backends.shared import shared_locks
 from distlock.celery import queueing
 from distlock.celery.publishing import RunningTask, running_task
 from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
 from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.exceptions import LockError
-from distlock.types.lease import Claim, Owner
+from distlock.types.lease import Claim, Kind, Owner
 
 logger = logging.getLogger("distlock.celery")
 
@@ -98,6 +99,9 @@ class LockedRequest(Request):  # type: ignore[misc]
             options.lease or backend.settings.lease,
             nonce=self._header.claim_nonce,
         )
+        if options.slots is not None:
+            shared_locks(backend).cleanup.add(replace(claim, kind=Kind.SEMAPHORE))
+            return
         try:
             # This also connects to ZooKeeper: a backend that is not connected cancels nothing.
             held_for = backend.inspect(claim.name).held_for or 0.0

@@ -15,9 +15,9 @@ from distlock.commands.exit_codes import DONE, FAILED, UNAVAILABLE, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
+from distlock.core.base_lock import BaseLock
 from distlock.core.section import busy_message, run_under
 from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupported
-from distlock.lock import Lock
 
 T = TypeVar("T")
 
@@ -32,7 +32,7 @@ class _Busy(Exception):
 
 def run_command(
     command: BaseCommand,
-    lock: Lock,
+    lock: BaseLock,
     body: Callable[[], T],
     on_lost: Callable[[LockLost], object],
     *,
@@ -72,7 +72,7 @@ def run_command(
     return None
 
 
-def _acquire(lock: Lock, timeout: float | None, ensure_schema: bool) -> None:
+def _acquire(lock: BaseLock, timeout: float | None, ensure_schema: bool) -> None:
     """Take ``lock``; raise _Busy if someone else has it, CommandError if it cannot be asked for."""
     began = clock()
     try:
@@ -93,7 +93,7 @@ def _acquire(lock: Lock, timeout: float | None, ensure_schema: bool) -> None:
         raise _Busy(busy_message(lock))
 
 
-def stay(lock: Lock, until: float) -> None:
+def stay(lock: BaseLock, until: float) -> None:
     """Where a lock ends with its process, wait until clock() is at ``until``, or it is lost."""
     if locks[lock.using].capabilities.outlives_process:
         return

@@ -20,6 +20,7 @@ from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.conf import locks
 from distlock.exceptions import LockError
+from distlock.recipes.slots import AGREED, Slots, checked_slots
 from distlock.types.arguments import checked_description, checked_name
 from distlock.types.lease import Kind, LockInfo
 
@@ -152,6 +153,16 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
     ]
     info = lock.inspect(name)
     return shared if shared and not info.holders else [info, *shared]
+
+
+def slots(value: str) -> Slots:
+    """Return a number of slots, or AGREED."""
+    number = int(value) if value.isascii() and value.isdecimal() else value
+    try:
+        checked_slots("it", number, at_least=None)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return AGREED if isinstance(number, str) else number
 
 
 class Backends:

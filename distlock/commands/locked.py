@@ -1,10 +1,10 @@
-"""A management command that runs once at a time, over all machines."""
+"""A management command that runs once at a time, or so many times, over all machines."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, NoReturn, Self
+from typing import Any, ClassVar, NoReturn, Self, cast
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -18,10 +18,13 @@ from distlock.commands.exit_codes import BUSY, DONE, FAILED, LOST, UNAVAILABLE, 
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.base_lock import BaseLock
 from distlock.core.interrupters import body_interrupter
 from distlock.core.name_template import NameTemplate
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.lock import Lock
+from distlock.recipes.semaphore import Semaphore
+from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.supervisor.signal_handling import ended_by_signals
 
 _COMMANDS = ".management.commands."
@@ -45,9 +48,14 @@ class LockedCommand(BaseCommand):
     lock_name: ClassVar[str | None] = None
     #: the alias of the backend in the ``DISTLOCK`` setting
     lock_using: ClassVar[str] = DEFAULT_ALIAS
+    #: how many instances may run at a time, in the seats of a ``Semaphore`` with the lock's name;
+    #: "agreed" takes the number that ``manage.py locks resize`` has said last. None for one, under
+    #: a ``Lock``
+    lock_slots: ClassVar[Slots | None] = None
     #: seconds of a lease, which is renewed; None takes the backend's
     lock_lease: ClassVar[float | None] = None
     #: seconds for which the lock stays taken after it was granted, even if the command ends earlier
+    #: (not with ``lock_slots``)
     lock_at_least: ClassVar[float | None] = None
     #: shown to those who look at the lock; by default the command's own name
     lock_description: ClassVar[str] = ""
@@ -57,7 +65,8 @@ class LockedCommand(BaseCommand):
     #: else it finds out by ``self.lock.check()``, or when it has ended
     lock_terminates: ClassVar[bool] = True
 
-    #: the lock while ``handle()`` runs; with --no-lock one that takes nothing, see ``NoLock``
+    #: the lock while ``handle()`` runs; with --no-lock one that takes nothing, see ``NoLock``. With
+    #: ``lock_slots`` a Semaphore, which has all of a Lock but ``atomic()``
     lock: Lock
 
     def create_parser(self, prog_name: str, subcommand: str, **kwargs: Any) -> CommandParser:
@@ -87,7 +96,8 @@ class LockedCommand(BaseCommand):
         """
         with activity(f"manage.py {_name_of(type(self))}"):
             if options.get("no_lock"):
-                self.lock = NoLock(self._lock_name(options), using=self.lock_using)
+                stand_in = NoLock if self.lock_slots is None else NoSlot
+                self.lock = cast(Lock, stand_in(self._lock_name(options), using=self.lock_using))
                 return super().execute(*args, **options)
             with ended_by_signals():
                 return self._execute_locked(args, options)
@@ -95,14 +105,16 @@ class LockedCommand(BaseCommand):
     def _execute_locked(self, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
         interrupter = body_interrupter()
         try:
-            lock = self.lock = Lock(
+            lock = lock_or_slot(
                 self._lock_name(options),
+                self.lock_slots,
                 using=self.lock_using,
                 lease=self.lock_lease,
                 at_least=self.lock_at_least,
                 description=self.lock_description,
                 on_lost=interrupter.on_lost if self.lock_terminates else None,
             )
+            self.lock = cast(Lock, lock)
             _ = locks[lock.using]
         except (TypeError, ValueError) as error:
             raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
@@ -135,7 +147,7 @@ class LockedCommand(BaseCommand):
             verbosity=options.get("verbosity", 1),
         )
 
-    def _stay(self, lock: Lock, granted_at: float) -> None:
+    def _stay(self, lock: BaseLock, granted_at: float) -> None:
         if self.lock_at_least and from_command_line(self):
             stay(lock, granted_at + self.lock_at_least)
 
@@ -163,7 +175,7 @@ def _name_of(command: type[BaseCommand]) -> str:
     return f"{app.label}.{module.rpartition('.')[2]}"
 
 
-def _loss(lock: Lock) -> str:
+def _loss(lock: BaseLock) -> str:
     """Return why the lock was lost, if it was."""
     try:
         lock.check()
@@ -174,20 +186,20 @@ def _loss(lock: Lock) -> str:
     return ""
 
 
-class NoLock(Lock):
+class _TakesNothing(BaseLock):
     """Stands in for a command's lock with --no-lock: whoever has the real one, the work goes on.
 
-    Entering, leaving, ``check()`` and ``verify()`` do nothing, and ``atomic()`` is a transaction
-    and no more. It claims nothing either: ``held`` is False, and ``token`` and ``remaining`` raise
-    LockNotHeld, because without a grant there is no token to write under. ``locked()``, ``info()``
-    and ``force_release()`` are about the real lock.
+    Entering, leaving, ``check()`` and ``verify()`` do nothing. It claims nothing either: ``held``
+    is False, and ``token`` and ``remaining`` raise LockNotHeld, because without a grant there is
+    no token to write under. ``locked()``, ``info()`` and ``force_release()`` are about the real
+    lock.
     """
 
-    def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+    def acquire(self, *args: Any, **kwargs: Any) -> bool:
         """Return True, and take nothing."""
         return True
 
-    async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
+    async def aacquire(self, *args: Any, **kwargs: Any) -> bool:
         """See acquire()."""
         return True
 
@@ -202,13 +214,6 @@ class NoLock(Lock):
 
     async def __aexit__(self, *error: object) -> None:
         pass
-
-    @contextmanager
-    def atomic(self, using: str | None = None) -> Iterator[Self]:
-        """Run a transaction; by default on the database that would have the lock."""
-        options = locks[self.using].settings.options
-        with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
-            yield self
 
     @property
     def held(self) -> bool:
@@ -229,3 +234,18 @@ class NoLock(Lock):
 
     async def averify(self) -> None:
         """Do nothing."""
+
+
+class NoLock(_TakesNothing, Lock):
+    """A lock that takes nothing; ``atomic()`` is a transaction and no more."""
+
+    @contextmanager
+    def atomic(self, using: str | None = None) -> Iterator[Self]:
+        """Run a transaction; by default on the database that would have the lock."""
+        options = locks[self.using].settings.options
+        with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
+            yield self
+
+
+class NoSlot(_TakesNothing, Semaphore):
+    """A semaphore of which nothing is taken."""

@@ -28,7 +28,7 @@ from distlock.commands.exit_codes import (
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockLost
-from distlock.lock import Lock
+from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.supervisor.signal_handling import Interrupted, program_signals
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
 from distlock.types.arguments import MAX_DESCRIPTION
@@ -62,6 +62,13 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="SECONDS",
         help="Wait for the lock no longer than that; 0 tries once. Waits for ever by default.",
     )
+    parser.add_argument(
+        "--slots",
+        type=arguments.slots,
+        metavar="N",
+        help="Let N such programs run at a time, in the seats of a semaphore of this name; all have"
+        " to say the same number. `agreed` takes what `locks resize` has said last.",
+    )
     for option, meaning in {
         "--at-least": "Let the lock stay taken for that long after it was granted, even if the"
         " program ends earlier.",
@@ -87,6 +94,7 @@ def run(
     program: list[str],
     using: str,
     timeout: float | None,
+    slots: Slots | None,
     at_least: float | None,
     lease: float | None,
     grace: float | None,
@@ -99,8 +107,9 @@ def run(
         fail(USAGE, "only the main thread can run a program, because it gets the signals")
     alone = from_command_line(command)
     try:
-        lock = Lock(
+        lock = lock_or_slot(
             name,
+            slots,
             using=using,
             at_least=at_least,
             lease=lease,

@@ -52,7 +52,8 @@ class BodyInterrupter:
         except IndexError:
             return
         self.loss = LockLost(
-            f"lock {lease.name!r} (token {lease.token}) was lost while what it protects was running"
+            f"{lease.claim.kind} {lease.name!r} (token {lease.token}) was lost while what it"
+            " protects was running"
         )
         self.raise_in_body(self.loss)
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.exceptions import LockError, LockLost, LockNotHeld
-from distlock.types.lease import LockInfo, Owner, State
+from distlock.exceptions import LockError
+from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
 from distlock.types.printable import escaped
 
@@ -23,13 +23,14 @@ F = TypeVar("F", bound=Callable[..., Any])
 class AnyLock(Protocol):
     """What a section needs of a lock; see Lock."""
 
-    name: str
-    using: str
+    @property
+    def _current_owner(self) -> Owner: ...
 
-    def check(self) -> None: ...
     def release(self) -> None: ...
     def info(self) -> LockInfo: ...
     def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
+    def _entered(self, owner: Owner) -> tuple[str, int]: ...
+    def _holder_message(self) -> str: ...
 
 
 def run_under(
@@ -49,7 +50,7 @@ def run_under(
     left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may
     raise. If the body failed, the error of leaving becomes a note of the body's own.
     """
-    entered_before = has_entered(lock)
+    before = lock._entered(lock._current_owner)
     must_leave = False
     try:
         acquire()
@@ -63,20 +64,15 @@ def run_under(
         return result
     except BaseException as error:
         # An interrupt may have come after the lock was taken, but before acquire() returned.
-        if must_leave or (not entered_before and has_entered(lock)):
+        if must_leave or _has_entered_since(lock, before):
             lock.__exit__(type(error), error, error.__traceback__)
         raise
 
 
-def has_entered(lock: AnyLock) -> bool:
-    """Return whether the current owner has entered ``lock`` and not left it, lost or not."""
-    try:
-        lock.check()
-    except LockNotHeld:
-        return False
-    except LockLost:
-        pass
-    return True
+def _has_entered_since(lock: AnyLock, before: tuple[str, int]) -> bool:
+    """Return whether the current owner is in ``lock`` more often than before, lost or not."""
+    nonce, count = lock._entered(lock._current_owner)
+    return count > (before[1] if nonce == before[0] else 0)
 
 
 def add_leave_error(body_error: BaseException, error: Exception) -> None:
@@ -87,29 +83,54 @@ def add_leave_error(body_error: BaseException, error: Exception) -> None:
 def busy_message(lock: AnyLock) -> str:
     """Return who has a lock, as far as its backend can tell. It is asked, so this takes time."""
     try:
-        info = lock.info()
+        return holder_message(lock.info())
     except LockError:
-        info = LockInfo(lock.name, lock.using)
-    return holder_message(info)
+        return lock._holder_message()
 
 
 def holder_message(info: LockInfo) -> str:
     """Return a sentence that says who has a lock, or that it is not known; safe to print.
 
     ``lock 'stock' on 'default' is held by web-1 (pid 812, main) since 12 s (token 7): report``
+
+    ``semaphore 'mail' on 'default' has no free slot (3 of 3); held for longest by web-1 (…) …``
     """
-    subject = f"lock {info.name!r} on {info.using!r}"
+    subject = f"{info.kind} {info.name!r} on {info.using!r}"
+    if info.kind is Kind.SEMAPHORE:
+        return _full_message(subject, info)
     owner = info.owner
     if owner is None or info.state is State.FREE:
         return f"{subject} was held by someone else"
-    who = f"{owner.host} (pid {owner.pid}, {owner.thread})"
-    token = "" if info.token is None else f" (token {info.token})"
-    what = f": {info.description}" if info.description else ""
     if is_reserved(owner):
         rest = "" if info.remaining is None else f" for {info.remaining:.0f} s"
-        return escaped(f"{subject} was left by {who}, and stays taken{rest}{token}{what}")
-    since = "" if info.held_for is None else f" since {info.held_for:.0f} s"
-    return escaped(f"{subject} is held by {who}{since}{token}{what}")
+        said = f"{subject} was left by {_who(owner)}, and stays taken{rest}{_token_and_what(info)}"
+    else:
+        said = f"{subject} is held by {_who(owner)}{_since(info)}{_token_and_what(info)}"
+    return escaped(said)
+
+
+def _full_message(subject: str, info: LockInfo) -> str:
+    waiting = f", {len(info.waiters)} waiting" if info.waiters else ""
+    if info.taken < info.slots and not waiting:
+        return f"{subject} had no free slot"  # it has one by now
+    full = f"{subject} has no free slot ({info.taken} of {info.slots}{waiting})"
+    if info.owner is None:
+        return full
+    oldest = f"{_who(info.owner)}{_since(info)}{_token_and_what(info)}"
+    return escaped(f"{full}; held for longest by {oldest}")
+
+
+def _who(owner: Owner) -> str:
+    return f"{owner.host} (pid {owner.pid}, {owner.thread})"
+
+
+def _since(info: LockInfo) -> str:
+    return "" if info.held_for is None else f" since {info.held_for:.0f} s"
+
+
+def _token_and_what(info: LockInfo) -> str:
+    token = "" if info.token is None else f" (token {info.token})"
+    return f"{token}: {info.description}" if info.description else token
 
 
 def refuse_in_event_loop(method: F) -> F:

@@ -3,6 +3,7 @@
 semaphore   Semaphore: at most so many at a time
 rwlock      RWLock: many readers, or one writer
 multilock   MultiLock: several locks at once, all of them or none
+slots       a lock, or a slot of a semaphore, for tasks and commands
 parts       the locks that are held together, and how they are left
 """
 

@@ -53,8 +53,8 @@ class Semaphore(BaseLock):
         - ``name``: as of a Lock; a semaphore and a lock of one name have nothing to do with each
           other.
         - ``value``: how many seats there are. All who use it at the same time must say the same
-          number; who says another gets LockError, and is told the number. resize() changes it for
-          all. None takes the number that was said last.
+          number; who says another gets ValueNotAgreed, and is told the number. resize() changes it
+          for all. None takes the number that was said last.
         - ``n``: how many seats acquire() takes, all at once or none.
         - ``using``, ``blocking``, ``timeout``, ``lease``, ``renew``, ``description``, ``on_lost``:
           as of a Lock.
@@ -88,8 +88,8 @@ class Semaphore(BaseLock):
         seats are taken at once: who waits for many holds none meanwhile, and those who came later
         wait behind it.
 
-        Raises LockError if the semaphore has fewer seats than ``n``, or another number of seats
-        than this process says; the rest is as for Lock.acquire().
+        Raises ValueNotAgreed if the semaphore has another number of seats than this process says,
+        LockError if it has fewer than ``n``; the rest is as for Lock.acquire().
         """
         return BaseLock.acquire(self._taking(n), blocking, timeout)
 
@@ -109,8 +109,8 @@ class Semaphore(BaseLock):
         """Change for all how many seats there are; return how many there were, None if unknown.
 
         Nobody is evicted: with fewer seats than are taken, new ones are granted once enough have
-        been left. Whoever still says the old number gets LockError from then on, so leave ``value``
-        out where the number is to change without a deploy.
+        been left. Whoever still says the old number gets ValueNotAgreed from then on, so leave
+        ``value`` out where the number is to change without a deploy.
         """
         return self._resize(checked_count("value", value), None)
 

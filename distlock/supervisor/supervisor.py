@@ -17,8 +17,8 @@ from typing import Any
 
 import distlock
 from distlock.concurrency.clock import clock
+from distlock.core.base_lock import BaseLock
 from distlock.exceptions import LockLost, LockNotHeld
-from distlock.lock import Lock
 from distlock.supervisor import processes
 from distlock.supervisor.signal_handling import ProgramSignals
 from distlock.supervisor.terminal import Terminal
@@ -84,7 +84,7 @@ class ProgramSupervisor:
     """One program, from its start until all that it started has ended."""
 
     def __init__(
-        self, lock: Lock, timing: ShutdownTiming, signals: ProgramSignals, *, alone: bool
+        self, lock: BaseLock, timing: ShutdownTiming, signals: ProgramSignals, *, alone: bool
     ) -> None:
         """``alone``: nothing else is run by this process, so all below it is the program's."""
         self._lock = lock

@@ -12,7 +12,7 @@ from distlock import (
     LockUnavailable,
     NotSupported,
 )
-from distlock.exceptions import StaleToken
+from distlock.exceptions import StaleToken, ValueNotAgreed
 
 ALL = [
     LockDeadlock,
@@ -22,6 +22,7 @@ ALL = [
     LockUnavailable,
     NotSupported,
     StaleToken,
+    ValueNotAgreed,
 ]
 
 

@@ -1,4 +1,4 @@
-"""``manage.py locks``: see who holds which lock, break a hold, clear the expired ones."""
+"""``manage.py locks``: see who holds which lock, break a hold, clear the expired ones, and more."""
 
 from __future__ import annotations
 
@@ -9,13 +9,21 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.commands import list_locks, release_lock, run_lock, show_lock, sweep_locks
+from distlock.commands import (
+    list_locks,
+    release_lock,
+    resize_semaphore,
+    run_lock,
+    show_lock,
+    sweep_locks,
+)
 from distlock.commands.arguments import add_common
 
 SUBCOMMANDS: dict[str, Any] = {
     "list": list_locks,
     "show": show_lock,
     "release": release_lock,
+    "resize": resize_semaphore,
     "run": run_lock,
     "sweep": sweep_locks,
 }
