@@ -282,6 +282,10 @@ class BaseLock:
         """Return which hold an owner has here, by its nonce, and how often it is in it."""
         return manager.entered(self._key, owner)
 
+    def _entered_here(self) -> tuple[str, int]:
+        """See _entered(), for the current owner."""
+        return self._entered(self._current_owner)
+
     def _leaving(self, owner: Owner) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
         return manager.release(self._key, owner, self)

@@ -23,13 +23,10 @@ F = TypeVar("F", bound=Callable[..., Any])
 class AnyLock(Protocol):
     """What a section needs of a lock; see Lock."""
 
-    @property
-    def _current_owner(self) -> Owner: ...
-
     def release(self) -> None: ...
     def info(self) -> LockInfo: ...
     def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
-    def _entered(self, owner: Owner) -> tuple[str, int]: ...
+    def _entered_here(self) -> tuple[str, int]: ...
     def _holder_message(self) -> str: ...
 
 
@@ -50,7 +47,7 @@ def run_under(
     left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may
     raise. If the body failed, the error of leaving becomes a note of the body's own.
     """
-    before = lock._entered(lock._current_owner)
+    before = lock._entered_here()
     must_leave = False
     try:
         acquire()
@@ -71,7 +68,7 @@ def run_under(
 
 def _has_entered_since(lock: AnyLock, before: tuple[str, int]) -> bool:
     """Return whether the current owner is in ``lock`` more often than before, lost or not."""
-    nonce, count = lock._entered(lock._current_owner)
+    nonce, count = lock._entered_here()
     return count > (before[1] if nonce == before[0] else 0)
 
 

@@ -163,6 +163,9 @@ class Semaphore(BaseLock):
     def _entered(self, owner: Owner) -> tuple[str, int]:
         return "", len(manager.holds_of(self._key, owner))
 
+    def _entered_here(self) -> tuple[str, int]:
+        return self._entered(current_owner())
+
     def _leaving(self, owner: Owner) -> Steps[bool]:
         return manager.release(self._key, latest_owner(self._key, owner), self)
 

@@ -13,7 +13,7 @@ from distlock import LockTimeout, LockUnavailable
 from distlock.celery import LockedTask, locked_task
 from locksite.demo.models import Entry
 from tests.celery.app import app
-from tests.celery.stage import client, publish, wait_for_cue
+from tests.celery.stage import LIMIT, client, publish, wait_for_cue
 
 #: The aliases of the lock backends that the tests run on.
 BACKENDS = ("mariadb", "zookeeper")
@@ -167,6 +167,40 @@ def tasks_of(using):
     @task("both", lock="{key}", queueing_lock="{key}", busy_delay=0.05, busy_delay_max=0.2)
     def both(self, key):
         return act(self, key)
+
+    @task("slot_wait", lock="{key}", slots=2, on_busy="wait", queueing_lock="{key}:{number}")
+    def slot_wait(self, key, number):
+        return act(self, key, number=number)
+
+    @task("slot_skip", lock="{key}", slots=2, on_busy="skip")
+    def slot_skip(self, key):
+        return act(self, key)
+
+    @task("slot_retry", lock="{key}", slots=2, busy_delay=0.05, busy_delay_max=0.3)
+    def slot_retry(self, key):
+        return act(self, key)
+
+    @task("slot_of_three", lock="{key}", slots=3, busy_delay=0.05, busy_delay_max=0.3)
+    def slot_of_three(self, key):
+        return act(self, key)
+
+    @task("slot_agreed", lock="{key}", slots="agreed", busy_delay=0.05, busy_delay_max=0.3)
+    def slot_agreed(self, key):
+        return act(self, key)
+
+    @task("slot_doomed", lock="{key}", slots=2, on_busy="wait",
+          **({"lease": 600} if using == "mariadb" else {}))  # fmt: skip
+    def slot_doomed(self, key):
+        return act(self, key)
+
+    @task("slot_watchful", lock="{key}", slots=2, on_lost="terminate")
+    def slot_watchful(self, key):
+        publish(f"{key}:started", token=self.lock.token)
+        time.sleep(LIMIT)
+
+    @task("log_slots", lock="{key}", slots=3, busy_delay=0.02, busy_delay_max=0.2, busy_limit=None)
+    def log_slots(self, key, trace):
+        log(self, key, trace)
 
     return SimpleNamespace(**{name: made for name, made in locals().items() if name != "task"})
 

@@ -22,6 +22,11 @@ WRONG = [
     (TypeError, {"lock": "a", "busy_limit": 1.5}, "busy_limit must be a whole number.*1.5"),
     (ValueError, {"lock": "a", "lease": -1}, "lease must be .* greater than 0, got -1"),
     (ValueError, {"lock": "a", "at_least": 0}, "at_least must be .* greater than 0, got 0"),
+    (ValueError, {"lock": "a", "slots": 0}, "slots must be at least 1 .*, got 0"),
+    (TypeError, {"lock": "a", "slots": 1.5}, "slots must be a whole number, not 1.5"),
+    (TypeError, {"lock": "a", "slots": True}, "slots must be a whole number, not True"),
+    (ValueError, {"lock": "a", "slots": "3"}, "slots must be a number or 'agreed', not '3'"),
+    (ValueError, {"lock": "a", "slots": 3, "at_least": 5}, "at_least=5 does not go with slots=3"),
     (ValueError, {"lock": "a", "on_lost": "shout"}, "on_lost must be one of .*, not 'shout'"),
     (TypeError, {"lock": "a", "on_lost": 1}, "on_lost must be callable, not 1"),
     (TypeError, {"lock": "a", "using": None}, "using must be an alias .*, not None"),
@@ -32,6 +37,7 @@ WRONG = [
     (TypeError, {"lock": "a", "base": dict}, "base must be a subclass of LockedTask, not .*dict"),
     (TypeError, {"lock": "a", "until": "finished"}, "until has no meaning without queueing_lock"),
     (TypeError, {"queueing_lock": "a", "on_busy": "skip"}, "on_busy has no meaning without lock"),
+    (TypeError, {"queueing_lock": "a", "slots": 3}, "slots has no meaning without lock"),
 ]  # fmt: skip
 
 
@@ -66,7 +72,7 @@ def app():
     app.close()
 
 
-@pytest.mark.parametrize(("error", "options", "says"), WRONG[1:-3])
+@pytest.mark.parametrize(("error", "options", "says"), WRONG[1:-4])
 def test_of_a_task_with_the_base_class(app, error, options, says):
     with pytest.raises(error, match=rf"task shop\.report: {says}"):
         made(app, report, lazy=False, **options)

@@ -6,6 +6,7 @@ import pytest
 
 from distlock import Lock, LockLost
 from distlock.core.section import busy_message, run_under
+from distlock.recipes import Semaphore
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -70,6 +71,28 @@ def test_what_was_entered_before_is_not_left(lock):
         with pytest.raises(KeyboardInterrupt):
             run_under(lock, acquire, pytest.fail, pytest.fail)
         assert lock.held
+
+
+def test_a_seat_beside_one_that_was_there_before_is_left():
+    def acquire():
+        mailer.acquire()
+        raise KeyboardInterrupt
+
+    mailer = Semaphore("mailer", 3)
+    with mailer:
+        with pytest.raises(KeyboardInterrupt):
+            run_under(mailer, acquire, pytest.fail, pytest.fail)
+        assert mailer.info().taken == 1
+
+
+def test_of_a_semaphore_it_is_said_how_many_seats_are_taken():
+    mailer = Semaphore("mailer", 2, description="news")
+    with mailer:
+        assert busy_message(mailer) == "semaphore 'mailer' on 'default' had no free slot"
+        with Semaphore("mailer", 2):
+            message = busy_message(mailer)
+    assert message.startswith("semaphore 'mailer' on 'default' has no free slot (2 of 2); held ")
+    assert message.endswith("): news")  # of the one who has held it for longest
 
 
 def test_the_holder_is_named_and_nothing_in_it_hides(lock):
