@@ -106,7 +106,7 @@ class Applying:
             raise
 
     def _run(self) -> int | None:
-        tried: _Seen | None = None  # what the last attempt relied on, and was refused
+        contended = False
         sure = False  # that what was read is not older than this call
         seen = self._look(sync=False)
         while True:
@@ -123,7 +123,7 @@ class Applying:
                     f" {_MAX_REQUEST}"
                 )
             # If others were faster, they may be again: then read in the same round trip.
-            reply, *looks = self._send([multi, *(self._reads() if tried else ())], bound)
+            reply, *looks = self._send([multi, *(self._reads() if contended else ())], bound)
             if reply.error is None:
                 return int(reply.value[0].mzxid)
             before = seen
@@ -135,12 +135,14 @@ class Applying:
                         return revision
                     self._maybe_applied = False
             else:
-                if isinstance(reply.error, NoNodeError) and before.directory.stat is None:
-                    self._make_root()
-                elif not isinstance(reply.error, _OTHERS_WERE_FASTER) or before == tried:
+                if not isinstance(reply.error, _OTHERS_WERE_FASTER):
                     raise self._client.unavailable("refuses", reply.error)
                 seen = self._read(looks) if looks else self._look(sync=False)
-                tried = before
+                if seen == before:  # nobody was faster
+                    if seen.directory.stat is not None:
+                        raise self._client.unavailable("refuses", reply.error)
+                    self._make_root()
+                contended = True
             sure = True
 
     def _reads(self) -> list[Any]:
