@@ -37,6 +37,7 @@ def reader(backend_settings, settings):
         "models": models,
         "invoice": object(),
         "charge": lambda invoice, fence: None,
+        "transfer": lambda fences: None,
         "build": lambda: "text",
         "build_report": lambda account_id: None,
         "Seat": SimpleNamespace(

@@ -7,6 +7,7 @@ from django.db import models
 from distlock import Lock, LockLost, LockTimeout, locks
 from distlock.celery import LockedResult, LockedTask, locked_task
 from distlock.fencing import FencedModel, FencedQuerySet
+from distlock.recipes import MultiLock, RWLock, Semaphore
 from distlock.signals import lock_lost
 from distlock.types.lease import Lease, LockInfo, State, SweepResult
 from locksite.shop.models import Event
@@ -33,6 +34,20 @@ def in_sync_code() -> int:
         remaining: float = lock.remaining
         print(remaining)
         return token
+
+
+def with_several_locks() -> None:
+    with MultiLock("stock", RWLock("prices").reader(), Semaphore("mailer", 3), timeout=3) as lock:
+        assert_type(lock, MultiLock)
+        assert_type(lock.tokens, dict[tuple[str, ...], int])
+        assert_type(lock.info(), tuple[LockInfo, ...])
+        assert_type(lock.remaining, float)
+        assert_type(lock.acquire(blocking=False), bool)
+
+
+@MultiLock("account:{payer}", "account:{payee}")
+async def transfer(payer: int, payee: int) -> bool:
+    return True
 
 
 def in_a_transaction() -> None:
