@@ -4,8 +4,13 @@ base            the contract of a backend, and its capabilities
 local           in the memory of one process; the shortest backend
 database        in a table of a Django database
 zookeeper       in ZooKeeper
+etcd            in etcd
 store           the contract of a record store
 local_store     the records of one process
+shared          semaphores and read/write locks: a backend over the records of another one
+seats           what their records say, and whose turn it is
+seat_requests   the way to a seat: a look, a place in the queue, a grant
+process_session the session of a process, to which most of its records are bound
 settings        an entry of the ``DISTLOCK`` setting, checked
 cleanup         takes back what may have been granted to nobody
 blocking_calls  the threads on which tasks make calls that block

@@ -8,6 +8,8 @@ registry         all holds of the process
 renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
 events           log lines, signals and ``on_lost`` callbacks
 interrupters     end a body with LockLost
+base_lock        what every lock-like object does: ``with``, decorator, looking
+shared_options   the arguments of semaphores and read/write locks
 section          runs a body under a lock and leaves it in any case
 options          the arguments of ``Lock``, checked
 decorator        ``@Lock(...)``

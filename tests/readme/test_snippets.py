@@ -38,6 +38,9 @@ def reader(backend_settings, settings):
         "invoice": object(),
         "charge": lambda invoice, fence: None,
         "transfer": lambda fences: None,
+        "send": lambda fence: None,
+        "show": lambda: None,
+        "change": lambda: None,
         "build": lambda: "text",
         "build_report": lambda account_id: None,
         "Seat": SimpleNamespace(
