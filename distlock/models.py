@@ -101,7 +101,7 @@ class Record(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["directory", "name"], name="uiq_idx_lock_record")
         ]
-        indexes = [models.Index(fields=["session"], name="idx_lock_record_session")]
+        indexes = [models.Index(fields=["session", "directory"], name="idx_lock_record_session")]
 
     def __str__(self) -> str:
         return escaped(self.name)

@@ -44,7 +44,9 @@ class Migration(migrations.Migration):
                         fields=["directory", "name"], name="uiq_idx_lock_record"
                     )
                 ],
-                "indexes": [models.Index(fields=["session"], name="idx_lock_record_session")],
+                "indexes": [
+                    models.Index(fields=["session", "directory"], name="idx_lock_record_session")
+                ],
             },
         ),
         CreateTable(

@@ -84,9 +84,7 @@ class Connection:
         try:
             results = self._raw.execute(statement, limit)
         except (self.wrapper.Database.Error, DjangoDatabaseError) as error:
-            kind = errors.failure(error, self.wrapper.vendor)
-            self.usable = self.usable and kind.usable
-            raise kind(str(error)) from error
+            raise self._failure(error) from error
         except TimedOut:
             self.hang_up()
             raise errors.StatementTimeout(f"no answer within {limit:.3g} s") from None
@@ -100,6 +98,23 @@ class Connection:
             return results[0]
         results = results[len(before) :]
         return next((result for result in reversed(results) if result.rows), results[0])
+
+    @property
+    def hears(self) -> bool:
+        """Whether notifications() works."""
+        return self._raw.hears
+
+    def notifications(self) -> list[str]:
+        """PostgreSQL: return what NOTIFY has told since the last time. Raises a StatementFailed."""
+        try:
+            return self._raw.notifications()
+        except (self.wrapper.Database.Error, DjangoDatabaseError) as error:
+            raise self._failure(error) from error
+
+    def _failure(self, error: Exception) -> errors.StatementFailed:
+        kind = errors.failure(error, self.wrapper.vendor)
+        self.usable = self.usable and kind.usable
+        return kind(str(error))
 
     def hang_up(self) -> None:
         """End what goes on here; the connection is of no use then."""

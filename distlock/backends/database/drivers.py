@@ -15,7 +15,7 @@ import math
 import select
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
@@ -35,6 +35,13 @@ class RawConnection(ABC):
 
         Raises TimedOut after ``limit`` seconds (None: never).
         """
+
+    #: whether notifications() works
+    hears: ClassVar[bool] = False
+
+    def notifications(self) -> list[str]:
+        """PostgreSQL: return what NOTIFY has told this session since the last time."""
+        raise NotImplementedError
 
 
 @contextlib.contextmanager
@@ -164,6 +171,16 @@ class PsycopgConnection(RawConnection):
             rows = transformer.load_rows(0, result.ntuples, tuple)
             results.append(Result(rows, result.command_tuples or 0))
         return results
+
+    hears: ClassVar[bool] = True
+
+    def notifications(self) -> list[str]:
+        """See RawConnection.notifications()."""
+        self._pgconn.consume_input()
+        texts = []
+        while (told := self._pgconn.notifies()) is not None:
+            texts.append(told.extra.decode())
+        return texts
 
     def _answers(self, until: float | None) -> list[Any]:
         """Return all results of what was sent."""

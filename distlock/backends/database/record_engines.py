@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from distlock.backends.database.connection import Connection
+from distlock.backends.database.record_listener import channel_of, key_of
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
     RECORDS,
@@ -98,10 +99,11 @@ class MySQLRecords(RecordSQL):
             )
         return statements
 
-    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> None:
+    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> list[str]:
         """See RecordSQL.end()."""
         sql = _in_transaction(self._ending(sessions, expired=expired))
         connection.ask(Statement(sql, named_values("session", sessions)))
+        return []
 
     def _touch(self, directories: str) -> str:
         # Joined: for IN with a subquery the server would lock one row after the other to look.
@@ -147,7 +149,10 @@ class PostgreSQLRecords(RecordSQL):
         verdict = (
             "SELECT (SELECT revision FROM changed), EXISTS (SELECT 1 FROM directory),"
             " EXISTS (SELECT 1 FROM held), CASE WHEN EXISTS (SELECT 1 FROM changed) THEN FALSE"
-            f" ELSE {self._stale.format('(SELECT id FROM directory)')} END"
+            f" ELSE {self._stale.format('(SELECT id FROM directory)')} END,"
+            # Kept until the commit: who begins to listen before that waits for it.
+            " EXISTS (SELECT 1 FROM changed)"
+            f" AND NOT pg_try_advisory_xact_lock({key_of(channel_of(edit.directory))})"
         )
         statements = [lock, f"WITH {', '.join(parts)} {verdict}"]
         if create:
@@ -190,10 +195,20 @@ class PostgreSQLRecords(RecordSQL):
             )
         return parts
 
-    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> None:
+    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> list[str]:
         """See RecordSQL.end()."""
-        sql = "; ".join(self._ending(sessions, expired=expired))
-        connection.ask(Statement(sql, named_values("session", sessions)))
+        delete, touch, clear = self._ending(sessions, expired=expired)
+        sql = f"{delete}; {touch} RETURNING name; {clear}"
+        rows = connection.ask(Statement(sql, named_values("session", sessions))).rows
+        return [name for (name,) in rows]
+
+    def tell(self, directories: Sequence[str], revision: int) -> Statement | None:
+        """See RecordSQL.tell()."""
+        calls, texts = [], []
+        for directory in directories:
+            calls.append("pg_notify(%s, %s)")
+            texts += [channel_of(directory), f"{revision} {directory}"]
+        return Statement(f"SELECT {', '.join(calls)}", tuple(texts))
 
 
 class SQLiteRecords(RecordSQL):
@@ -258,11 +273,12 @@ class SQLiteRecords(RecordSQL):
             connection.ask(self.renew(sessions))
         return connection.ask(self.there(sessions, records)).rows
 
-    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> None:
+    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> list[str]:
         """See RecordSQL.end()."""
         with transaction(connection):
             for statement in self._ending(sessions, expired=expired):
                 connection.ask(Statement(statement, named_values("session", sessions)))
+        return []
 
 
 _KINDS: dict[str, type[RecordSQL]] = {

@@ -87,6 +87,8 @@ class Verdict(NamedTuple):
     held: bool = True
     #: it has records of sessions whose time is over
     stale: bool = False
+    #: somebody listens for its changes, see tell()
+    heard: bool = False
 
 
 class RecordSQL(ABC):
@@ -104,10 +106,9 @@ class RecordSQL(ABC):
         self.now = dialect_of(vendor).MICROSECONDS
         #: the next revision of a directory
         self.next = f"{self.GREATEST}(revision + 1, {self.now})"
-        ended = f"(s.id IS NULL OR s.expires_at <= {self.now})"
         self._stale = (
-            f"EXISTS (SELECT 1 FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
-            f" WHERE r.directory = {{0}} AND r.session IS NOT NULL AND {ended})"
+            f"EXISTS (SELECT 1 FROM {RECORDS} r JOIN {SESSIONS} s ON s.id = r.session"
+            f" WHERE r.directory = {{0}} AND s.expires_at <= {self.now})"
         )
         self._create = (
             f"INSERT INTO {DIRECTORIES} (name, revision) VALUES (%(directory)s, 0)"
@@ -116,18 +117,19 @@ class RecordSQL(ABC):
 
     # Records
 
-    def read(self, directory: str) -> Statement:
+    def read(self, directory: str, key: str | None = None) -> Statement:
         """Ask for a directory: time, its revision, and of each record its columns.
 
-        There is always one row at least.
+        With ``key`` only of that one. There is always one row at least.
         """
+        one = "" if key is None else " AND r.name = %(key)s"
         return Statement(
             f"{self.PRIMARY}SELECT {self.now}, d.revision, r.name, r.value, r.created, r.revision,"
             " r.session, s.expires_at FROM (SELECT 1 AS one) one"
             f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
-            f" LEFT JOIN {RECORDS} r ON r.directory = d.id"
+            f" LEFT JOIN {RECORDS} r ON r.directory = d.id{one}"
             f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
-            {"directory": directory},
+            {"directory": directory, "key": key},
         )
 
     @abstractmethod
@@ -214,11 +216,11 @@ class RecordSQL(ABC):
         return connection.ask(asked._replace(sql=text + asked.sql)).rows
 
     @abstractmethod
-    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> None:
+    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> list[str]:
         """Delete sessions with their records, and touch the directories of these.
 
-        ``expired``: only those whose time is over. That is decided under the lock of the row, so
-        a renewal comes before or after it.
+        Returns the directories of which others have to be told. ``expired``: end only those whose
+        time is over. That is decided under the lock of the row, so a renewal comes before or after.
         """
 
     def _ending(self, sessions: Sequence[str], *, expired: bool) -> list[str]:
@@ -247,7 +249,7 @@ class RecordSQL(ABC):
             " WHERE r.directory = d.id"
         )
         return Statement(
-            f"SELECT d.name, d.revision, ({first}) - {self.now} FROM {DIRECTORIES} d"
+            f"{self.PRIMARY}SELECT d.name, d.revision, ({first}) - {self.now} FROM {DIRECTORIES} d"
             f" WHERE {in_list('d.name', 'directory', directories)}",
             named_values("directory", directories),
         )
@@ -257,12 +259,16 @@ class RecordSQL(ABC):
         directories = sorted({directory for directory, _ in addresses})
         keys = sorted({key for _, key in addresses})
         return Statement(
-            f"SELECT d.name, r.name, r.revision FROM {DIRECTORIES} d"
+            f"{self.PRIMARY}SELECT d.name, r.name, r.revision FROM {DIRECTORIES} d"
             f" JOIN {RECORDS} r ON r.directory = d.id"
             f" WHERE {in_list('d.name', 'directory', directories)}"
             f" AND {in_list('r.name', 'key', keys)}",
             {**named_values("directory", directories), **named_values("key", keys)},
         )
+
+    def tell(self, directories: Sequence[str], revision: int) -> Statement | None:
+        """Tell those who listen of a change, 0 if its revision is not known; None if nobody can."""
+        return None
 
     # Sweeping
 

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import logging
 import math
+import os
+import random
+import select
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from queue import Empty, SimpleQueue
 from typing import Any, NamedTuple
 
 from distlock.backends.database.errors import StatementFailed
+from distlock.backends.database.record_listener import RecordListener
 from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement
@@ -27,8 +30,10 @@ from distlock.exceptions import LockUnavailable
 
 logger = logging.getLogger("distlock")
 
-#: Seconds between two looks.
+#: Seconds between two looks; at the least, where a session is about to end; and at the most where
+#: the server tells of changes.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+_SHORTEST_PAUSE, _SLOW = 0.01, 3.0
 #: Seconds that the thread stays after the last watch.
 _LINGER = 1.0
 #: Directories in one statement.
@@ -42,6 +47,37 @@ class _Watch(NamedTuple):
     pending: Pending[None]
 
 
+class _Alarm:
+    """Wakes the thread, which may be listening to the server meanwhile."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = os.pipe()
+        os.set_blocking(self._reader, False)
+        os.set_blocking(self._writer, False)
+
+    def ring(self) -> None:
+        with suppress(BlockingIOError):  # it is full of rings
+            os.write(self._writer, b"\0")
+
+    def wait(self, seconds: float, also: int = -1) -> bool:
+        """Wait for a ring, or for the descriptor ``also`` to be readable; whether it was a ring."""
+        poll = select.poll()
+        poll.register(self._reader, select.POLLIN)
+        if also >= 0:
+            poll.register(also, select.POLLIN)
+        ready = dict(poll.poll(math.ceil(max(seconds, 0.0) * 1000)))
+        if self._reader not in ready:
+            return False
+        with suppress(BlockingIOError):
+            while os.read(self._reader, 1024):
+                pass
+        return True
+
+    def close(self) -> None:
+        os.close(self._reader)
+        os.close(self._writer)
+
+
 class RecordWatcher:
     """All watches of a process on the records of one database; its thread lives as long as any."""
 
@@ -50,42 +86,50 @@ class RecordWatcher:
         runner: StatementRunner,
         sql: RecordSQL,
         end_expired: Callable[[str], object],
+        *,
+        listens: bool,
     ) -> None:
-        """``end_expired`` ends the sessions of a directory whose time is over."""
+        """``end_expired`` ends the sessions of a directory whose time is over.
+
+        ``listens``: the server may tell of changes.
+        """
         self._runner = runner
         self._sql = sql
         self._end_expired = end_expired
+        self._listens = listens
+        self._alarm: _Alarm | None = None
         self.after_fork_in_child()
         fork.reset_in_child(self)
 
     def after_fork_in_child(self) -> None:
         """Have no watches and no thread: they are the parent's."""
         self._mutex = threading.Lock()
-        self._running = False
+        alarm, self._alarm = self._alarm, None  # there is one while the thread runs
+        if alarm is not None:
+            alarm.close()
         #: Changed in single atomic steps: the garbage collector may abandon a watch while a thread
         #: has a mutex.
         self._watches: dict[object, _Watch] = {}
-        self._wakeups: SimpleQueue[None] = SimpleQueue()
 
     def watch(self, directory: str, since: int, key: str | None) -> Pending[None]:
         """See RecordStore.watch()."""
-        token = object()
-        watches = self._watches
+        token, watches = object(), self._watches
         pending: Pending[None] = Pending(lambda: watches.pop(token, None))
-        watches[token] = _Watch(directory, since, key, pending)
         try:
+            watches[token] = _Watch(directory, since, key, pending)
             with self._mutex:
-                if not self._running:
-                    # Interrupted here, the next one starts another thread: two do no harm.
-                    start(self._run, "distlock-records")
-                    self._running = True
-        except BaseException as error:
+                if self._alarm is None:
+                    alarm = _Alarm()
+                    # If no more threads can be had, the caller's own looks have to do. Interrupted
+                    # here, the next one starts another thread: two do no harm.
+                    with suppress(RuntimeError):
+                        start(self._run, "distlock-records", alarm, watches)
+                        self._alarm = alarm
+                else:
+                    self._alarm.ring()
+        except BaseException:  # nobody would abandon it
             watches.pop(token, None)
-            if not isinstance(error, RuntimeError):
-                raise
-            pending.resolve(None)  # no more threads can be had: the caller has to look by itself
-            return pending
-        self._wakeups.put(None)
+            raise
         return pending
 
     def note_change(self, directory: str, keys: Collection[str]) -> None:
@@ -96,8 +140,9 @@ class RecordWatcher:
 
     def look_soon(self) -> None:
         """Look now: this process has changed something."""
-        if self._watches:
-            self._wakeups.put(None)
+        with self._mutex:
+            if self._alarm is not None:
+                self._alarm.ring()
 
     def _answer(self, token: object, watch: _Watch) -> None:
         self._watches.pop(token, None)
@@ -105,8 +150,8 @@ class RecordWatcher:
 
     # The thread
 
-    def _run(self) -> None:
-        watches, wakeups = self._watches, self._wakeups  # a child of a fork has others
+    def _run(self, alarm: _Alarm, watches: Mapping[object, _Watch]) -> None:
+        listener = RecordListener(self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
         pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
@@ -114,24 +159,59 @@ class RecordWatcher:
             if watches:
                 last_watch = clock()
                 try:
+                    names = {watch.directory for watch in list(watches.values())}
+                    # Listen before looking: what happens after the look is told.
+                    listening = listener is not None and listener.listen(names)
                     first_end = self._look(all_of_them=failed)
-                    failed = False
-                    rest = min(next(pauses), max(first_end, 0.0))
+                    pause = random.uniform(0.5, 1.0) * _SLOW if listening else next(pauses)
+                    rest, failed = min(pause, max(first_end, _SHORTEST_PAUSE)), False
                 except Exception as error:
-                    failed = True
-                    rest = _LONGEST_PAUSE
+                    rest, failed = _LONGEST_PAUSE, True
                     if not isinstance(error, (StatementFailed, LockUnavailable)):
                         logger.exception("the watch on records goes on after an error")
-            elif clock() >= last_watch + _LINGER:
-                with self._mutex:
-                    self._running = bool(watches)
-                    if not self._running:
-                        return
-            with suppress(Empty):
-                wakeups.get(timeout=rest)
-                pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-                while True:
-                    wakeups.get_nowait()
+            elif clock() >= last_watch + _LINGER and self._ends(alarm, watches):
+                break
+            try:
+                if self._sleep(alarm, listener, clock() + rest):
+                    pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+            except StatementFailed:
+                failed = True
+        if listener is not None:
+            listener.close()
+
+    def _ends(self, alarm: _Alarm, watches: Mapping[object, _Watch]) -> bool:
+        """Let the thread end, unless a watch was added just before."""
+        with self._mutex:
+            if watches:
+                return False
+            if self._alarm is alarm:
+                self._alarm = None
+            alarm.close()
+            return True
+
+    def _sleep(self, alarm: _Alarm, listener: RecordListener | None, until: float) -> bool:
+        """Wait for something to look at; whether this process has rung."""
+        while True:
+            if listener is None:
+                return alarm.wait(until - clock())
+            looks = [self._hear(*told) for told in listener.heard()]
+            if any(looks):
+                return False
+            if alarm.wait(until - clock(), listener.fileno()):
+                return True
+            if clock() >= until:
+                return False
+
+    def _hear(self, directory: str, revision: int) -> bool:
+        """Answer those who watch a directory that was changed; whether to look at its records."""
+        look = False
+        for token, watch in list(self._watches.items()):
+            if watch.directory == directory:
+                if watch.key is None and revision > watch.since:
+                    self._answer(token, watch)
+                elif watch.key is not None or not revision:
+                    look = True
+        return look
 
     def _look(self, *, all_of_them: bool) -> float:
         """Answer those whose directory or record has changed, after an outage ``all_of_them``.

@@ -109,9 +109,11 @@ def transaction(connection: Connection) -> Iterator[None]:
             yield
             connection.ask(Statement(end))
         except BaseException:
-            with contextlib.suppress(StatementFailed):
+            try:
                 for statement in undo.split("; "):
                     connection.ask(Statement(statement))
+            except StatementFailed:
+                connection.usable = False
             raise
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -41,6 +42,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import RELIED_ON, SweepResult
+from distlock.types.owners import gevent_patched
 
 #: Sessions, records or rows in one statement.
 _BATCH = 400
@@ -65,15 +67,28 @@ class DatabaseStore(RecordStore):
             pool, _TestCaseConnection(pool.database) if self._on_sqlite else None
         )
         self._leaves_open = vendor == "mysql"
-        self._watcher = RecordWatcher(self._runner, self._sql, self.read)
+        self._watcher = RecordWatcher(
+            self._runner,
+            self._sql,
+            self.read,
+            # A greenlet that waits in poll() for a driver's socket would stop all others.
+            listens=vendor == "postgresql" and not gevent_patched(),
+        )
 
     # Records
 
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
         """See RecordStore.read()."""
+        return self._read(directory, None, deadline)
+
+    def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
+        """See RecordStore.get()."""
+        return self._read(directory, key, deadline).records.get(key)
+
+    def _read(self, directory: str, key: str | None, deadline: float | None) -> Snapshot:
         until = clock() + self._pool.limit(deadline)
         while True:
-            rows = self._ask(lambda db: db.ask(self._sql.read(directory)).rows, until)
+            rows = self._ask(lambda db: db.ask(self._sql.read(directory, key)).rows, until)
             # Of a session without a row only the records are left to be deleted.
             ended = {
                 session
@@ -106,6 +121,8 @@ class DatabaseStore(RecordStore):
             if verdict.revision is not None:
                 keys = {change.key for change in changes}
                 self._watcher.note_change(directory, keys)
+                if verdict.heard:
+                    self._tell([directory], verdict.revision)
                 return verdict.revision
             if not verdict.found and not create:
                 create = True
@@ -172,16 +189,24 @@ class DatabaseStore(RecordStore):
         self._watcher.look_soon()
 
     def _end(self, sessions: Sequence[str], deadline: float | None, *, expired: bool) -> None:
-        def end(db: Connection) -> None:
-            self._closing(db, lambda: self._sql.end(db, sessions, expired=expired))
+        def end(db: Connection) -> list[str]:
+            return self._closing(db, lambda: self._sql.end(db, sessions, expired=expired))
 
-        self._ask(end, deadline)
+        if changed := self._ask(end, deadline):
+            self._tell(changed, 0)
 
     # Waking up
 
     def watch(self, directory: str, since: int, key: str | None = None) -> Pending[None]:
         """See RecordStore.watch()."""
         return self._watcher.watch(directory, since, key)
+
+    def _tell(self, directories: Sequence[str], revision: int) -> None:
+        """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
+        statement = self._sql.tell(directories, revision)
+        if statement is not None:
+            with suppress(errors.StatementFailed):  # they look now and then
+                self._runner.attempt(lambda db: db.ask(statement), None)
 
     # Clearing
 
