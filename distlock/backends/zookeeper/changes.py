@@ -8,6 +8,7 @@ from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetData, SetData, Sync
+from kazoo.protocol.serialization import Exists as Stat
 
 from distlock.backends.store import Absent, Change, Condition, Exists, Put, SessionEnded
 from distlock.backends.zookeeper.client import Client, Session
@@ -122,6 +123,7 @@ class Applying:
                     f"the changes of one step have {multi.size} bytes; ZooKeeper takes at most"
                     f" {_MAX_REQUEST}"
                 )
+            root = None if seen.directory.stat is not None else self._have_root()
             # If others were faster, they may be again: then read in the same round trip.
             reply, *looks = self._send([multi, *(self._reads() if contended else ())], bound)
             if reply.error is None:
@@ -130,7 +132,7 @@ class Applying:
             if reply.lost:
                 seen = self._look(sync=True)
                 if not isinstance(reply.error, NotSent):
-                    revision = self._outcome(before.directory, seen.directory)
+                    revision = self._outcome(before.directory, seen.directory, root)
                     if revision is not None:
                         return revision
                     self._maybe_applied = False
@@ -138,10 +140,8 @@ class Applying:
                 if not isinstance(reply.error, _OTHERS_WERE_FASTER):
                     raise self._client.unavailable("refuses", reply.error)
                 seen = self._read(looks) if looks else self._look(sync=False)
-                if seen == before:  # nobody was faster
-                    if seen.directory.stat is not None:
-                        raise self._client.unavailable("refuses", reply.error)
-                    self._make_root()
+                if seen == before and root is None:  # nobody was faster
+                    raise self._client.unavailable("refuses", reply.error)
                 contended = True
             sure = True
 
@@ -246,10 +246,10 @@ class Applying:
         self._maybe_applied = replies[0].lost and not isinstance(replies[0].error, NotSent)
         return replies
 
-    def _outcome(self, before: DirectoryNode, now: DirectoryNode) -> int | None:
+    def _outcome(self, before: DirectoryNode, now: DirectoryNode, root: int | None) -> int | None:
         """Return the revision of a change whose reply was lost; None if it was not made.
 
-        LockUnavailable if later changes hide that.
+        LockUnavailable if later changes hide that. ``root`` is what _have_root() returned.
         """
         if now.change == self._nonce:
             return int(now.stat.mzxid)
@@ -258,15 +258,25 @@ class Applying:
         # One change at most was made to the version that this one was to change.
         if now.made and now.made == before.made and now.stat.version <= before.stat.version + 1:
             return None
+        if now.stat is None and root is not None and root == self._have_root():
+            return None
         raise self._client.unavailable("has lost the reply to a change")
 
-    def _make_root(self) -> None:
-        """Make the node of all directories; what is above it is made, too."""
-        made = make_path(self._client, self._path.rpartition("/")[0])
-        if not made.wait(left(self._deadline, self._client.options.timeout)):
-            raise self._client.unavailable("does not answer")
-        if not made.lost and not isinstance(made.error, NodeExistsError):
-            self._client.checked(made)
+    def _have_root(self) -> int:
+        """Make the node of all directories if it is missing; return its last change.
+
+        That grows when a directory is made or removed.
+        """
+        root = self._path.rpartition("/")[0]
+        while True:
+            _, read = self._client.ask([Sync(root), Stat(root, None)], self._deadline)
+            if stat := self._client.found(read):
+                return int(stat.pzxid)
+            made = make_path(self._client, root)
+            if not made.wait(left(self._deadline, self._client.options.timeout)):
+                raise self._client.unavailable("does not answer")
+            if not made.lost and not isinstance(made.error, NodeExistsError):
+                self._client.checked(made)
 
 
 def _data(put: Put, created: int | None) -> bytes:

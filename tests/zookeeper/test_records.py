@@ -1,0 +1,243 @@
+"""Records as nodes: what they look like, what they cost, and that they are in no lock's way."""
+
+import threading
+
+import pytest
+
+from distlock import Lock, LockUnavailable, locks
+from distlock.backends.store import Absent, Delete, Put
+from distlock.backends.zookeeper.requests import Multi
+from distlock.concurrency.clock import clock
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.zookeeper.tree import session_of, watches
+
+
+@pytest.fixture
+def store(using):
+    return locks[using].store
+
+
+@pytest.fixture
+def other(using):
+    """The store of another client."""
+    return locks["other"].store
+
+
+@pytest.fixture
+def node(tree, name):
+    """``node(key)``: the data and the stat of a record's node, or of the directory's."""
+
+    def read(*key):
+        return tree.kazoo.get("/".join([tree.root, "%records", name, *key]))
+
+    return read
+
+
+def soon():
+    return clock() + PATIENCE
+
+
+# What the nodes say
+
+
+def test_revisions_are_the_numbers_of_transactions(store, node, name):
+    first = store.apply(name, [Put("a", 1), Put("b", 1)])
+    assert {node(key)[1].czxid for key in ("a", "b")} == {first}
+    second = store.apply(name, [Put("b", 2), Delete("c")])
+    assert (node("b")[1].czxid, node("b")[1].mzxid) == (first, second)
+    assert node()[1].mzxid == second
+    third = store.apply(name, [Delete("a")])
+    assert node()[1].mzxid == node()[1].pzxid == third == store.read(name).revision
+
+
+def test_what_is_bound_to_a_session_is_ephemeral(store, backend, node, name):
+    session = store.open_session(60)
+    store.apply(name, [Put("bound", 1, session.id), Put("free", 1)])
+    assert node("bound")[1].ephemeralOwner == backend.client.session.id
+    assert node("free")[1].ephemeralOwner == 0
+
+
+def test_a_record_that_is_bound_or_freed_stays_the_same_record(store, name):
+    """Though it takes another node."""
+    session = store.open_session(60)
+    created = store.apply(name, [Put("a", 1)])
+    for bound_to in (session.id, None, None, session.id, session.id):
+        revision = store.apply(name, [Put("a", 1, bound_to)])
+        record = store.get(name, "a")
+        assert (record.created, record.revision) == (created, revision)
+        assert record.session == bound_to
+    again = store.apply(name, [Delete("a"), Put("a", 1, session.id)])
+    assert store.get(name, "a").created == again
+
+
+def test_what_was_written_by_hand_is_read(store, tree, name):
+    store.apply(name, [Put("a", 1), Put("b", 1)])
+    tree.kazoo.set(f"{tree.root}/%records/{name}/a", b'{"value": 2}')
+    records = store.read(name, soon()).records
+    assert {key: record.value for key, record in records.items()} == {"a": 2, "b": 1}
+    assert store.apply(name, [Put("a", 3)])
+
+
+@pytest.mark.parametrize("path", ["", "/a"], ids=["directory", "record"])
+def test_a_node_that_says_nothing_of_ours_is_named(store, tree, name, path):
+    store.apply(name, [Put("a", 1)])
+    path = f"{tree.root}/%records/{name}{path}"
+    tree.kazoo.set(path, b"somebody else's")
+    with pytest.raises(LockUnavailable, match=path) as caught:
+        store.apply(name, [Put("a", 2)], (), soon())
+    assert not caught.value.maybe_applied
+
+
+def test_more_than_a_request_can_hold_is_refused(store, name):
+    """The servers would close the connection."""
+    watch = store.watch("nothing", store.read("nothing").revision)
+    changes = [Put(f"{number}", "x" * 60_000) for number in range(20)]
+    with pytest.raises(ValueError, match="bytes; ZooKeeper takes at most"):
+        store.apply(name, changes)
+    assert not store.read(name).records
+    assert store.apply(name, changes[:16])
+    assert not watch.over
+
+
+# Beside the locks
+
+
+def test_locks_and_records_do_not_see_each_other(store, backend, using, name):
+    store.apply(name, [Put("a", 1)])
+    with Lock(name, using=using):
+        assert [info.name for info in backend.list()] == [name]
+        assert store.directories() == [name]
+    backend.sweep()
+    store.sweep()
+    assert store.get(name, "a").value == 1
+
+
+def test_a_lock_may_have_any_name_of_theirs(store, using, name):
+    store.apply(name, [Put("a", 1)])
+    for lock in ("%records", f"%records/{name}"):
+        with Lock(lock, using=using):
+            assert [info.name for info in locks[using].list()] == [lock]
+    assert store.directories() == [name]
+
+
+def test_nodes_have_the_access_rules_of_the_locks(configure, settings, name):
+    using = configure(auth=[("digest", "shop:secret")], acl="creator")
+    stranger = settings.DISTLOCK["other"]
+    stranger["OPTIONS"] = {**stranger["OPTIONS"], "auth": []}
+    store = locks[using].store
+    session = store.open_session(60)
+    store.apply(name, [Put("a", 1), Put("b", 1, session.id)])
+    for ask in (
+        lambda: locks["other"].store.read(name),
+        lambda: locks["other"].store.apply(name, [Put("c", 1)]),
+    ):
+        with pytest.raises(LockUnavailable, match="NoAuth"):
+            ask()
+    assert set(store.read(name).records) == {"a", "b"}
+
+
+# What they cost
+
+
+@pytest.fixture
+def sent(backend, monkeypatch):
+    """The requests of each time that some were sent at once."""
+    client, together = backend.client, []
+    send_all = client.send_all
+
+    def send(requests, only_if=None):
+        together.append(requests)
+        return send_all(requests, only_if)
+
+    monkeypatch.setattr(client, "send_all", send)
+    return together
+
+
+def test_many_records_take_few_round_trips(store, sent, name):
+    keys = [f"key-{number}" for number in range(150)]
+    store.apply(name, [Put(key, 1) for key in keys])
+    session = store.open_session(60)
+    sent.clear()
+    assert len(store.read(name).records) == len(keys)
+    assert len(sent) == 2
+    sent.clear()
+    assert store.apply(name, [Put(key, 2, session.id) for key in keys])
+    assert len(sent) == 2
+    sent.clear()
+    renewal = store.renew([session.id], [(name, key) for key in keys])
+    assert len(renewal.present) == len(keys)
+    assert len(sent) == 2
+
+
+def test_who_joins_or_leaves_does_not_wait_for_those_who_are_faster(
+    store, backend, other, monkeypatch, name
+):
+    """Somebody else changes the directory just before each change is sent."""
+    other.apply(name, [Put("busy", 0)])
+    tries = []
+    send_all = backend.client.send_all
+
+    def send(requests, only_if=None):
+        if isinstance(requests[0], Multi):
+            tries.append(other.apply(name, [Put("busy", len(tries))]))
+        return send_all(requests, only_if)
+
+    monkeypatch.setattr(backend.client, "send_all", send)
+    assert store.apply(name, [Put("a", 1)], [Absent("a")], soon())
+    assert store.apply(name, [Delete("a")], (), soon())
+    assert len(tries) == 2
+
+
+# Watches
+
+
+@pytest.mark.parametrize("key", [None, "a", "missing"])
+def test_an_abandoned_watch_leaves_nothing_in_the_server(store, backend, zookeeper, name, key):
+    since = store.apply(name, [Put("a", 1)])
+    for _ in range(3):
+        pending = store.watch(name, since, key)
+        eventually(lambda: watches(zookeeper, session_of(backend)))
+        pending.abandon()
+        eventually(lambda: not watches(zookeeper, session_of(backend)))
+    assert not pending.answered
+
+
+def test_a_watch_may_be_abandoned_where_nothing_may_be_waited_for(store, backend, zookeeper, name):
+    """By the garbage collector, in a thread that is just sending something."""
+    pending = store.watch(name, store.apply(name, [Put("a", 1)]))
+    client = backend.client
+
+    def abandon():
+        with client.connection._mutex, client.watches._mutex:
+            pending.abandon()
+
+    thread = threading.Thread(target=abandon, daemon=True)
+    thread.start()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    eventually(lambda: not watches(zookeeper, session_of(backend)))
+
+
+def test_a_watch_on_a_directory_that_is_not_there_waits_for_it(store, other, backend, name):
+    pending = store.watch(name, store.read(name).revision)
+    assert store.get(name, "a") is None  # its reply comes after those to the watch
+    assert not pending.over
+    other.apply(name, [Put("a", 1)])
+    assert pending.wait(soon())
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_a_directory_that_was_swept_is_told(store, other, name, key):
+    since = store.apply(name, [Put("a", 1)])
+    other.apply(name, [Delete("a")])
+    other.sweep()
+    assert store.watch(name, since, key).wait(soon())
+
+
+def test_the_end_of_the_client_answers_all(store, backend, name):
+    since = store.apply(name, [Put("a", 1)])
+    pending = [store.watch(name, since, key) for key in (None, "a", "missing")]
+    backend.close()
+    assert all(each.wait(soon()) for each in pending)
+    assert store.get(name, "a").value == 1
