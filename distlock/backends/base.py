@@ -188,7 +188,19 @@ class BaseBackend(ABC):
     def discard_local(self, lease: Lease) -> None:  # noqa: B027 - most keep nothing
         """Drop whatever this process keeps for a lease that was lost. No waiting, no errors."""
 
+    def kept_until(self, claim: Claim) -> float:
+        """Return how long, by the local clock, what a claim was granted may be kept for others.
+
+        Where one renewal is for many leases, one that could not be freed goes on with them. So
+        freeing it is tried for as long. Most backends renew each lease by itself: 0.
+        """
+        return 0.0
+
     # Looking
+
+    def name_of(self, claim: Claim) -> str:
+        """Return by which name inspect() knows the lock that a claim is for."""
+        return claim.name
 
     @abstractmethod
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:

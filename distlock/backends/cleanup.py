@@ -43,14 +43,16 @@ class CanCancel(Protocol):
     def capabilities(self) -> _Capable: ...
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None: ...
+    def kept_until(self, claim: Claim) -> float: ...
 
 
 class Cleanup:
     """Claims that one backend has to take back, on one thread that lives while there are any.
 
     A claim is cancelled again and again, until the backend has answered or the lease that it may
-    have got has ended. Where a request may arrive late (``Capabilities.late_requests``), the cancel
-    is repeated later, because the request may arrive after the first one.
+    have got has ended; see also BaseBackend.kept_until(). Where a request may arrive late
+    (``Capabilities.late_requests``), the cancel is repeated later, because the request may arrive
+    after the first one.
     """
 
     def __init__(self, backend: CanCancel) -> None:
@@ -104,7 +106,8 @@ class Cleanup:
     def _try_all(self) -> None:
         with self._mutex:
             pending = list(self._pending.items())
-        for nonce, (claim, cancel, until) in pending:
+        for nonce, (claim, cancel, lease_ends) in pending:
+            until = max(lease_ends, self._backend.kept_until(claim))
             if clock() < until:
                 try:
                     cancel(until)

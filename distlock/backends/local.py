@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from functools import cached_property
 from typing import Any
 
 from django.conf import settings
@@ -53,13 +52,14 @@ class LocalBackend(BaseBackend):
         super().__init__(alias, params)
         # Tokens go on growing over restarts, because what they protect may outlive the process.
         self._last_token = time.time_ns() // 1000
+        self._store = LocalStore()
         self.after_fork_in_child()
         fork.reset_in_child(self)
 
-    @cached_property
+    @property
     def store(self) -> LocalStore:
-        """See BaseBackend.store."""
-        return LocalStore()
+        """See BaseBackend.store. Two of them would be two sets of records."""
+        return self._store
 
     def after_fork_in_child(self) -> None:
         """Hold nothing: the holds are the parent's."""

@@ -6,8 +6,11 @@ import json
 import os
 import threading
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from weakref import ref
 
 from distlock.backends.store import (
     Absent,
@@ -26,6 +29,7 @@ from distlock.backends.store import (
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.timers import call_after
 from distlock.types.lease import RELIED_ON, SweepResult
 
 
@@ -183,7 +187,17 @@ class LocalStore(RecordStore):
         if (kept or found).revision > since:
             self._watches.pop(token, None)
             pending.resolve(None)
+        else:
+            self._wake_at_end(token, found.records.values() if kept is None else [kept])
         return pending
+
+    def _wake_at_end(self, token: object, records: Iterable[_Kept]) -> None:
+        """Wake one who watches when the first session may have ended: nobody else would say so."""
+        sessions = [self._sessions.get(kept.session or "") for kept in records]
+        ends = [session.expires_at for session in sessions if session is not None]
+        if ends:
+            with suppress(RuntimeError):  # no more threads can be had: who waits looks by itself
+                call_after(max(min(ends) - clock(), 0.0), partial(_wake, ref(self), token))
 
     def _wake(self, directory: str, keys: Collection[str]) -> None:
         for token, (watched, key, pending) in self._watches.copy().items():
@@ -201,6 +215,13 @@ class LocalStore(RecordStore):
             for name in empty:
                 del self._directories[name]
             return SweepResult(before - len(self._sessions), len(empty))
+
+
+def _wake(known: ref[LocalStore], token: object) -> None:
+    store = known()
+    if store is not None and (watch := store._watches.pop(token, None)):
+        *_, pending = watch
+        pending.resolve(None)
 
 
 def _holds(condition: Condition, found: _Directory) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection
 
 from distlock.backends.store import Address, RecordStore, Renewal, Session
@@ -26,6 +27,8 @@ class ProcessSession:
 
     def after_fork_in_child(self) -> None:
         """Have no session: it is the parent's."""
+        #: protects the choice of the session; nothing is asked while it is taken
+        self._mutex = threading.Lock()
         self._session: Session | None = None
 
     def get(self, deadline: float | None) -> Session:
@@ -35,21 +38,34 @@ class ProcessSession:
             now = clock()
             if session.deadline - now > session.seconds * _FRESH:
                 return session
-            running = now < session.deadline
-            if running and session.id in self._store.renew([session.id], (), deadline).alive:
-                return self._renewed(session, now)
-        # Two threads may do this at once: then each has a session, and the last one stays.
-        session = self._session = self._store.open_session(self._seconds, deadline)
-        return session
+            if now < session.deadline:
+                if session.id in self._store.renew([session.id], (), deadline).alive:
+                    return self._renewed(session, now)
+                self.drop(session)
+        new = self._store.open_session(self._seconds, deadline)
+        with self._mutex:
+            # Another thread may have been faster. Records on two sessions would be renewed by no
+            # one rule; the one that is not used ends by itself.
+            if (current := self._session) is None or clock() >= current.deadline:
+                current = self._session = new
+        return current
 
     def latest(self, session: Session) -> Session:
         """Return a session as it was renewed last, if it is this one."""
         current = self._session
         return current if current is not None and current.id == session.id else session
 
-    def drop(self) -> None:
+    @property
+    def lasts_until(self) -> float:
+        """Until when, by the local clock, the records of the session may be there at the most."""
+        session = self._session
+        return 0.0 if session is None else session.deadline + session.seconds
+
+    def drop(self, session: Session) -> None:
         """Use another one from now on: this one has ended."""
-        self._session = None
+        with self._mutex:
+            if self._session is not None and self._session.id == session.id:
+                self._session = None
 
     def renew(
         self, sessions: Collection[str], records: Collection[Address], deadline: float | None
@@ -57,12 +73,19 @@ class ProcessSession:
         """See RecordStore.renew(); notes it if this session is among those renewed."""
         sent_at = clock()
         renewal = self._store.renew(sessions, records, deadline)
-        if (session := self._session) is not None and session.id in renewal.alive:
-            self._renewed(session, sent_at)
+        if (session := self._session) is not None:
+            if session.id in renewal.alive:
+                self._renewed(session, sent_at)
+            elif session.id in renewal.ended:
+                self.drop(session)
         return renewal
 
     def _renewed(self, session: Session, sent_at: float) -> Session:
         renewed = session.renewed(sent_at)
-        if (current := self._session) is not None and current.id == session.id:
-            self._session = renewed
+        with self._mutex:
+            current = self._session
+            # An answer may come after that to a later request.
+            if current is not None and current.id == renewed.id:
+                renewed = max(current, renewed, key=lambda one: one.deadline)
+                self._session = renewed
         return renewed

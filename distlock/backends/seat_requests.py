@@ -39,6 +39,8 @@ logger = logging.getLogger("distlock")
 
 #: Seconds between two attempts to change a directory that others change at the same time.
 FIRST_PAUSE, LONGEST_PAUSE = 0.001, 0.05
+#: A session that was opened for an attempt is used for the next one, if so much of it is left.
+_FRESH = 9 / 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +81,19 @@ class SeatRequests:
         self.bound: dict[str, Session] = {}
 
     def look(
-        self, claim: Claim, wait: bool, passed_over: frozenset[str], deadline: float | None
+        self,
+        claim: Claim,
+        wait: bool,
+        passed_over: frozenset[str],
+        deadline: float | None,
+        *,
+        waits: bool = False,
     ) -> Look:
-        """Take the seats if it is their turn; else, with ``wait``, stand in the queue."""
-        directory, waits = directory_of(claim.kind, claim.name), False
+        """Take the seats if it is their turn; else, with ``wait``, stand in the queue.
+
+        ``waits``: whether it has a place in the queue already, as far as is known.
+        """
+        directory = directory_of(claim.kind, claim.name)
         look = Look(None, 0)
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
@@ -104,8 +115,8 @@ class SeatRequests:
                     return look
                 elif not wait:
                     return look
-                else:
-                    self._join_queue(claim, deadline)
+                elif self._join_queue(claim, deadline):
+                    waits = True
                     continue
             except LockUnavailable as error:
                 # Who has a place in the queue keeps it over an outage that ends in time.
@@ -123,9 +134,14 @@ class SeatRequests:
     def _granted_before(self, seats: Seats, claim: Claim) -> Lease | None:
         """Return the lease whose grant was answered, but the answer was lost."""
         record = seats.snapshot.records.get(held_key(claim.nonce))
-        session = self.bound.get(claim.nonce)
-        if record is None or session is None:
+        if record is None:
             return None
+        session = self.bound.get(claim.nonce)
+        if session is None or session.id != record.session:
+            # It was an earlier request that was granted, on another session. How long that goes on
+            # is not known here, so the lease is renewed before anyone relies on it.
+            session = Session(record.session or "", claim.reserved, clock())
+            self.bound[claim.nonce] = session
         return Lease(claim, record.created, self._session.latest(session).deadline)
 
     def _grant(
@@ -152,9 +168,9 @@ class SeatRequests:
             token = self._store.apply(snapshot.directory, changes, conditions, deadline)
         except SessionEnded:
             token = None
-            self._session.drop()
-        if token is None:
+            self._session.drop(session)
             self.bound.pop(claim.nonce, None)
+        if token is None:
             return None
         if seats.limit not in (None, limit):
             logger.warning(
@@ -164,20 +180,37 @@ class SeatRequests:
         granted = claim.granted(token, sent_at)
         return granted.until(min(granted.deadline, session.deadline))
 
-    def _join_queue(self, claim: Claim, deadline: float | None) -> None:
+    def _join_queue(self, claim: Claim, deadline: float | None) -> bool:
+        """Take the last place in the queue; False if that has to be tried again after a look."""
         session = self._session.get(deadline)
-        joined = None
-        with suppress(SessionEnded):
+        try:
             joined = self._store.apply(
                 directory_of(claim.kind, claim.name),
                 [Put(waiting_key(claim.nonce), value_of(claim), session.id)],
                 [Absent(cancelled_key(claim.nonce)), Absent(held_key(claim.nonce))],
                 deadline,
             )
-        if joined is None:
-            self._session.drop()
+        except SessionEnded:
+            joined = None
+            self._session.drop(session)
+        return joined is not None
+
+    def shares_session(self, claim: Claim) -> bool:
+        """Return whether the seats of a claim are bound to the session of the process."""
+        shared = self._shared_lease
+        return shared is None or (claim.renews and claim.duration == shared)
+
+    def forget(self, claim: Claim, deadline: float | None) -> None:
+        """Forget a claim that has no seats, or has left them. A session of its own is ended."""
+        session = self.bound.pop(claim.nonce, None)
+        if session is not None and not self.shares_session(claim):
+            with suppress(LockUnavailable):  # it ends by itself
+                self._store.end_session(session.id, deadline)
 
     def _session_for(self, claim: Claim, deadline: float | None) -> Session:
-        if self._shared_lease is None or (claim.renews and claim.duration == self._shared_lease):
+        if self.shares_session(claim):
             return self._session.get(deadline)
-        return self._store.open_session(claim.reserved, deadline)
+        session = self.bound.get(claim.nonce)  # of an attempt for which others were too fast
+        if session is None or session.deadline - clock() < claim.relied_on * _FRESH:
+            session = self._store.open_session(claim.reserved, deadline)
+        return session

@@ -7,6 +7,7 @@ news of a loss, reports. How the records stand for seats is said in seats.py.
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -38,7 +39,7 @@ from distlock.backends.store import (
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Call, Wait
+from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
 
@@ -78,6 +79,7 @@ class SharedBackend(BaseBackend):
         self.capabilities = Capabilities(
             lease_lengths=own_lengths,
             outlives_process=backend.capabilities.outlives_process,
+            shortest_lease=backend.capabilities.shortest_lease,
             waiters=True,
             fair=True,
         )
@@ -92,7 +94,10 @@ class SharedBackend(BaseBackend):
 
     def try_acquire(self, claim: Claim, deadline: float | None = None) -> Lease | None:
         """See BaseBackend.try_acquire()."""
-        return self._requests.look(claim, False, frozenset(), deadline).lease
+        lease = self._requests.look(claim, False, frozenset(), deadline).lease
+        if lease is None:
+            self._requests.forget(claim, deadline)
+        return lease
 
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
         """See BaseBackend.enqueue(). Those who wait are served first come, first served.
@@ -102,8 +107,7 @@ class SharedBackend(BaseBackend):
         """
         directory = directory_of(claim.kind, claim.name)
         passed_over: frozenset[str] = frozenset()
-        asking = partial(self._requests.look, claim, True)
-        look: Look = yield self._asking(partial(asking, passed_over), deadline)
+        look = yield from self._look(claim, passed_over, deadline, waits=False)
         overdue, since = look.overdue, clock()
         while look.lease is None:
             if deadline is not None and clock() >= deadline:
@@ -118,18 +122,35 @@ class SharedBackend(BaseBackend):
                 hint.abandon()
             if overdue is not None and clock() - since >= _PATIENCE:
                 passed_over |= {overdue}
-            look = yield self._asking(partial(asking, passed_over), deadline)
+            look = yield from self._look(claim, passed_over, deadline, waits=True)
             if look.overdue != overdue:
                 overdue, since = look.overdue, clock()
         return look.lease
 
-    def _asking(self, question: Callable[[float | None], object], deadline: float | None) -> Call:
-        # The last look is made when the time is up, and must not fail just for that. Who asked and
-        # is interrupted has the claim cancelled.
+    def _look(
+        self, claim: Claim, passed_over: frozenset[str], deadline: float | None, *, waits: bool
+    ) -> Steps[Look]:
+        look = partial(self._requests.look, claim, True, passed_over, waits=waits)
+        try:
+            answer: Look = yield self._asking(look, deadline, partial(self.cleanup.add, claim))
+            return answer
+        except LockUnavailable as error:
+            # Its place in the queue has to be taken back, also if this very look was never made.
+            error.maybe_applied = error.maybe_applied or waits
+            raise
+
+    def _asking(
+        self,
+        question: Callable[[float | None], object],
+        deadline: float | None,
+        undo: Callable[[], object] | None = None,
+    ) -> Call:
+        # The last look is made when the time is up, and must not fail just for that.
         until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
-        return Call(question, self.calls.due(until), executor=self.calls)
+        return Call(question, self.calls.due(until), undo, executor=self.calls)
 
     def _leave_queue(self, claim: Claim, deadline: float | None) -> None:
+        self._requests.forget(claim, deadline)
         directory = directory_of(claim.kind, claim.name)
         try:
             self._store.apply(directory, [Delete(waiting_key(claim.nonce))], (), deadline)
@@ -152,6 +173,7 @@ class SharedBackend(BaseBackend):
         for nonce, (name, record) in asked.items():
             if name in renewal.ended or record in renewal.missing:
                 answers[nonce] = False
+                self._requests.bound.pop(nonce, None)  # there is nothing to be freed any more
             elif name in renewal.alive and record in renewal.present:
                 answers[nonce] = True
         return answers
@@ -162,7 +184,7 @@ class SharedBackend(BaseBackend):
         """See BaseBackend.release()."""
         directory, key = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
         freed = self._store.apply(directory, [Delete(key)], [Exists(key)], deadline)
-        self._requests.bound.pop(lease.nonce, None)
+        self._requests.forget(lease.claim, deadline)
         return freed is not None
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
@@ -179,11 +201,17 @@ class SharedBackend(BaseBackend):
             session = self._store.open_session(_REMEMBERED, deadline)
             changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
         self._store.apply(directory_of(claim.kind, claim.name), changes, (), deadline)
-        self._requests.bound.pop(claim.nonce, None)
+        self._requests.forget(claim, deadline)
+
+    def kept_until(self, claim: Claim) -> float:
+        """See BaseBackend.kept_until(). The session of the process goes on for other records."""
+        return self._session.lasts_until
 
     def discard_local(self, lease: Lease) -> None:
-        """See BaseBackend.discard_local()."""
-        self._requests.bound.pop(lease.nonce, None)
+        """See BaseBackend.discard_local(). What is bound to a session that goes on is freed."""
+        session = self._requests.bound.pop(lease.nonce, None)
+        if session is not None and self._requests.shares_session(lease.claim):
+            self.cleanup.add(lease.claim, partial(self.release, lease))
 
     def become_reader(self, lease: Lease, deadline: float | None = None) -> bool:
         """Turn the seats of a writer into that of a reader; False if it no longer had them.
@@ -207,6 +235,10 @@ class SharedBackend(BaseBackend):
         """See BaseBackend.verify()."""
         directory = directory_of(lease.claim.kind, lease.name)
         return self._store.get(directory, held_key(lease.nonce), deadline) is not None
+
+    def name_of(self, claim: Claim) -> str:
+        """See BaseBackend.name_of()."""
+        return directory_of(claim.kind, claim.name)
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
@@ -279,5 +311,22 @@ def shared_locks(backend: BaseBackend) -> SharedBackend:
     NotSupported if it keeps no records.
     """
     if backend.shared is None:
-        backend.shared = SharedBackend(backend)
+        with _making.mutex:
+            if backend.shared is None:
+                backend.shared = SharedBackend(backend)
     return cast(SharedBackend, backend.shared)
+
+
+class _Making:
+    """Lets one thread at a time make a backend's store, and what is built on it."""
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Have a mutex that nobody has taken."""
+        self.mutex = threading.Lock()
+
+
+_making = _Making()

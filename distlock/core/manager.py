@@ -70,7 +70,7 @@ class LockManager:
                         # The thread ahead may still be asking. Ask the backend, so that an outage
                         # is not reported as a busy lock.
                         backend = request.backend
-                        looking = partial(backend.is_held, request.claim.name)
+                        looking = partial(backend.is_held, backend.name_of(request.claim))
                         yield Call(looking, request.last_answer_due, executor=backend.calls)
                     lease = None
                     if request.asked:

@@ -39,8 +39,8 @@ class HeldLeases:
 
     def all(self) -> list[HeldLease]:
         """Return all holds, those included that were lost and have not been left."""
-        with self._mutex:
-            return list(self._holds.values())
+        # Without the mutex: the garbage collector may ask for this in a thread that has it.
+        return list(self._holds.copy().values())
 
     def add(self, hold: HeldLease) -> None:
         """Note a new hold, and keep its lease alive."""

@@ -158,7 +158,10 @@ class ActiveBlocks:
         if others is None:
             self._owners[key] = [owner]
         else:
-            self._owners[key] = [*(other for other in others if other == owner), owner]
+            # A semaphore gives one thread several owners, whose keys differ after a slash.
+            actor = owner.key.partition("/")[0]
+            same = [other for other in others if other.key.partition("/")[0] == actor]
+            self._owners[key] = [*same, owner]
 
     def end(self, frame: FrameType, current: Owner) -> Owner:
         """Return whose body in this frame ends; the current owner's, if none is known there."""
@@ -171,5 +174,5 @@ class ActiveBlocks:
         if not owners:
             return current
         if len(owners) > 1:
-            self._owners[key] = owners[1:]
-        return owners[0]
+            self._owners[key] = owners[:-1]
+        return owners[-1]

@@ -16,11 +16,21 @@ from concurrent.futures import Future
 
 from distlock import Lock, LockError, LockUnavailable
 from distlock.concurrency.clock import clock
+from distlock.recipes import RWLock, Semaphore
 
 #: how long, in seconds, a test waits for what must come; never part of what it proves
 PATIENCE = 30.0
 #: of a lease or time limit, in seconds: a busy machine may not answer before it is over
 BRIEF = 1.0
+
+
+#: what actors can be told to make
+MAKERS = {
+    "lock": Lock,
+    "semaphore": Semaphore,
+    "reader": lambda name, **options: RWLock(name, **options).reader(),
+    "writer": lambda name, **options: RWLock(name, **options).writer(),
+}
 
 
 def answered(call):
@@ -49,6 +59,9 @@ class Handle:
 
     def _do(self, member, *args, **kwargs):
         return self.start(member, *args, **kwargs).result(PATIENCE)
+
+    #: for members that only some kinds of locks have
+    do = _do
 
     def acquire(self, *args, **kwargs):
         return self._do("acquire", *args, **kwargs)
@@ -144,7 +157,7 @@ def perform(locks, command):
     """Do what an actor was told, as the calling thread."""
     number, member, args, kwargs = command
     if member == "new":
-        locks[number] = Lock(*args, **kwargs)
+        locks[number] = MAKERS[kwargs.pop("make", "lock")](*args, **kwargs)
         return None
     if member == "leave":
         return leave(locks)
