@@ -251,11 +251,11 @@ class MultiLock:
                 busy = run(self._take(entered, *limit))
                 if busy is not None:
                     run(entered.leaving())
-            except LockError as error:
+            except BaseException as error:
                 entered.leave_all()
                 entered.add_errors_to(error)
                 raise
-        except BaseException:  # also an interrupt while a LockError was handled
+        except BaseException:  # also an interrupt while an error was handled
             entered.leave_all()
             raise
         entered.raise_errors()

@@ -14,6 +14,9 @@ from distlock.exceptions import LockError, LockLost
 from distlock.types.lease import Owner
 from distlock.types.owners import is_named
 
+#: So often a task that is cancelled meanwhile goes on leaving.
+_TRIES = 5
+
 
 def checked_part(part: object) -> str | BaseLock:
     """Return a name or a lock; TypeError for anything else."""
@@ -73,26 +76,31 @@ class EnteredLocks:
     def leave_all(self) -> None:
         """Make the steps of leaving()."""
         try:
-            run(self.leaving())
-        except BaseException as error:  # an interrupt; what it came in is done to the end
+            try:
+                run(self.leaving())
+            except BaseException:  # an interrupt; what it came in is done to the end
+                run(self.leaving())
+                raise
+        except BaseException as error:  # a second one: signals often come in twos
             run(self.leaving())
             self.add_errors_to(error)
             raise
 
     async def aleave_all(self) -> None:
         """See leave_all()."""
-        try:
+        interrupt: BaseException | None = None
+        for _ in range(_TRIES):
             try:
                 await arun(self.leaving())
-            except GeneratorExit:
+                break
+            except GeneratorExit:  # nothing can be awaited any more
+                self.leave_soon()
                 raise
-            except BaseException as error:
-                await arun(self.leaving())
-                self.add_errors_to(error)
-                raise
-        except GeneratorExit:  # nothing can be awaited any more
-            self.leave_soon()
-            raise
+            except BaseException as error:  # a cancelled task
+                interrupt = error
+        if interrupt is not None:
+            self.add_errors_to(interrupt)
+            raise interrupt
 
     def leave_soon(self) -> None:
         """Leave for someone who is gone, without making the caller wait.

@@ -142,6 +142,30 @@ class TestInterrupts:
 
         all_or_none(left())
 
+    def test_two_interrupts_while_leaving(self, monkeypatch):
+        """Signals often come in twos: the second while what the first came in is ended."""
+        signals = [KeyboardInterrupt, KeyboardInterrupt]
+
+        def interrupt_first(release):
+            def interrupted_release(*args, **kwargs):
+                if signals:
+                    raise signals.pop()
+                return release(*args, **kwargs)
+
+            return interrupted_release
+
+        parts = new_parts()
+        lock = MultiLock(*parts)
+        lock.acquire()
+        with monkeypatch.context() as patch:
+            for backend in locks.made():
+                patch.setattr(backend, "release", interrupt_first(backend.release))
+            with pytest.raises(KeyboardInterrupt):
+                lock.release()
+        assert not signals
+        assert not any(part.held for part in parts)
+        others_get(parts)
+
     def test_while_leaving_what_was_entered_twice(self):
         def take_twice(lock, parts):
             lock.acquire()
@@ -241,6 +265,29 @@ class TestCancelling:
             task.call(attempt, steps).result(PATIENCE)
             eventually(cleaned_up)
         others_get(parts)
+
+    def test_cancels_while_leaving_leave_nothing(self, actor):
+        parts = new_parts()
+
+        async def attempt(steps, more):
+            taken = asyncio.Event()
+            leaving = asyncio.create_task(take_and_leave(taken))
+            await taken.wait()
+            for pause in (steps, more, more):
+                for _ in range(pause):
+                    await asyncio.sleep(0)
+                leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+
+        async def take_and_leave(taken):
+            async with MultiLock(*parts):
+                taken.set()
+
+        task = actor("task")
+        for steps in [*range(6), 10, 20]:
+            for more in (0, 1, 2, 5):
+                task.call(attempt, steps, more).result(PATIENCE)
+                others_get(parts)
 
     def test_a_cancel_while_waiting_for_the_last_leaves_the_others(self, actor):
         parts = new_parts()
