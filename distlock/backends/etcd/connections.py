@@ -6,6 +6,7 @@ import json
 import select
 import socket
 import ssl
+import weakref
 from contextlib import suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -55,12 +56,11 @@ class Connections:
         self._tls = tls
         self._base = str(endpoint)
         self._idle: list[HTTPConnection] = []
+        weakref.finalize(self, _close_all, self._idle)  # also at exit
 
     def close(self) -> None:
         """Close the connections that nobody uses. Those of the parent go on, after a fork."""
-        while self._idle:
-            with suppress(IndexError):
-                self._idle.pop().close()
+        _close_all(self._idle)
 
     def post(
         self,
@@ -163,6 +163,12 @@ class Stream:
         with suppress(OSError):
             self._response.close()
             self._socket.close()
+
+
+def _close_all(connections: list[HTTPConnection]) -> None:
+    with suppress(IndexError):
+        while True:
+            connections.pop().close()
 
 
 def _connect(connection: HTTPConnection, deadline: float) -> None:

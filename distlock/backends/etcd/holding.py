@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from distlock.backends.etcd.client import Client
-from distlock.backends.etcd.errors import EtcdError
+from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
 from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put, txn
 from distlock.backends.etcd.leases import Hold, Leases, whole_seconds
 from distlock.backends.etcd.records import Entry, LockKeys
 from distlock.types.lease import Claim, Lease
+from distlock.types.owners import is_named
 
 #: Operations of one transaction; a server allows 128 unless told otherwise.
 _BATCH = 100
@@ -128,6 +129,8 @@ class Holding:
 
     def release(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.release()."""
+        if is_named(lease.owner):
+            return self._release_named(lease, deadline)
         keys = LockKeys(self._client.options.prefix, lease.name)
         own = delete(keys.holds_of(lease.nonce), prefix=True, prev_kv=True)
         reply = self._client.txn([], [own], deadline=deadline)
@@ -135,6 +138,31 @@ class Holding:
         self._give_back(lease.nonce, deleted[0].lease if deleted else 0, deadline)
         # If the answer to a first request was lost, that request has deleted it.
         return bool(deleted) or reply.repeated
+
+    def _release_named(self, lease: Lease, deadline: float | None) -> bool:
+        """Free a lock, and leave the token behind, until the lease ends.
+
+        Another process that had the lock under this name can tell so that it was not broken.
+        """
+        hold = self._find([lease], deadline)[lease.nonce]
+        if hold is None:
+            return False
+        self._leases.holds.pop(lease.nonce, None)
+        last = LockKeys(self._client.options.prefix, lease.name).last_token
+        try:
+            reply = self._client.txn(
+                [created(hold.key, hold.created)],
+                [delete(hold.key), put(last, hold.record.left_by(lease).to_value(), hold.lease.id)],
+                deadline=deadline,
+            )
+        except EtcdError as error:
+            if error.code != NOT_FOUND:
+                raise
+            return False  # the lease has ended, and the key with it
+        for one in {*self._leases.named(lease.nonce)} - {hold.lease.id}:
+            self._leases.end(one, deadline)
+        self._leases.settle(lease.nonce)
+        return reply.succeeded or reply.repeated
 
     def _give_back(self, nonce: str, lease_id: int, deadline: float | None) -> None:
         """Take back the lease of a key that was deleted; its id is 0 if it was not there."""

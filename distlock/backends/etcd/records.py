@@ -2,7 +2,8 @@
 
 Below the prefix each lock has the holder's key, ``locks/<name>/h/<nonce>-<lease>``, and one key for
 each who waits, ``locks/<name>/w/<nonce>``. There is at most one key below ``h/``: each grant
-is made on the condition that there is none, or in place of the one that there is.
+is made on the condition that there is none, or in place of the one that there is. A named owner's
+hold leaves ``locks/<name>/t/`` behind for a while.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from distlock.backends.etcd.kv import KeyValue
 from distlock.types.lease import Claim, Lease, LockInfo, Owner, State, Waiting
 from distlock.types.owners import is_named, reserved_owner
 
+#: The kinds of keys.
+_HOLDER, _WAITER, _LAST = "h", "w", "t"
 #: The key of a lock that is left and stays taken has this before the nonce.
 _RESERVED = "~"
 
@@ -25,8 +28,10 @@ class LockKeys:
 
     def __init__(self, prefix: str, name: str) -> None:
         self.all = f"{prefix}locks/{escaped(name)}/"
-        self.holders = f"{self.all}h/"
-        self.waiters = f"{self.all}w/"
+        self.holders = f"{self.all}{_HOLDER}/"
+        self.waiters = f"{self.all}{_WAITER}/"
+        #: says the token of the last hold of a named owner, for as long as its lease would have
+        self.last_token = f"{self.all}{_LAST}/"
 
     def holds_of(self, nonce: str) -> str:
         """Return the beginning of the key with which a claim holds the lock."""
@@ -99,6 +104,10 @@ class Record:
             token=lease.token,
         )
 
+    def left_by(self, lease: Lease) -> Record:
+        """Return what a named owner leaves behind, so that others of its name know who left."""
+        return replace(self, token=lease.token)
+
     @property
     def until(self) -> datetime:
         return self.renewed + timedelta(seconds=self.lasts)
@@ -157,7 +166,7 @@ class Entry:
 
     key: str
     name: str
-    is_holder: bool
+    kind: str
     nonce: str
     created: int
     lease: int
@@ -170,7 +179,7 @@ class Entry:
         nonce = last.lstrip(_RESERVED).partition("-")[0]
         name = _unescaped(path.rpartition("/")[2])
         record = Record.read(kv.value)
-        return cls(kv.key, name, kind == "h", nonce, kv.created, kv.lease, record)
+        return cls(kv.key, name, kind, nonce, kv.created, kv.lease, record)
 
     @property
     def token(self) -> int:
@@ -180,10 +189,11 @@ class Entry:
 def info_of(name: str, alias: str, entries: list[Entry]) -> LockInfo:
     """Return what is known of a lock, given all of its keys, oldest first."""
     now = _now()
-    waiters = tuple(_waiting(entry.record, now) for entry in entries if not entry.is_holder)
-    holder = next((entry for entry in entries if entry.is_holder), None)
+    waiters = tuple(_waiting(entry.record, now) for entry in entries if entry.kind == _WAITER)
+    holder = next((entry for entry in entries if entry.kind == _HOLDER), None)
     if holder is None:
-        return LockInfo(name, alias, waiters=waiters)
+        last = next((entry.record.token for entry in entries if entry.kind == _LAST), None)
+        return LockInfo(name, alias, token=last, waiters=waiters)
     record = holder.record
     return LockInfo(
         name,
