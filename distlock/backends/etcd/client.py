@@ -13,7 +13,7 @@ from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
 
 from distlock.backends.etcd import errors
-from distlock.backends.etcd.connections import Connections, Stream, Unanswered
+from distlock.backends.etcd.connections import SEVERAL, Connections, Stream, Unanswered
 from distlock.backends.etcd.errors import FAILED_PRECONDITION, NOT_FOUND, EtcdError
 from distlock.backends.etcd.kv import Json, Reply
 from distlock.backends.etcd.options import Endpoint, Options
@@ -166,6 +166,7 @@ class Client:
         sent_at = clock()
         ends = sent_at + left(deadline, self.options.timeout)
         data = "".join(map(json.dumps, bodies)).encode()
+        headers = _HEADERS if len(bodies) == 1 else _HEADERS | SEVERAL
         maybe_applied = reached = False
         pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
@@ -174,7 +175,7 @@ class Client:
                 share = max((ends - clock()) / (len(members) - place), _SHORTEST_SHARE)
                 until = min(ends, clock() + share)
                 try:
-                    body = self._post(member, path, data, until)
+                    body = self._post(member, path, data, headers, until)
                 except LockUnavailable as error:
                     problem = error
                     maybe_applied |= error.maybe_applied
@@ -200,23 +201,26 @@ class Client:
         numbered = list(enumerate(self._members))
         return numbered[self._current :] + numbered[: self._current]
 
-    def _post(self, member: _Member, path: str, data: bytes, deadline: float) -> Any:
+    def _post(
+        self, member: _Member, path: str, data: bytes, headers: dict[str, str], deadline: float
+    ) -> Any:
         """Ask one member, with a token if there has to be one."""
         token = self._valid_token(member, deadline)
         try:
-            return self._send(member, path, data, deadline, token)
+            return self._send(member, path, data, _with_token(headers, token), deadline)
         except EtcdError as error:
             if self.options.user is None or not errors.refuses_token(error):
                 raise
         if self._token == token:  # else another thread has got a new one
             self._token = None
-        return self._send(member, path, data, deadline, self._valid_token(member, deadline))
+        token = self._valid_token(member, deadline)
+        return self._send(member, path, data, _with_token(headers, token), deadline)
 
     def _send(
-        self, member: _Member, path: str, data: bytes, deadline: float, token: str | None
+        self, member: _Member, path: str, data: bytes, headers: dict[str, str], deadline: float
     ) -> Any:
         try:
-            answer = member.post(path, data, _headers(token), deadline)
+            answer = member.post(path, data, headers, deadline)
         except Unanswered as error:
             raise errors.unanswered(self._where(member), error) from error.__cause__
         except Etcd3Exception as error:
@@ -241,7 +245,7 @@ class Client:
             password = str.__str__(cast(str, self.options.password))
             data = json.dumps({"name": self.options.user, "password": password}).encode()
             try:
-                answer = self._send(member, "auth/authenticate", data, deadline, None)
+                answer = self._send(member, "auth/authenticate", data, _HEADERS, deadline)
                 token = self._token = str(answer["token"])
             except EtcdError as error:
                 error.maybe_applied = False
@@ -312,7 +316,8 @@ class Client:
         data = "".join(json.dumps({"create_request": request}) for request in requests).encode()
         try:
             token = self._valid_token(member, deadline)
-            stream = member.connections.open_stream(f"{_API}watch", data, _headers(token), deadline)
+            headers = _with_token(_HEADERS, token)
+            stream = member.connections.open_stream(f"{_API}watch", data, headers, deadline)
         except (Unanswered, LockUnavailable) as error:
             self._leave(member)
             raise Unanswered(error, sent=True) from error
@@ -335,5 +340,5 @@ def new_lease_id() -> int:
     return random.SystemRandom().randint(1, _MOST_LEASES)
 
 
-def _headers(token: str | None) -> dict[str, str]:
-    return _HEADERS | {"Authorization": token} if token else _HEADERS
+def _with_token(headers: dict[str, str], token: str | None) -> dict[str, str]:
+    return headers | {"Authorization": token} if token else headers

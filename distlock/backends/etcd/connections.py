@@ -19,6 +19,9 @@ from distlock.concurrency.clock import clock
 _MOST_IDLE = 8
 #: Seconds. A time limit of 0 would mean something else to a socket.
 _SHORTEST_LIMIT = 0.001
+#: A header for requests of several documents. Go's server drops what it has not read of a request
+#: when the answer begins, unless the connection is to be closed after it.
+SEVERAL = {"Connection": "close"}
 #: Bytes of a line of a head, at the most.
 _LONGEST_LINE = 65536
 
@@ -190,14 +193,14 @@ class Connections:
         return None
 
     def open_stream(
-        self, path: str, data: bytes, headers: Mapping[str, str], deadline: float
+        self, path: str, data: bytes, headers: dict[str, str], deadline: float
     ) -> Stream:
         """Return an answer that goes on; Unanswered if it does not begin by ``deadline``."""
         sock: socket.socket | None = None
         try:
             sock = _connected(self._endpoint, self._tls, deadline)
             sock.settimeout(_rest(deadline))
-            sock.sendall(self._request(path, data, headers))
+            sock.sendall(self._request(path, data, headers | SEVERAL))
             response = HTTPResponse(sock, method="POST")
             response.begin()
             return Stream(sock, response)
