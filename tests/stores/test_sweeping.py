@@ -2,6 +2,8 @@
 
 import threading
 
+import pytest
+
 from distlock.backends.store import Delete, Put
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
@@ -17,6 +19,7 @@ def test_a_sweep_leaves_what_is_in_use(store, directory, session):
     assert session.id in store.renew([session.id]).alive
 
 
+@pytest.mark.lengthy
 def test_a_sweep_clears_sessions_that_have_ended(store, directory, capabilities, seconds):
     if not capabilities.lease_lengths:
         return  # the server clears them
