@@ -8,9 +8,6 @@ from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.stores.clients import put, store_of, values
-from tests.stores.conftest import KINDS
-
-pytestmark = pytest.mark.skipif("etcd" not in KINDS, reason="it is not there yet")
 
 #: what the tests' etcd keeps its keys below
 ROOT = "/distlock/records/"

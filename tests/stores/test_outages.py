@@ -11,8 +11,8 @@ from tests.stores.clients import put, values
 
 pytestmark = pytest.mark.served
 
-#: seconds that one call may take
-LIMIT = 2.0
+#: seconds that one call may take; of one that has to fail, less
+LIMIT, BRIEF = 5.0, 0.5
 #: what the request of a change has in it that no other request has; else the value itself
 APPLIES = {"etcd": b"/v3/kv/txn"}
 MARK = "markmarkmarkmarkmark"
@@ -20,6 +20,10 @@ MARK = "markmarkmarkmarkmark"
 
 def soon():
     return clock() + LIMIT
+
+
+def very_soon():
+    return clock() + BRIEF
 
 
 @pytest.fixture
@@ -85,13 +89,13 @@ def test_a_server_that_is_down_is_told(store, directory, server, kind):
 def everything(store, directory, session):
     """All that asks the server; the watch asks nobody and is not among them."""
     return [
-        lambda: store.read(directory, soon()),
-        lambda: store.get(directory, "a", soon()),
-        lambda: store.apply(directory, [Put("b", 1)], [Exists("b")], soon()),
-        lambda: list(store.directories(directory, soon())),
-        lambda: store.open_session(60, soon()),
-        lambda: store.end_session(session.id, soon()),
-        lambda: store.sweep(soon()),
+        lambda: store.read(directory, very_soon()),
+        lambda: store.get(directory, "a", very_soon()),
+        lambda: store.apply(directory, [Put("b", 1)], [Exists("b")], very_soon()),
+        lambda: list(store.directories(directory, very_soon())),
+        lambda: store.open_session(60, very_soon()),
+        lambda: store.end_session(session.id, very_soon()),
+        lambda: store.sweep(very_soon()),
     ]
 
 
@@ -112,9 +116,9 @@ def test_a_network_that_refuses_is_told(distant, directory, proxy):
     put(directory, "a", 1)
     proxy.refuse()
     with pytest.raises(LockUnavailable):
-        distant.apply(directory, [Put("a", 2)], (), soon())
+        distant.apply(directory, [Put("a", 2)], (), very_soon())
     with pytest.raises(LockUnavailable):
-        distant.read(directory, soon())
+        distant.read(directory, very_soon())
     proxy.heal()
     assert answer(lambda: distant.read(directory, soon())).records["a"].value == 1
 
