@@ -193,6 +193,14 @@ def tasks_of(using):
     def slot_doomed(self, key):
         return act(self, key)
 
+    @task("slot_within_slot", lock="{key}", slots=2)
+    def slot_within_slot(self, key):
+        taken = [self.lock.info().taken]
+        with self.lock:
+            taken.append(self.lock.info().taken)
+        self.lock.verify()
+        return [*taken, self.lock.info().taken]
+
     @task("slot_watchful", lock="{key}", slots=2, on_lost="terminate")
     def slot_watchful(self, key):
         publish(f"{key}:started", token=self.lock.token)

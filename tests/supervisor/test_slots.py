@@ -9,7 +9,7 @@ from distlock import locks
 from distlock.commands.exit_codes import BUSY, FAILED, LOST, USAGE
 from distlock.recipes import Semaphore
 from tests.contract.watch import eventually
-from tests.supervisor.conftest import Beats, gone, now
+from tests.supervisor.conftest import Beats, gone
 
 pytestmark = pytest.mark.usefixtures("backend")
 
@@ -92,7 +92,6 @@ def test_if_it_is_killed_its_program_is_gone_before_its_seat(start, beats, slots
     run.wait()
     eventually(lambda: slots.info().taken == 0)
     assert gone(born)
-    assert beats.last < now()
 
 
 @pytest.mark.slow
