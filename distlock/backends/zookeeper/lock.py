@@ -42,7 +42,7 @@ class ZooKeeperBackend(BaseBackend):
     default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
     uses_location: ClassVar[bool] = True
     capabilities = Capabilities(
-        lease_lengths=False, outlives_process=False, waiters=True, fair=True
+        lease_lengths=False, shows_expired=False, outlives_process=False, waiters=True, fair=True
     )
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
