@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -184,46 +184,30 @@ class Seats:
         kind, name = kind_and_name(self.snapshot.directory)
         slots = (self.limit or 1) if kind is Kind.SEMAPHORE else 1
         waiters = tuple(self._waiting(record) for record in self.waiters)
-        if not self.holders:
-            return LockInfo(
-                name, alias, token=self._last_token, waiters=waiters, kind=kind, slots=slots
-            )
-        first, *others = self.holders
-        value, since = first.value, self._since(first)
-        rest = first.remaining
-        until = None if rest is None else self._now + timedelta(seconds=rest)
-        lease = float(value["lease"])
-        return LockInfo(
-            name,
-            alias,
-            State.HELD,
-            owner=_owner(value),
-            token=first.created,
-            since=since,
-            until=until,
-            held_for=max((self._now - since).total_seconds(), 0.0),
-            remaining=rest,
-            description=str(value["description"]),
-            waiters=waiters,
-            lease=lease,
-            renews=bool(value["renews"]),
-            renewed_at=None if until is None else max(until - timedelta(seconds=lease), since),
-            kind=kind,
-            slots=slots,
-            seats=int(value["seats"]),
-            other_holders=tuple(self._holder(record) for record in others),
+        info = LockInfo(
+            name, alias, token=self._last_token, waiters=waiters, kind=kind, slots=slots
         )
+        if not self.holders:
+            return info
+        first, *others = map(self._holder, self.holders)
+        return replace(info.of(first), state=State.HELD, other_holders=tuple(others))
 
     def _holder(self, record: Record) -> Holder:
-        rest = record.remaining
+        value, now, since, rest = record.value, self._now, self._since(record), record.remaining
+        lease = float(value["lease"])
+        until = None if rest is None else now + timedelta(seconds=rest)
         return Holder(
-            _owner(record.value),
+            _owner(value),
             record.created,
-            self._since(record),
-            None if rest is None else self._now + timedelta(seconds=rest),
-            int(record.value["seats"]),
-            str(record.value["description"]),
+            since,
+            until,
+            max((now - since).total_seconds(), 0.0),
             rest,
+            str(value["description"]),
+            lease,
+            bool(value["renews"]),
+            None if until is None else max(until - timedelta(seconds=lease), since),
+            int(value["seats"]),
         )
 
     def _waiting(self, record: Record) -> Waiting:
