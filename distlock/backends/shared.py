@@ -56,6 +56,10 @@ _LAST_ANSWER = 1.0
 _REMEMBERED = 300.0
 
 
+#: in the order of their names
+SHARED_KINDS = (Kind.RWLOCK, Kind.SEMAPHORE)
+
+
 class SharedBackend(BaseBackend):
     """The semaphores and read/write locks beside the locks of one backend.
 
@@ -246,7 +250,7 @@ class SharedBackend(BaseBackend):
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """Return, by kind and name, what is held or waited for under names that begin so."""
-        for kind in (Kind.RWLOCK, Kind.SEMAPHORE):
+        for kind in SHARED_KINDS:
             for directory in self._store.directories(directory_of(kind, prefix), deadline):
                 info = self.inspect(directory, deadline)
                 if info.state is not State.FREE or info.waiters:
@@ -292,6 +296,11 @@ class SharedBackend(BaseBackend):
     def sweep(self) -> SweepResult:
         """Do nothing: the sweep of the backend clears the records of its store."""
         return SweepResult()
+
+
+def part_of(backend: BaseBackend, kind: Kind) -> BaseBackend:
+    """Return the backend for one kind of lock in the place of a backend; see backend_name()."""
+    return backend if kind is Kind.LOCK else shared_locks(backend)
 
 
 def every_kind(backend: BaseBackend) -> list[BaseBackend]:
