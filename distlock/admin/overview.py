@@ -40,6 +40,7 @@ class Overview:
 
     cards: list[BackendCard]
     rows: list[LockRow]
+    shown: int  # locks; one may have several holders, and as many rows
     found: int
     hosts: list[str]
     next: str = ""
@@ -103,6 +104,7 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
             for info in shown
             for row in rows_of(info, suspended=answers[info.using].value is None)
         ],
+        shown=len(shown),
         found=sum(page.found for page in pages),
         hosts=sorted(hosts - {""})[:_MAX_HOSTS],
         next=following,
