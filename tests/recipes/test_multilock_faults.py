@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import signal
 import threading
 import uuid
 from contextlib import suppress
@@ -100,6 +101,10 @@ class TestInterrupts:
     @pytest.mark.parametrize("error", [KeyboardInterrupt, LockLost])
     def test_while_leaving(self, error):
         all_or_none(interrupted_everywhere(MultiLock.release, take_all, error))
+
+    def test_while_taking_and_telling_of_it(self, sent_events):
+        """Where the signal is sent, an interrupt has another thread undo the acquire."""
+        all_or_none(interrupted_everywhere(MultiLock.acquire))
 
     def test_while_leaving_what_was_taken_because_another_is_busy(self):
         def occupy(lock, parts):
@@ -430,7 +435,7 @@ def kind(request):
 @pytest.fixture
 def places(kind, name, backend_settings, settings):
     """Locks in the backend under test and in another one; both are shared by processes."""
-    near = "mariadb" if kind == "sqlite" else "sqlite"
+    near = "postgresql" if kind == "mariadb" else "mariadb"
     settings.DISTLOCK = backend_settings(kind) | backend_settings(near, alias="near")
     lease = None if kind in ONE_LEASE else LEASE
     return [
@@ -475,6 +480,53 @@ def test_what_a_killed_process_held_can_be_taken(places, child):
     mine.verify()
     assert all(new > old for new, old in zip(sorted(mine.tokens.values()), tokens, strict=True))
     mine.release()
+
+
+def take(places):
+    write_line("asks")
+    try:
+        with all_of(places) as lock:
+            write_line("holds")
+            read_line()
+            write_line(lock.held)
+    except LockLost:
+        write_line("lost")
+
+
+#: a process that is stopped in the middle of writing to SQLite lets all others wait
+stoppable = pytest.mark.parametrize("kind", [kind for kind in SHARED if kind != "sqlite"])
+
+
+@stoppable
+@pytest.mark.slow
+def test_a_process_that_was_stopped_while_it_held_all_knows_of_the_loss(places, child):
+    stopped = child(take, places)
+    assert [stopped.line(), stopped.line()] == ["asks", "holds"]
+    stopped.signal(signal.SIGSTOP)
+    with all_of(places, timeout=PATIENCE):
+        stopped.signal(signal.SIGCONT)
+        stopped.tell()
+        assert [stopped.line(), stopped.line()] == ["False", "lost"]
+
+
+@stoppable
+@pytest.mark.slow
+def test_a_process_that_was_stopped_while_it_waited_does_not_hold_what_it_lost(places, child):
+    first, second, *_, last = (
+        Lock(name, using=using, lease=lease) for using, name, lease in places
+    )
+    with last:
+        stopped = child(take, places)
+        assert stopped.line() == "asks"
+        eventually(second.locked)  # so it knows that it has the first
+        stopped.signal(signal.SIGSTOP)
+        assert first.acquire(timeout=PATIENCE)
+        stopped.signal(signal.SIGCONT)
+    assert stopped.line() == "lost"
+    first.verify()
+    first.release()
+    with all_of(places, timeout=PATIENCE):
+        pass
 
 
 @pytest.mark.slow
