@@ -169,11 +169,11 @@ class ZooKeeperBackend(BaseBackend):
         return lease
 
     def sweep(self) -> SweepResult:
-        """Remove the nodes of locks without contenders.
+        """Remove the nodes of locks without contenders, and directories without records.
 
         Nothing expires here: the servers end sessions, and remove their nodes.
         """
-        return SweepResult(removed=self._reader(None).clear())
+        return SweepResult(removed=self._reader(None).clear() + self.store.sweep().removed)
 
     def close(self) -> None:
         """End the session, and every hold with it."""
