@@ -124,6 +124,34 @@ def test_no_increment_is_lost_when_the_leader_dies(
     assert made <= values(store.read(directory))["a"] <= made + perhaps
 
 
+@pytest.mark.slow
+def test_a_session_outlives_the_leader(directory, etcd_ensemble, backend_settings, settings):
+    """Elections cost renewals, but the living never leave."""
+    settings.DISTLOCK = backend_settings("etcd", LOCATION=etcd_ensemble.hosts)
+    store = store_of()
+    session = store.open_session(10, clock() + PATIENCE)
+    store.apply(directory, [Put("a", 1, session.id)], (), clock() + PATIENCE)
+    renewed = 0
+    for change in ("kill", "pause", "lead"):
+        leader = etcd_ensemble.leader
+        if change == "lead":
+            leader.lead(next(one for one in etcd_ensemble.members if one is not leader))
+        else:
+            getattr(leader, change)()
+        until = clock() + 4
+        while clock() < until:
+            try:
+                renewal = store.renew([session.id], [(directory, "a")], clock() + 2)
+            except LockUnavailable:
+                continue
+            assert not renewal.ended and not renewal.missing
+            renewed += bool(renewal.alive)
+        etcd_ensemble.heal()
+    assert renewed
+    assert store.get(directory, "a", clock() + PATIENCE)
+    store.end_session(session.id, clock() + PATIENCE)
+
+
 def reached(store, directory, number):
     try:
         return values(store.read(directory, clock() + 5)).get("a", 0) >= number

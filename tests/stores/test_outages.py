@@ -6,7 +6,7 @@ from distlock import LockUnavailable, locks
 from distlock.backends.store import Absent, Exists, Put
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.stores.clients import put, values
 
 pytestmark = pytest.mark.served
@@ -140,6 +140,24 @@ def test_a_change_whose_answer_is_lost_is_made_once(distant, directory, proxy, k
     assert record.value == MARK
     assert record.created == record.revision
     assert revision in (None, record.revision)
+
+
+def test_a_change_that_comes_late_finds_its_condition_false(
+    distant, directory, proxy, kind, others
+):
+    """It was given up before the server got it; meanwhile somebody else has put the record."""
+    (other,) = others(1)
+    other.call(put, directory, "a", 0).result(PATIENCE)
+    distant.read(directory)
+    late = proxy.delay(APPLIES.get(kind, MARK.encode()))
+    with pytest.raises(LockUnavailable) as told:
+        distant.apply(directory, [Put("new", MARK)], [Absent("new")], very_soon())
+    assert told.value.maybe_applied
+    assert late.kept_back.is_set()
+    other.call(put, directory, "new", "other").result(PATIENCE)
+    late.end()
+    passed(0.5)  # it arrives
+    assert answer(lambda: distant.get(directory, "new", soon())).value == "other"
 
 
 def test_a_watch_goes_on_after_the_connection_was_cut(distant, directory, proxy, others):
