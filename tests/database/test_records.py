@@ -51,19 +51,26 @@ def keys(store, directory):
 
 
 @contextmanager
-def row_of(session, kind):
-    """Have a transaction that keeps the row of a session locked."""
+def uncommitted(kind, statement, *values):
+    """Have a transaction of somebody else that has run a statement, and commits at the end."""
     other = connections[ALIASES[kind]].copy()
     try:
         other.set_autocommit(False)
         with other.cursor() as cursor:
-            cursor.execute(
-                "SELECT id FROM database_lock_session WHERE id = %s FOR UPDATE", [session]
-            )
+            cursor.execute(statement, values)
+            if cursor.description:
+                cursor.fetchall()
         yield
+        other.commit()
     finally:
-        other.rollback()
         other.close()
+
+
+def row_of(session, kind):
+    """Keep the row of a session locked."""
+    return uncommitted(
+        kind, "SELECT id FROM database_lock_session WHERE id = %s FOR UPDATE", session
+    )
 
 
 def put_with_session(directory, session):
@@ -109,16 +116,15 @@ def change(store, name):
 
 
 @ON_SERVERS
-def test_what_failed_in_the_middle_is_not_committed_by_the_next(store, session, name, kind):
-    """The session with the server, on which a transaction may be open, is not used again."""
+def test_a_session_is_not_used_after_a_failure_in_the_middle(store, session, name, kind, sql):
+    """The transaction may be open, and what comes later would be a part of it."""
     store.apply(name, [Put("old", 1)])
     with row_of(session, kind), pytest.raises(LockUnavailable) as failed:
         store.apply(name, [Put("bound", 1, session)], deadline=clock() + 1.5)
     assert not failed.value.maybe_applied
-    for number in range(5):
-        store.apply(name, [Put(f"next{number}", 1)])
-    locks.close_all()
-    assert keys(store, name) == ["next0", "next1", "next2", "next3", "next4", "old"]
+    later = store.open_session(600).id
+    assert sql(f"SELECT id FROM database_lock_session WHERE id = '{later}'") == [(later,)]
+    assert keys(store, name) == ["old"]
 
 
 @EVERYWHERE
@@ -145,21 +151,84 @@ def test_twenty_threads_in_two_directories_with_ending_sessions(store, name):
         assert all(key.startswith("kept:") for key in keys(store, directory))
 
 
-# Conditions that are special here
+ORPHANS = (
+    "SELECT COUNT(*) FROM database_lock_record r LEFT JOIN database_lock_session s"
+    " ON s.id = r.session WHERE r.session IS NOT NULL AND s.id IS NULL"
+)
 
 
-@EVERYWHERE
-def test_what_waits_for_a_directory_sees_what_was_committed_meanwhile(store, name, kind):
-    """Conditions are looked at under the lock, and not before it was waited for."""
+#: what runs for longer than a moment, and is not our own look
+BUSY = {
+    "mariadb": "SELECT info FROM information_schema.processlist"
+    " WHERE info LIKE '%%%s%%' AND info NOT LIKE '%%processlist%%'",
+    "postgresql": "SELECT query FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+    " AND query LIKE '%%%s%%'",
+}
+
+
+@pytest.fixture
+def waiting(sql, kind):
+    """``waiting(text, 2)``: wait until two statements with this text wait for a row."""
+
+    def wait(text, number):
+        eventually(lambda: len(sql(BUSY[kind] % text)) >= number)
+
+    return wait
+
+
+@ON_SERVERS
+def test_no_record_outlives_a_session_that_is_ended_meanwhile(
+    store, session, name, kind, sql, waiting
+):
+    """The session is proven alive, and then cannot be ended before the record is there."""
+    store.apply(name, [Put("held up", 1)])
+    row = "SELECT id FROM database_lock_record WHERE name = 'held up' FOR UPDATE"
+    with ThreadPoolExecutor(2) as threads:
+        with uncommitted(kind, row):
+            bound = threads.submit(store.apply, name, [Put("held up", 2), Put("bound", 1, session)])
+            waiting("INSERT INTO database_lock_record", 1)
+            ended = threads.submit(store.end_session, session)
+            waiting("DELETE FROM database_lock_session", 1)
+        assert bound.result()
+        ended.result()
+    assert sql(ORPHANS) == [(0,)]
+    assert keys(store, name) == ["held up"]
+
+
+@ON_SERVERS
+def test_nobody_misses_a_record_whose_session_is_being_renewed(
+    store, session, name, kind, sql, waiting
+):
+    """A session whose time is over counts until it was deleted."""
+    store.apply(name, [Put("a", 1, session)])
+    sql(f"UPDATE database_lock_session SET expires_at = 1 WHERE id = '{session}'")
+    renewal = "UPDATE database_lock_session SET expires_at = %s WHERE id = %s"
+    with ThreadPoolExecutor(1) as threads:
+        with uncommitted(kind, renewal, 2**60, session):
+            found = threads.submit(keys, store, name)
+            waiting("DELETE FROM database_lock_session", 1)
+        assert found.result() == ["a"]
+
+
+@ON_SERVERS
+def test_conditions_are_looked_at_under_the_lock(store, name, kind, waiting):
+    """And not before it was waited for, when they were true for both."""
     revision = store.apply(name, [Put("a", 1)])
 
     def race(number):
         conditions = [Unchanged(revision), Absent("b"), Exists("a", revision)]
         return store.apply(name, [Put("b", number), Delete("a")], conditions)
 
-    with ThreadPoolExecutor(8) as threads:
-        won = [result for result in threads.map(race, range(8)) if result is not None]
+    row = "SELECT id FROM database_lock_directory WHERE name = %s FOR UPDATE"
+    with ThreadPoolExecutor(2) as threads:
+        with uncommitted(kind, row, name):
+            racers = [threads.submit(race, number) for number in range(2)]
+            waiting("database_lock_directory WHERE name", 2)
+        won = [racer.result() for racer in racers if racer.result() is not None]
     assert len(won) == 1
+
+
+# Conditions that are special here
 
 
 @EVERYWHERE
