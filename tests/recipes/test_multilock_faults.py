@@ -21,8 +21,8 @@ from tests.contract.forks import forked
 from tests.contract.watch import cleaned_up, eventually, passed
 from tests.core.interrupting import interrupted
 
-#: seconds; what a killed process held is free after that
-LEASE = 1.5
+#: seconds; what a killed process held is free after that. The shortest that every kind can have
+LEASE = 2
 
 
 @pytest.fixture
