@@ -446,6 +446,16 @@ def places(kind, name, backend_settings, settings):
     ]
 
 
+#: Lock's own tests try these faults on every kind; here every day on one.
+every_day_on_one = pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind == "postgresql" else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in SHARED
+    ],
+)
+
+
 def random_orders(child, places, folder, processes, rounds):
     everyone = [
         child(count_in_files, places, str(folder), rounds, seed) for seed in range(processes)
@@ -455,6 +465,7 @@ def random_orders(child, places, folder, processes, rounds):
     assert sum(int(path.read_text()) for path in folder.iterdir()) == processes * rounds * 3
 
 
+@every_day_on_one
 def test_processes_that_take_locks_in_any_order_never_stand_still(places, child, tmp_path):
     random_orders(child, places, tmp_path, 3, 4)
 
@@ -470,6 +481,7 @@ def hold(places):
         read_line()
 
 
+@every_day_on_one
 def test_what_a_killed_process_held_can_be_taken(places, child):
     killed = child(hold, places)
     tokens = [int(token) for token in killed.line().split()]
