@@ -30,7 +30,7 @@ from distlock.admin.fan_out import call_backends, one_line
 from distlock.admin.rows import HoldRef, LockRow
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
-from distlock.backends.shared import SHARED_KINDS, part_of
+from distlock.backends.shared import SHARED_KINDS, part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
@@ -210,7 +210,9 @@ def _break_hold(request: HttpRequest, ref: HoldRef, reason: str) -> tuple[Outcom
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
     """Sweep all backends at once, log it, and add a message about each of them."""
-    answers = call_backends(aliases, lambda backend, deadline: backend.sweep(), SWEEP_TIMEOUT)
+    answers = call_backends(
+        aliases, lambda backend, deadline: sweep_every_kind(backend), SWEEP_TIMEOUT
+    )
     for alias, answer in answers.items():
         if (swept := answer.value) is None:
             text = _("Could not sweep %(backend)s, or it is not done yet:") % {"backend": alias}

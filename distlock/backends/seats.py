@@ -4,6 +4,7 @@ Each has a directory of its own in the store. In it are
 
 - ``limit``: how many seats there are. Every grant writes it anew, on the condition that nobody else
   has since it was read: so grants are made one after the other, and the revision is the token.
+  A sweep removes it where nobody holds or waits, unless resize() has said the number.
 - ``h/NONCE``: one who holds seats, bound to the holder's session.
 - ``w/NONCE``: one who waits, bound to the waiter's session; first come, first served.
 - ``x/NONCE``: a claim that was cancelled and must not be granted by a request that comes late.
@@ -111,6 +112,18 @@ class Seats:
     def taken(self) -> int:
         """How many seats are taken."""
         return sum(int(record.value["seats"]) for record in self.holders)
+
+    @property
+    def forgettable(self) -> bool:
+        """Whether nobody uses it, and how many seats there were is said anew by whoever comes."""
+        record = self.limit_record
+        others = len(self.snapshot.records) > 1
+        return record is not None and not others and not record.value.get("resized")
+
+    def limit_value(self, limit: int) -> dict[str, Any]:
+        """Return what the record of the limit is to say; what resize() has said stays so."""
+        record = self.limit_record
+        return record.value if record is not None and self.limit == limit else {"limit": limit}
 
     def limit_for(self, claim: Claim) -> int:
         """Return how many seats there are to be for a claim, which may be the first to say so.

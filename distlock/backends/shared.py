@@ -35,6 +35,7 @@ from distlock.backends.store import (
     Exists,
     Put,
     SessionEnded,
+    Unchanged,
 )
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
@@ -282,7 +283,8 @@ class SharedBackend(BaseBackend):
             seats = Seats(self._store.read(name, deadline))
             record, before = seats.limit_record, seats.limit
             same = Exists(LIMIT, record.revision) if record else Absent(LIMIT)
-            if self._store.apply(name, [Put(LIMIT, {"limit": limit})], [same], deadline):
+            said = Put(LIMIT, {"limit": limit, "resized": True})
+            if self._store.apply(name, [said], [same], deadline):
                 if before != limit:
                     kind, plain = kind_and_name(name)
                     logger.warning(
@@ -294,7 +296,16 @@ class SharedBackend(BaseBackend):
         raise LockUnavailable(f"{name!r} on {self.alias!r}: others changed it all the time")
 
     def sweep(self) -> SweepResult:
-        """Do nothing: the sweep of the backend clears the records of its store."""
+        """Forget how many seats there were of what nobody uses, unless resize() has said it.
+
+        The sweep of the backend clears what has ended, and in time what is empty.
+        """
+        for kind in (Kind.RWLOCK, Kind.SEMAPHORE):
+            for directory in self._store.directories(directory_of(kind, "")):
+                seats = Seats(self._store.read(directory))
+                if seats.forgettable:
+                    unused = Unchanged(seats.snapshot.revision)
+                    self._store.apply(directory, [Delete(LIMIT)], [unused])
         return SweepResult()
 
 
@@ -312,6 +323,12 @@ def every_kind(backend: BaseBackend) -> list[BaseBackend]:
         return [backend, shared_locks(backend)]
     except NotSupported:
         return [backend]
+
+
+def sweep_every_kind(backend: BaseBackend) -> SweepResult:
+    """Sweep a backend with its semaphores and read/write locks; see BaseBackend.sweep()."""
+    swept = [part.sweep() for part in reversed(every_kind(backend))]
+    return SweepResult(sum(one.expired for one in swept), sum(one.removed for one in swept))
 
 
 def shared_locks(backend: BaseBackend) -> SharedBackend:
