@@ -300,7 +300,7 @@ class SharedBackend(BaseBackend):
 
         The sweep of the backend clears what has ended, and in time what is empty.
         """
-        for kind in (Kind.RWLOCK, Kind.SEMAPHORE):
+        for kind in SHARED_KINDS:
             for directory in self._store.directories(directory_of(kind, "")):
                 seats = Seats(self._store.read(directory))
                 if seats.forgettable:
