@@ -105,12 +105,6 @@ def store(using):
 
 
 @pytest.fixture
-def capabilities(using):
-    """What its backend can do."""
-    return locks[using].capabilities
-
-
-@pytest.fixture
 def seconds(kind):
     """The length of the shortest session."""
     return SHORTEST.get(kind, SHORT)

@@ -220,7 +220,7 @@ def test_the_longest_names_are_kept_whole(store, directory):
         assert name in store.directories(directory)
 
 
-@pytest.mark.parametrize("prefix", ["", "b", "b%", "b_", "B", "b/", "c\\", "nothing"])
+@pytest.mark.parametrize("prefix", ["", "b", "b ", "b%", "b_", "B", "b/", "c\\", "nothing"])
 def test_directories_are_listed_by_prefix(store, directory, prefix):
     names = ["a", "b", "B", "b%", "b%c", "b_c", "bxc", "b/c", "c\\", "c\\\\d", "🔒"]
     for name in names:

@@ -138,10 +138,8 @@ def test_many_sessions_and_records_are_renewed_at_once(store, directory):
 # Time
 
 
-def test_a_session_that_nobody_renews_ends(store, directory, capabilities, seconds):
+def test_a_session_that_nobody_renews_ends(store, directory, seconds):
     """Not before its deadline by the local clock; it stays ended; and who watches is woken."""
-    if not capabilities.lease_lengths:
-        return  # it is renewed by the connection; the tests of stopped processes tell of its end
     long = store.open_session(60)
     store.apply(directory, [Put("long", 1, long.id), Put("free", 1)])
     short, since = bind(directory, "short", seconds)
@@ -214,11 +212,9 @@ def test_a_process_that_was_stopped_for_too_long_has_lost_its_records(
 @pytest.mark.lengthy
 @pytest.mark.parametrize("rounds", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_renewal_never_revives_what_was_seen_missing(
-    store, directory, capabilities, actor, kind, seconds, rounds
+    store, directory, actor, kind, seconds, rounds
 ):
     """Many short sessions, each renewed once, at about the moment in which it ends."""
-    if not capabilities.lease_lengths:
-        return  # it is renewed by the connection
     for number in range(rounds):
         _renew_around_the_end(store, f"{directory}:{number}", seconds, actor, LATE.get(kind, 0.3))
 

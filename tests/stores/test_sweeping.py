@@ -20,9 +20,7 @@ def test_a_sweep_leaves_what_is_in_use(store, directory, session):
 
 
 @pytest.mark.lengthy
-def test_a_sweep_clears_sessions_that_have_ended(store, directory, capabilities, seconds):
-    if not capabilities.lease_lengths:
-        return  # the server clears them
+def test_a_sweep_clears_sessions_that_have_ended(store, directory, seconds):
     put(directory, "free", 2)
     session, _ = bind(directory, "bound", seconds)
     eventually(lambda: "bound" not in store.read(directory).records)
