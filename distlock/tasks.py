@@ -6,7 +6,6 @@ from collections.abc import Collection
 
 from celery import shared_task
 
-from distlock.backends.shared import sweep_every_kind
 from distlock.conf import locks
 
 
@@ -22,7 +21,7 @@ def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
     failure: Exception | None = None
     for alias in locks if using is None else using:
         try:
-            done = sweep_every_kind(locks[alias])
+            done = locks[alias].sweep()
         except Exception as error:
             failure = error
         else:

@@ -154,21 +154,16 @@ class State(StrEnum):
 class Holder:
     """One of those who hold a lock; None stands for what the backend does not know.
 
-    The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
-    read/write lock a writer has ALL_SEATS.
+    ``seats`` are how many of a semaphore it has; of a read/write lock a writer has ALL_SEATS.
     """
 
     owner: Owner
     token: int | None = None
     since: datetime | None = None
     until: datetime | None = None
-    held_for: float | None = None
-    remaining: float | None = None
-    description: str = ""
-    lease: float | None = None
-    renews: bool | None = None
-    renewed_at: datetime | None = None
     seats: int = 1
+    description: str = ""
+    remaining: float | None = None
 
     @property
     def writes(self) -> bool:
@@ -230,33 +225,11 @@ class LockInfo:
             self.token,
             self.since,
             self.until,
-            self.held_for,
-            self.remaining,
-            self.description,
-            self.lease,
-            self.renews,
-            self.renewed_at,
             self.seats,
+            self.description,
+            self.remaining,
         )
         return (first, *self.other_holders)
-
-    def of(self, holder: Holder) -> LockInfo:
-        """Return what is known of one of those who hold it, without the others."""
-        return replace(
-            self,
-            owner=holder.owner,
-            token=holder.token,
-            since=holder.since,
-            until=holder.until,
-            held_for=holder.held_for,
-            remaining=holder.remaining,
-            description=holder.description,
-            lease=holder.lease,
-            renews=holder.renews,
-            renewed_at=holder.renewed_at,
-            seats=holder.seats,
-            other_holders=(),
-        )
 
     @property
     def taken(self) -> int:

@@ -20,7 +20,7 @@ from tests.admin import holders
 from tests.contract.watch import eventually
 from tests.databases import DATABASES
 
-KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper", "etcd"]
+KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
 
 
 @pytest.fixture
@@ -237,13 +237,8 @@ def test_its_command_does_the_same(sqlite, backend_settings, settings, look, tak
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "options"),
-    [("zookeeper", {"session_timeout": 8}), ("etcd", {})],
-    ids=["zookeeper", "etcd"],
-)
-def test_waiters_stand_in_line(kind, options, backend_settings, settings, look, child):
-    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
+def test_waiters_in_zookeeper_stand_in_line(zookeeper, backend_settings, settings, look, child):
+    settings.DISTLOCK = backend_settings("zookeeper", OPTIONS={"session_timeout": 8})
     with Lock("feed"):
         pids = []
         for place in range(3):

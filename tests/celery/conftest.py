@@ -1,4 +1,4 @@
-"""Workers on a Redis broker, with locks in MariaDB, in ZooKeeper and in etcd."""
+"""Workers on a Redis broker, with locks in MariaDB and in ZooKeeper."""
 
 from __future__ import annotations
 
@@ -36,12 +36,7 @@ def locked(request: pytest.FixtureRequest) -> Iterator[None]:
         "LOCATION": request.getfixturevalue("zookeeper").hosts,
         "OPTIONS": {"root": ROOT, "session_timeout": LEASE},
     }
-    etcd = {
-        "BACKEND": "distlock.backends.etcd.EtcdBackend",
-        "LOCATION": request.getfixturevalue("etcd").hosts,
-        "LEASE": LEASE,
-    }
-    wanted = {"default": mariadb, "mariadb": mariadb, "zookeeper": zookeeper, "etcd": etcd}
+    wanted = {"default": mariadb, "mariadb": mariadb, "zookeeper": zookeeper}
     with override_settings(DISTLOCK=wanted):
         yield
 

@@ -147,14 +147,7 @@ class DatabaseStore(RecordStore):
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> Iterable[str]:
         """See RecordStore.directories()."""
-
-        def in_use(connection: Connection) -> Sequence[tuple[Any, ...]]:
-            try:
-                return connection.ask(self._sql.in_use(prefix)).rows
-            except errors.NoTable:  # where no records can be none are
-                return ()
-
-        rows = self._ask(in_use, deadline)
+        rows = self._ask(lambda db: db.ask(self._sql.in_use(prefix)).rows, deadline)
         return sorted(name for (name,) in rows)
 
     # Sessions

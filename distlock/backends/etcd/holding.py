@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
-from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put, txn
+from distlock.backends.etcd.kv import Json, created, delete, get, put, txn
 from distlock.backends.etcd.leases import Hold, Leases, whole_seconds
 from distlock.backends.etcd.records import Entry, LockKeys
 from distlock.types.lease import Claim, Lease
@@ -67,9 +67,13 @@ class Holding:
                 hold, seconds = holds[nonce], wanted[nonce].duration
                 hold.record = hold.record.renewed_for(seconds, hold.lease.ttl)
             ended = {nonce for nonce in some if not alive.ttls.get(holds[nonce].lease.id)}
-            reply, are_there = self._write(holds, some, ended, deadline)
-            for nonce, is_there in zip(some, are_there, strict=True):
-                if not is_there:
+            reply = self._client.txn(
+                [],
+                [_renewed(holds[nonce], writes=nonce not in ended) for nonce in some],
+                deadline=deadline,
+            )
+            for place, nonce in enumerate(some):
+                if not reply.inner(place).succeeded:
                     answers[nonce] = False
                 elif nonce not in ended and alive.proven_by(reply):
                     hold = holds[nonce]
@@ -77,40 +81,11 @@ class Holding:
                     answers[nonce] = True
         return answers
 
-    def _write(
-        self,
-        holds: Mapping[str, Hold],
-        nonces: Sequence[str],
-        ended: set[str],
-        deadline: float | None,
-    ) -> tuple[Reply, list[bool]]:
-        """Write the keys of some holds, unless their lease has ended; return which are there."""
-
-        def operations(writes: bool) -> list[Json]:
-            return [
-                txn(
-                    [created(hold.key, hold.created)],
-                    [put(hold.key, hold.record.to_value(), hold.lease.id)]
-                    if writes and nonce not in ended
-                    else [],
-                )
-                for nonce in nonces
-                for hold in [holds[nonce]]
-            ]
-
-        try:
-            reply = self._client.txn([], operations(True), deadline=deadline)
-        except EtcdError as error:
-            if error.maybe_applied:
-                raise
-            # Another lease has ended since, or the disk is full. Writing is for people to read.
-            reply = self._client.txn([], operations(False), deadline=deadline)
-        return reply, [reply.inner(place).succeeded for place in range(len(nonces))]
-
     def _rebind(self, hold: Hold, lease: Lease, deadline: float | None) -> bool:
         """Bind the key to a lease of another length; False if the hold is lost."""
         ttl = whole_seconds(lease.duration)
-        new = self._leases.get(lease.claim, ttl, lease.duration, deadline)
+        # A new lease, which runs from now on: the caller counts from when this was called.
+        new = self._client.grant(ttl, deadline)
         record = hold.record.renewed_for(lease.duration, new.ttl)
         reply = self._client.txn(
             [created(hold.key, hold.created)],
@@ -118,10 +93,9 @@ class Holding:
             deadline=deadline,
         )
         if not reply.succeeded:
-            self._leases.put(new, ttl, reusable=not reply.repeated)
+            self._leases.end(new.id, deadline)
             return False
         old, hold.lease, hold.ttl, hold.record = hold.lease, new, ttl, record
-        hold.reusable = hold.reusable and not reply.repeated
         self._leases.end(old.id, deadline)
         return True
 
@@ -257,6 +231,12 @@ class Holding:
                 entries = [Entry.read(kv) for kv in reply.found(place)]
                 found.append(entries[0] if entries else None)
         return found
+
+
+def _renewed(hold: Hold, *, writes: bool) -> Json:
+    """Return what finds out whether a hold is there, and writes when it was renewed."""
+    writing = [put(hold.key, hold.record.to_value(), hold.lease.id)] if writes else []
+    return txn([created(hold.key, hold.created)], writing)
 
 
 def _fits(hold: Hold, seconds: float) -> bool:

@@ -1,0 +1,1 @@
+"""Locks in etcd: what no other backend has."""

@@ -1,0 +1,68 @@
+"""Clients of an etcd, and a look at what it is asked and keeps that goes past all of them."""
+
+import re
+import urllib.request
+
+import pytest
+
+from distlock import locks
+from tests.contract.actor_process import actors
+
+BACKEND = "distlock.backends.etcd.EtcdBackend"
+#: seconds; the time limit of a request, short enough for tests that reach it
+TIMEOUT = 2
+
+
+@pytest.fixture
+def configure(backend_settings, settings):
+    """``configure({alias: location}, option=value)``: clients, each as if in another process."""
+
+    def make(locations=None, entry=None, **options):
+        options = {"timeout": TIMEOUT, **options}
+        (usual,) = backend_settings("etcd", OPTIONS=options, **(entry or {})).values()
+        settings.DISTLOCK = dict.fromkeys(("default", "other", "third"), usual)
+        for alias, location in (locations or {}).items():
+            settings.DISTLOCK[alias] = {**usual, "LOCATION": location}
+        locks.close_all()
+        return "default"
+
+    yield make
+    locks.close_all()
+
+
+@pytest.fixture
+def using(configure):
+    """The alias of the first client."""
+    return configure()
+
+
+@pytest.fixture
+def backend(using):
+    return locks[using]
+
+
+@pytest.fixture
+def actor(loop):
+    """``actor("thread", using)``: an actor; see actors()."""
+    with actors(loop) as make:
+        yield make
+
+
+@pytest.fixture
+def new_leases(etcd):
+    """``new_leases()``: the leases that are there now, and were not when the test began."""
+    before = set(etcd.leases())
+    return lambda: set(etcd.leases()) - before
+
+
+@pytest.fixture
+def requests(etcd):
+    """``requests()``: how many requests of clients the server has got so far."""
+    counter = re.compile(r'^grpc_server_started_total\{grpc_method="(\w+)".*\} (\S+)$', re.M)
+
+    def count():
+        with urllib.request.urlopen(f"{etcd.url}/metrics", timeout=10) as answer:
+            metrics = answer.read().decode()
+        return sum(float(number) for _, number in counter.findall(metrics))
+
+    return count

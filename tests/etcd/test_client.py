@@ -1,0 +1,272 @@
+"""The client: leases and watches, for whoever builds on it; users, certificates, greenlets."""
+
+import threading
+
+import pytest
+
+from distlock import Lock, LockUnavailable, locks
+from distlock.backends.etcd.kv import get, put
+from tests.children import read_line, write_line
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed
+from tests.servers.etcd import Etcd
+
+PASSWORD = "correct-horse-battery-staple"
+
+
+@pytest.fixture
+def client(backend):
+    return backend.client
+
+
+@pytest.fixture
+def told():
+    """A callback that notes how often it was called, and whether it was."""
+
+    class Told(threading.Event):
+        times = 0
+
+        def __call__(self):
+            self.times += 1
+            self.set()
+
+    return Told()
+
+
+def revision(client, key, value=""):
+    return client.txn([], [put(key, value)]).revision
+
+
+def test_a_watch_tells_of_a_change_after_its_revision(client, told, name):
+    since = revision(client, name)
+    client.watches.add(name, since, told)
+    assert not told.wait(0.1)
+    revision(client, name)
+    assert told.wait(PATIENCE)
+
+
+def test_a_watch_tells_of_a_change_that_came_before_it(client, told, name):
+    since = revision(client, name)
+    revision(client, name)
+    client.watches.add(name, since, told)
+    assert told.wait(PATIENCE)
+
+
+def test_a_watch_tells_if_changes_may_have_been_forgotten(client, etcd, told, name):
+    since = revision(client, name)
+    revision(client, "another")
+    etcd.compact()
+    client.watches.add(name, since - 1, told)
+    assert told.wait(PATIENCE)
+
+
+def test_a_watch_tells_once(client, told, name):
+    since = revision(client, name)
+    client.watches.add(name, since, told)
+    revision(client, name)
+    assert told.wait(PATIENCE)
+    revision(client, name)
+    assert not threading.Event().wait(0.1)
+    assert told.times == 1
+
+
+def test_a_watch_that_was_cancelled_tells_nothing(client, told, name):
+    since = revision(client, name)
+    watch = client.watches.add(name, since, told)
+    assert watch.cancel()
+    assert not watch.cancel()
+    revision(client, name)
+    assert not told.wait(0.1)
+
+
+def test_a_watch_goes_on_after_the_network_broke(configure, proxied, told, name):
+    proxy = proxied("etcd")
+    client = locks[configure()].client
+    since = revision(client, name)
+    client.watches.add(name, since, told)
+    proxy.refuse()
+    proxy.heal()
+    revision(client, name)
+    assert told.wait(PATIENCE)
+
+
+def test_an_error_of_one_callback_keeps_no_other_from_being_called(client, told, name, caplog):
+    def fail():
+        raise ZeroDivisionError
+
+    since = revision(client, name)
+    client.watches.add(name, since, fail)
+    client.watches.add(name, since, told)
+    revision(client, name)
+    assert told.wait(PATIENCE)
+    eventually(lambda: "ZeroDivisionError" in caplog.text)
+
+
+def test_a_lease_whose_answer_was_lost_is_one_lease(configure, proxied, new_leases):
+    proxy = proxied("etcd")
+    client = locks[configure()].client
+    lost = proxy.lose_reply(to=b"lease/grant")
+    lease = client.grant(20)
+    assert lost.is_set()
+    assert lease.ttl == 20
+    assert new_leases() == {str(lease.id)}
+
+
+def test_leases_are_kept_alive_and_ended(client):
+    leases = [client.grant(20).id for _ in range(3)]
+    client.revoke(leases[1])
+    kept = client.keep_alive(leases)
+    assert kept.ttls == {leases[0]: 20, leases[1]: 0, leases[2]: 20}
+    assert kept.proven_by(client.txn([], [get("/")]))
+    assert client.time_to_live(leases[1]) == (-1, 0)
+    assert client.revoke(leases[0]) is True
+    assert client.revoke(leases[0]) is False
+
+
+def test_all_of_very_many_leases_are_kept_alive_in_one_request(client):
+    leases = [client.grant(20).id for _ in range(300)]
+    assert client.keep_alive(leases).ttls == dict.fromkeys(leases, 20)
+    for lease in leases:
+        client.revoke(lease)
+
+
+# Users
+
+
+@pytest.fixture(scope="module")
+def guarded():
+    """An etcd that serves users only, and forgets them after a second of silence."""
+    with Etcd({"auth-token-ttl": "1"}, password=PASSWORD) as server:
+        yield server
+
+
+def user(configure, server, password=PASSWORD):
+    return configure({"default": server.url}, user="root", password=password)
+
+
+def test_a_user_takes_locks(configure, guarded, name):
+    with Lock(name, using=user(configure, guarded)) as lock:
+        lock.verify()
+
+
+def test_a_token_that_has_ended_is_renewed(configure, guarded, name):
+    using = user(configure, guarded)
+    with Lock(name, using=using) as lock:
+        passed(2.5)
+        lock.verify()
+    with Lock(name, using=using) as lock:
+        lock.verify()
+
+
+def test_a_wrong_password_is_told_and_not_shown(configure, guarded, name):
+    with pytest.raises(LockUnavailable) as caught:
+        Lock(name, using=user(configure, guarded, PASSWORD * 2)).acquire()
+    assert "DISTLOCK['default']" in str(caught.value)
+    assert "refuses the user 'root': etcdserver: authentication failed" in str(caught.value)
+    assert PASSWORD not in str(caught.value)
+    assert not caught.value.maybe_applied
+
+
+def test_a_client_without_a_user_is_told_what_is_missing(configure, guarded, name):
+    with pytest.raises(LockUnavailable, match=r"a client without OPTIONS\['user'\]"):
+        Lock(name, using=configure({"default": guarded.url})).acquire()
+
+
+def test_a_user_does_no_harm_where_nobody_asks_for_one(configure, etcd, name):
+    with Lock(name, using=user(configure, etcd)) as lock:
+        lock.verify()
+
+
+def test_a_user_who_waits_is_woken(configure, guarded, actor, name):
+    using = user(configure, guarded)
+    held = Lock(name, using=using)
+    held.acquire()
+    wait = actor("thread", using).lock(name).start("acquire")
+    passed(0.2)
+    held.release()
+    assert wait.result(PATIENCE)
+
+
+# Certificates
+
+
+@pytest.fixture(scope="module")
+def encrypted():
+    """An etcd that speaks TLS only, and asks for a certificate."""
+    with Etcd(tls=True) as server:
+        yield server
+
+
+def test_a_client_with_a_certificate_takes_locks(configure, encrypted, actor, name):
+    files = encrypted.certificates
+    tls = {
+        "ca": str(files.ca),
+        "certfile": str(files.client),
+        "keyfile": str(files.client_key),
+    }
+    using = configure(dict.fromkeys(("default", "other", "third"), encrypted.url), tls=tls)
+    with Lock(name, using=using) as lock:
+        lock.verify()
+        wait = actor("thread", "other").lock(name).start("acquire")
+        passed(0.2)
+    assert wait.result(PATIENCE)
+
+
+@pytest.mark.parametrize("knows", ["nothing", "the authority"])
+def test_a_client_without_a_certificate_is_refused(configure, encrypted, knows, name):
+    tls = {"ca": str(encrypted.certificates.ca)} if knows == "the authority" else {}
+    addresses = dict.fromkeys(("default", "other", "third"), encrypted.url)
+    using = configure(addresses, tls={**tls, "verify_certs": True})
+    with pytest.raises(LockUnavailable, match=r"DISTLOCK\['default'\].*SSL"):
+        Lock(name, using=using).acquire()
+
+
+def test_a_client_that_speaks_no_tls_is_refused(configure, encrypted, name):
+    address = encrypted.url.replace("https", "http")
+    with pytest.raises(LockUnavailable, match=r"DISTLOCK\['default'\]: etcd at"):
+        Lock(name, using=configure({"default": address}, timeout=0.5)).acquire()
+
+
+# Greenlets
+
+
+def use_greenlets(using, name):
+    """Many greenlets under one lock, while another one must not be blocked."""
+    import gevent
+
+    ticks, inside, most = [], [], []
+
+    def tick():
+        while True:
+            ticks.append(1)
+            gevent.sleep(0.005)
+
+    def work():
+        for _ in range(5):
+            with Lock(name, using=using):
+                inside.append(1)
+                most.append(len(inside))
+                gevent.sleep(0.001)
+                inside.pop()
+
+    ticking = gevent.spawn(tick)
+    gevent.joinall([gevent.spawn(work) for _ in range(10)], raise_error=True)
+    write_line(len(most), max(most))
+    assert gevent.get_hub().threadpool.apply(read_line) == "it is held"
+    before = len(ticks)
+    write_line("waits")
+    with Lock(name, using=using):
+        write_line(len(ticks) - before > 5)
+    ticking.kill()
+
+
+@pytest.mark.slow
+def test_greenlets_take_turns_and_the_hub_runs_on(using, child, name):
+    greenlets = child(use_greenlets, using, name, gevent=True)
+    assert greenlets.line() == "50 1"
+    with Lock(name, using="other"):
+        greenlets.tell("it is held")
+        assert greenlets.line() == "waits"
+        passed(0.5)
+    assert greenlets.line() == "True"
+    greenlets.finish()

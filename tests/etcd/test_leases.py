@@ -1,0 +1,198 @@
+"""The leases of the cluster that locks are bound to: how many there are, and when they end."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from distlock import Lock, LockLost, locks
+from distlock.concurrency.clock import clock
+from distlock.types.lease import Claim, State
+from distlock.types.owners import current_owner
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import Once, eventually, passed
+from tests.servers.etcd import Etcd
+
+
+def lease_of(etcd, name):
+    """Return the id of the lease that the holder's key is bound to."""
+    (key,) = etcd.keys(f"/distlock/locks/{name}/h/").values()
+    return key["lease"]
+
+
+def test_a_lock_that_is_taken_again_soon_has_the_same_lease(using, etcd, new_leases, name):
+    leases = set()
+    for _ in range(5):
+        with Lock(name, using=using):
+            leases.add(lease_of(etcd, name))
+    assert len(leases) == 1
+    assert new_leases() == leases
+
+
+def test_two_holds_have_two_leases(using, etcd, name):
+    with Lock(f"{name}:1", using=using), Lock(f"{name}:2", using=using):
+        assert lease_of(etcd, f"{name}:1") != lease_of(etcd, f"{name}:2")
+
+
+def test_a_lease_that_is_no_longer_fresh_is_used_no_more(using, etcd, name):
+    """The holder relies on a lease from when it was granted."""
+    with Lock(name, using=using, lease=2):
+        first = lease_of(etcd, name)
+    passed(0.6)
+    with Lock(name, using=using, lease=2) as lock:
+        assert lease_of(etcd, name) != first
+        assert lock.remaining > 1.5
+
+
+def test_a_long_lease_ends_with_its_hold(using, new_leases, name):
+    with Lock(name, using=using, lease=3600):
+        assert new_leases()
+    assert not new_leases()
+
+
+def test_tries_in_vain_leave_one_lease(using, etcd, new_leases, name):
+    with Lock(name, using="other"):
+        for _ in range(5):
+            assert not Lock(name, using=using).acquire(blocking=False)
+        assert len(new_leases() - {lease_of(etcd, name)}) == 1
+
+
+def test_the_child_of_a_fork_uses_no_lease_of_its_parent(using, etcd, name):
+    with Lock(f"{name}:1", using=using):
+        pass
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if not pid:
+        lock = Lock(f"{name}:2", using=using)
+        lock.acquire()
+        os.write(writing, b".")
+        os._exit(0)
+    assert os.read(reading, 1) == b"."
+    os.waitpid(pid, 0)
+    os.close(reading)
+    os.close(writing)
+    with Lock(f"{name}:1", using=using):
+        assert lease_of(etcd, f"{name}:1") != lease_of(etcd, f"{name}:2")
+
+
+def test_a_lease_that_was_kept_and_is_gone_does_no_harm(using, etcd, name):
+    with Lock(name, using=using):
+        gone = lease_of(etcd, name)
+    etcd.revoke(gone)
+    with Lock(name, using=using) as lock:
+        lock.verify()
+        assert lease_of(etcd, name) != gone
+
+
+@pytest.mark.parametrize("at_least", [None, 600])
+def test_a_lease_that_an_operator_has_ended_is_lost(configure, etcd, name, at_least):
+    using = configure(entry={"LEASE": 20 * PATIENCE, "RENEW": 0.2})
+    on_lost = Once()
+    lock = Lock(name, using=using, on_lost=on_lost, at_least=at_least)
+    lock.acquire()
+    token = lock.token
+    etcd.revoke(lease_of(etcd, name))
+    (lost,) = on_lost.wait()
+    assert lost.token == token
+    with pytest.raises(LockLost):
+        lock.check()
+    with Lock(name, using="other") as successor:
+        assert successor.token > token
+
+
+def test_other_holds_are_renewed_though_the_lease_of_one_was_ended(configure, etcd, name):
+    using = configure(entry={"LEASE": 30, "RENEW": 0.2})
+    held = [Lock(f"{name}:{number}", using=using) for number in range(3)]
+    for lock in held:
+        lock.acquire()
+    before = [lock.info().renewed_at for lock in held]
+    etcd.revoke(lease_of(etcd, f"{name}:1"))
+    eventually(lambda: not held[1].held)
+    for number in (0, 2):
+        eventually(lambda n=number: held[n].info().renewed_at > before[n])
+        held[number].release()
+
+
+def test_a_lease_that_ends_while_it_is_renewed_is_lost_and_no_other(configure, proxied, etcd, name):
+    proxy = proxied("etcd")
+    backend = locks[configure()]
+    owner = current_owner()
+    lost, kept = (backend.try_acquire(Claim(f"{name}:{n}", owner, 30.0)) for n in (1, 2))
+    delay = proxy.delay(b"kv/txn")
+    with ThreadPoolExecutor() as pool:
+        renewing = pool.submit(backend.renew, [lost, kept])
+        assert delay.kept_back.wait(PATIENCE)  # the leases have been kept alive by now
+        etcd.revoke(lease_of(etcd, lost.name))
+        delay.end()
+        assert renewing.result() == {lost.nonce: False, kept.nonce: True}
+
+
+def test_a_hold_ends_before_its_lease_does(using, etcd, name):
+    lock = Lock(name, using=using, lease=2, renew=False)
+    lock.acquire()
+    lease = lease_of(etcd, name)
+    eventually(lambda: not lock.held)
+    assert int(etcd.time_to_live(lease).get("TTL", 0)) >= 0  # it is -1 of one that has ended
+    assert Lock(name, using="other").acquire(timeout=PATIENCE)
+
+
+def test_at_least_goes_on_for_so_long_after_the_last_renewal_and_not_much_longer(
+    backend, etcd, name
+):
+    """A lease of 600 s for a hold that lasts for 30 s from now would outlive its process."""
+    lease = backend.try_acquire(Claim(name, current_owner(), 30.0, at_least=600.0))
+    assert int(etcd.time_to_live(lease_of(etcd, name))["grantedTTL"]) == 600
+    assert backend.renew([lease]) == {lease.nonce: True}
+    assert int(etcd.time_to_live(lease_of(etcd, name))["grantedTTL"]) <= 60
+    assert backend.inspect(name).token == lease.token
+    assert backend.renew([lease.lasting(500.0)]) == {lease.nonce: True}
+    assert int(etcd.time_to_live(lease_of(etcd, name))["grantedTTL"]) == 500
+    assert backend.inspect(name).token == lease.token
+    assert backend.release(lease)
+
+
+def test_a_cancelled_claim_leaves_neither_key_nor_lease(backend, etcd, new_leases, name):
+    claim = Claim(name, current_owner(), 30.0)
+    backend.try_acquire(claim)
+    backend.cancel(claim)
+    assert not new_leases()
+    assert not etcd.keys(f"/distlock/locks/{name}/")
+
+
+def test_a_broken_hold_leaves_no_lease(using, new_leases, name):
+    lock = Lock(name, using="other")
+    lock.acquire()
+    assert Lock(name, using=using).force_release(lock.token)
+    assert not new_leases()
+
+
+def test_a_lock_that_is_left_before_its_time_is_free_when_that_is_over(using, etcd, name):
+    before = clock()
+    with Lock(name, using=using, at_least=2):
+        pass
+    assert Lock(name, using=using).info().state is State.HELD
+    assert Lock(name, using="other").acquire(timeout=PATIENCE)
+    assert clock() >= before + 2
+
+
+@pytest.mark.slow
+def test_a_lease_longer_than_asked_for_is_relied_on_for_as_long_as_asked(
+    settings, backend_settings, actor, name
+):
+    """Where elections take long, the cluster makes short leases longer."""
+    slowly = {"election-timeout": "4000", "heartbeat-interval": "400"}
+    with Etcd(slowly) as server:
+        (entry,) = backend_settings("etcd").values()
+        settings.DISTLOCK = dict.fromkeys(
+            ("default", "other"), {**entry, "LOCATION": server.url, "LEASE": 2}
+        )
+        locks.close_all()
+        lock = Lock(name, renew=False)
+        lock.acquire()
+        assert lock.remaining <= 2
+        assert int(server.time_to_live(lease_of(server, name))["grantedTTL"]) == 6
+        eventually(lambda: not lock.held)
+        assert not Lock(name, using="other").acquire(blocking=False)
+        with Lock(name, using="other") as kept:
+            eventually(lambda: kept.info().renewed_at > kept.info().since)
+        locks.close_all()

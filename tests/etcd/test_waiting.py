@@ -1,0 +1,197 @@
+"""Waiting in etcd: who is next, what wakes it, and what happens when nothing does."""
+
+import threading
+
+import pytest
+
+from distlock import Lock, locks
+from distlock.types.lease import State
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, waits
+
+
+def waiting(lock, number=1):
+    """Wait until so many wait for a lock, as the cluster knows it."""
+    eventually(lambda: len(locks[lock.using].inspect(lock.name).waiters) == number)
+
+
+@pytest.fixture
+def held(using, name):
+    """A lock that is held, by another client than the first."""
+    lock = Lock(name, using="other")
+    lock.acquire()
+    yield lock
+    if lock.held:
+        lock.release()
+
+
+def test_who_waits_goes_on_after_a_compaction(actor, using, held, etcd, name):
+    wait = actor("thread", using).lock(name).start("acquire")
+    waiting(held)
+    for number in range(3):
+        etcd.put("/compacted", str(number))
+        etcd.compact()
+    assert waits(wait)
+    held.release()
+    assert wait.result(PATIENCE)
+
+
+def test_who_begins_to_wait_after_a_compaction_is_woken(actor, using, held, etcd, name):
+    etcd.put("/compacted")
+    etcd.compact()
+    wait = actor("thread", using).lock(name).start("acquire")
+    waiting(held)
+    held.release()
+    assert wait.result(PATIENCE)
+
+
+def test_who_waits_goes_on_after_the_network_broke(configure, actor, proxied, name):
+    proxy = proxied("etcd")
+    using = configure()
+    held = Lock(name, using="other")
+    held.acquire()
+    wait = actor("thread", using).lock(name).start("acquire")
+    waiting(held)
+    proxy.cut()
+    held.release()
+    assert wait.result(PATIENCE)
+
+
+@pytest.fixture
+def hintless():
+    """``hintless(proxy)``: keep all requests for events back from the server."""
+    ends = []
+
+    def keep_back(proxy):
+        def go_on(delay):
+            while not over.is_set():
+                if delay.kept_back.wait(0.1):
+                    delay = next_one()
+
+        def next_one():
+            delay = proxy.delay(b"create_request")
+            ends.append(delay.end)
+            return delay
+
+        over = threading.Event()
+        ends.append(over.set)
+        threading.Thread(target=go_on, args=(next_one(),)).start()
+
+    yield keep_back
+    for end in ends[::-1]:
+        end()
+
+
+def test_who_waits_looks_although_no_hint_comes(configure, actor, proxied, hintless, name):
+    proxy = proxied("etcd")
+    using = configure()
+    held = Lock(name, using="other")
+    held.acquire()
+    hintless(proxy)
+    wait = actor("thread", using).lock(name).start("acquire")
+    waiting(held)
+    held.release()
+    assert wait.result(PATIENCE)
+
+
+def test_who_has_lost_its_place_gets_another(actor, using, held, etcd, name):
+    wait = actor("thread", using).lock(name).start("acquire")
+    waiting(held)
+    assert etcd.delete(f"/distlock/locks/{name}/w/") == 1
+    held.release()
+    assert wait.result(PATIENCE)
+
+
+def test_who_waits_does_not_wait_for_one_that_has_given_up(actor, using, held, name):
+    first = actor("thread", using).lock(name).start("acquire", timeout=0.5)
+    waiting(held)
+    second = actor("thread", "third").lock(name).start("acquire")
+    waiting(held, 2)
+    assert first.result(PATIENCE) is False
+    waiting(held, 1)
+    held.release()
+    assert second.result(PATIENCE)
+
+
+def test_a_wait_that_ends_leaves_nothing_behind(actor, using, held, etcd, name):
+    wait = actor("thread", using).lock(name).start("acquire", timeout=0.2)
+    assert wait.result(PATIENCE) is False
+    assert len(etcd.keys(f"/distlock/locks/{name}/")) == 1
+    held.release()
+    assert not etcd.keys(f"/distlock/locks/{name}/")
+
+
+def test_who_does_not_wait_does_not_overtake_who_does(actor, using, held, name):
+    """The one that waits may not have heard yet that the lock is free."""
+    wait = actor("thread", using).lock(name).start("acquire")
+    waiting(held)
+    held.release()
+    taken = Lock(name, using="third").acquire(blocking=False)
+    assert not taken
+    assert wait.result(PATIENCE)
+
+
+def test_a_waiters_place_ends_soon_however_long_its_lease_is(actor, using, held, etcd, name):
+    actor("thread", using).lock(name, lease=3600).start("acquire", timeout=1)
+    waiting(held)
+    (place,) = etcd.keys(f"/distlock/locks/{name}/w/").values()
+    assert int(etcd.time_to_live(place["lease"])["grantedTTL"]) <= 10
+
+
+# What it costs, counted in requests and not in time
+
+
+def test_taking_and_freeing_a_free_lock_takes_two_requests(using, requests, name):
+    lock = Lock(name, using=using, lease=60)
+    with lock:
+        pass
+    before = requests()
+    for _ in range(10):
+        with lock:
+            pass
+    assert requests() - before == 20
+
+
+def test_a_hand_over_costs_no_more_with_many_who_wait(configure, settings, requests):
+    per_hand_over = {few: cost_of_hand_over(configure, settings, requests, few) for few in (3, 12)}
+    assert per_hand_over[12] <= per_hand_over[3] + 2
+    assert per_hand_over[12] <= 10
+
+
+def cost_of_hand_over(configure, settings, requests, number):
+    """Let so many clients wait for a lock, and return the requests for each that gets it."""
+    configure()
+    settings.DISTLOCK = {
+        **settings.DISTLOCK,
+        **{f"client-{each}": settings.DISTLOCK["default"] for each in range(number)},
+    }
+    name, served = f"hand-over-{number}", []
+    held = Lock(name)
+    held.acquire()
+
+    def take(using):
+        with Lock(name, using=using):
+            served.append(using)
+
+    threads = []
+    for each in range(number):
+        threads.append(threading.Thread(target=take, args=(f"client-{each}",)))
+        threads[-1].start()
+        waiting(held, each + 1)
+    before = requests()
+    held.release()
+    for thread in threads:
+        thread.join(PATIENCE)
+    assert served == [f"client-{each}" for each in range(number)]
+    return (requests() - before) / number
+
+
+def test_the_list_has_locks_that_are_held_and_none_that_are_only_waited_for(
+    actor, using, held, backend, name
+):
+    wait = actor("thread", using).lock(name).start("acquire")
+    waiting(held)
+    held.release()
+    assert wait.result(PATIENCE)
+    assert [info.name for info in backend.list(name)] == [name]
+    assert backend.inspect(name).state is State.HELD
