@@ -48,6 +48,15 @@ def count_overlaps(entries: Sequence[Logged]) -> int:
     )
 
 
+def most_at_once(entries: Sequence[Logged]) -> int:
+    """Return how many holds there were at the same time, at the most."""
+    every = holds(entries)
+    return max(
+        (sum(hold.first <= moment < hold.last for hold in every) for moment in range(len(entries))),
+        default=0,
+    )
+
+
 def tokens_grow(entries: Sequence[Logged]) -> bool:
     """Return whether each hold has a greater fencing token than those before it."""
     tokens = [hold.token for hold in holds(entries)]

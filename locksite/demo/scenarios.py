@@ -20,6 +20,8 @@ from locksite.shop.models import Event
 WORKERS = 5
 ADDITIONS = 20
 SEATS = 20
+PRINTERS = 2
+PRINTS = 8  # by each worker
 EXPIRED = 3  # orders that nobody has paid for in time
 REBUILDS = 2
 LEASE = 4.0  # seconds, where a lock may have a lease of its own length
@@ -116,6 +118,36 @@ def nightly_report(pool: WorkerPool) -> Iterator[Result]:
             built = reporting.times_built(day, expected, worker)
     what = f"{expected} times written by Celery, in turn"
     yield Result(what, str(expected), str(built), built == expected)
+
+
+def ticket_printers(pool: WorkerPool) -> Iterator[Result]:
+    """All workers print tickets; there are fewer printers than workers."""
+    what = f"{pool.size} processes, {PRINTERS} printers"
+    most, _ = _print_tickets(pool, printers=None)
+    yield Result(
+        f"{what}, no semaphore", f"> {PRINTERS} at once", f"{most} at once", most > PRINTERS
+    )
+    most, done = _print_tickets(pool, printers=PRINTERS)
+    ok = most <= PRINTERS and done == pool.size * PRINTS
+    yield Result(
+        f"{what}, a semaphore of {PRINTERS}", f"≤ {PRINTERS} at once", f"{most} at once", ok
+    )
+
+
+def _print_tickets(pool: WorkerPool, *, printers: int | None) -> tuple[int, int]:
+    """Return how many printed at the same time, at the most, and how often it was done."""
+    trace = uuid.uuid4().hex
+    try:
+        for client, worker in enumerate(pool.workers):
+            worker.start(
+                "print_tickets", trace=trace, client=str(client), times=PRINTS, printers=printers
+            )
+        for worker in pool.workers:
+            worker.expect("done")
+        entries = list(Entry.objects.filter(trace=trace))
+    finally:
+        Entry.objects.filter(trace=trace).delete()
+    return analysis.most_at_once(entries), len(analysis.holds(entries))
 
 
 def three_clients(pool: WorkerPool) -> Iterator[Result]:

@@ -12,6 +12,7 @@ from django.db import transaction
 
 from distlock import Lock
 from distlock.commands.exit_codes import BUSY
+from distlock.recipes import Semaphore
 from locksite.demo import background
 from locksite.demo.models import Counter, Entry
 from locksite.demo.worker import Controller
@@ -50,6 +51,20 @@ def hold(controller: Controller, lock: str, trace: str, client: str, lease: floa
             held.check()
             note(Entry.What.WORK)
         note(Entry.What.LEAVE)
+
+
+def print_tickets(
+    controller: Controller, trace: str, client: str, times: int, printers: int | None
+) -> None:
+    """Print, as many at a time as there are printers (None: nobody minds), and log it."""
+    semaphore = None if printers is None else Semaphore(f"demo:{trace}", printers)
+    for number in range(times):
+        with semaphore or nullcontext():
+            # Without a semaphore there is no token that tells one time from another.
+            token = semaphore.token if semaphore else number + 1
+            for what in (Entry.What.ENTER, Entry.What.LEAVE):
+                Entry.objects.create(trace=trace, client=client, what=what, token=token)
+                simulate_work()
 
 
 def buy_all(controller: Controller, event: int, locked: bool) -> int:
@@ -104,6 +119,7 @@ def release_expired_orders(controller: Controller, event: str) -> bool:
 TASKS: Mapping[str, Callable[..., Any]] = {
     "add": add,
     "hold": hold,
+    "print_tickets": print_tickets,
     "buy_all": buy_all,
     "release_expired_orders": release_expired_orders,
     "queue_report": queue_report,

@@ -6,7 +6,13 @@ from datetime import UTC, datetime
 
 import pytest
 
-from locksite.demo.analysis import count_overlaps, first_time, holds, tokens_grow
+from locksite.demo.analysis import (
+    count_overlaps,
+    first_time,
+    holds,
+    most_at_once,
+    tokens_grow,
+)
 from locksite.demo.models import Entry
 
 
@@ -23,6 +29,13 @@ def test_clients_in_turn_are_in_order() -> None:
     assert [hold.client for hold in holds(IN_TURN)] == ["A", "B", "C"]
     assert not count_overlaps(IN_TURN)
     assert tokens_grow(IN_TURN)
+
+
+def test_as_many_at_once_as_have_not_left() -> None:
+    entries = log("A enter 1", "B enter 2", "A leave 1", "C enter 3", "B leave 2", "C leave 3")
+    assert most_at_once(entries) == 2
+    assert most_at_once(IN_TURN) == 1
+    assert most_at_once([]) == 0
 
 
 def test_one_who_enters_before_another_has_left_is_noticed() -> None:

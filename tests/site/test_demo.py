@@ -62,10 +62,11 @@ def test_with_the_lock_everything_comes_out_exactly(
     assert process.returncode == 0, out + errors
     assert not errors
     table = [line.split() for line in out.splitlines() if line.strip()]
-    assert [line[-1] for line in table[1:]] == ["ok", *["yes"] * 12]
+    assert [line[-1] for line in table[1:]] == ["ok", *["yes"] * 14]
     assert re.search(r"additions, under the lock +100 +100 +yes", out)
     assert re.search(r"seats, under the lock +20 sold +20 sold +yes", out)
     assert re.search(r"release_expired_orders, at once +1 runs +1 ran +yes", out)
+    assert re.search(r"a semaphore of 2 +≤ 2 at once +[12] at once +yes", out)
     assert re.search(r"killed: holders +A, B, C +A, B, C +yes", out)
     left = ALIASES[kind if kind in DATABASES else "sqlite"]
     for model in (Counter, Entry, Event):

@@ -20,6 +20,7 @@ SCENARIOS: dict[str, Callable[[WorkerPool], Iterator[scenarios.Result]]] = {
     "Ticket shop": scenarios.ticket_rush,
     "Expired orders": scenarios.expired_orders,
     "Nightly report": scenarios.nightly_report,
+    "Ticket printers": scenarios.ticket_printers,
     "Three clients": scenarios.three_clients,  # the last: it kills a worker
 }
 LINE = "  {what:<46}{expected:<12}{seen:<15}{ok}"
