@@ -16,6 +16,7 @@ from tests.servers.clocks import Clock
 from tests.servers.debian import program
 from tests.servers.ensemble import Ensemble
 from tests.servers.process import HOST, Server, free_port
+from tests.servers.proxy import Proxy
 
 #: The account that may do everything, where a password is asked for.
 ROOT = "root"
@@ -81,13 +82,16 @@ class Etcd(Server):
         number: int = 1,
         peers: Mapping[int, int] | None = None,
     ) -> None:
+        """``peers`` gives for each number of the ensemble the port that the others connect to."""
         super().__init__()
         self.certificates = Certificates(self.folder) if tls else None
         self.password = password
         self.clock = Clock(self.folder) if movable else None
         self._flags = dict(flags or {})
         self._number = number
-        self._peers = peers or {number: free_port()}
+        #: the port on which it listens for the others
+        self.peer_port = free_port()
+        self._peers = {number: self.peer_port} if peers is None else peers
         self._guarded = False
 
     @property
@@ -108,14 +112,13 @@ class Etcd(Server):
             self.certificates.make(self)
 
     def command(self) -> list[str]:
-        peer = f"http://{HOST}:{self._peers[self._number]}"
         flags = {
             "name": f"member-{self._number}",
             "data-dir": str(self.folder / "data"),
             "listen-client-urls": self.url,
             "advertise-client-urls": self.url,
-            "listen-peer-urls": peer,
-            "initial-advertise-peer-urls": peer,
+            "listen-peer-urls": f"http://{HOST}:{self.peer_port}",
+            "initial-advertise-peer-urls": f"http://{HOST}:{self._peers[self._number]}",
             "initial-cluster": ",".join(
                 f"member-{number}=http://{HOST}:{port}" for number, port in self._peers.items()
             ),
@@ -245,7 +248,10 @@ class Etcd(Server):
 
 
 class EtcdEnsemble(Ensemble[Etcd]):
-    """Several etcd servers that are one service."""
+    """Several etcd servers that are one service.
+
+    A member of those that are ``separable`` can be cut off from the others.
+    """
 
     def __init__(
         self,
@@ -254,14 +260,40 @@ class EtcdEnsemble(Ensemble[Etcd]):
         *,
         password: str | None = None,
         movable: bool = False,
+        separable: bool = False,
     ) -> None:
-        peers = {number: free_port() for number in range(1, size + 1)}
+        peers: dict[int, int] = {}
         super().__init__(
             [
                 Etcd(flags, password=password, movable=movable, number=number, peers=peers)
-                for number in peers
+                for number in range(1, size + 1)
             ]
         )
+        ports = [member.peer_port for member in self.members]
+        #: what leads the others to each member, in their order
+        self._networks = [Proxy(port) for port in ports] if separable else []
+        if separable:
+            ports = [network.port for network in self._networks]
+        peers.update(enumerate(ports, 1))
+
+    def isolate(self, member: Etcd) -> None:
+        """Cut a member off from the others, in both directions, until `heal`."""
+        mark = f"X-Server-From: {int(member.member_id()):x}".encode()
+        for one, network in zip(self.members, self._networks, strict=True):
+            if one is member:
+                network.refuse()
+            else:
+                network.refuse_from(mark)
+
+    def heal(self) -> None:
+        for network in self._networks:
+            network.heal()
+        super().heal()
+
+    def close(self) -> None:
+        super().close()
+        for network in self._networks:
+            network.close()
 
     def start(self) -> Self:
         super().start()

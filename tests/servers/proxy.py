@@ -67,6 +67,7 @@ class Proxy:
         self._losing: tuple[bytes, threading.Event] | None = None
         self._forgetting: tuple[bytes, threading.Event] | None = None
         self._delaying: tuple[bytes, Delay] | None = None
+        self._refusing: bytes | None = None
         self._listener: socket.socket | None = None
         self._listen()
 
@@ -94,6 +95,12 @@ class Proxy:
             with contextlib.suppress(OSError):
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
+        self.cut()
+
+    def refuse_from(self, mark: bytes) -> None:
+        """Close all connections, and then each whose client says ``mark``, until `heal`."""
+        with self._lock:
+            self._refusing = mark
         self.cut()
 
     def lead_to(self, port: int) -> None:
@@ -151,7 +158,7 @@ class Proxy:
         """Forward again; connections from which bytes are missing are cut."""
         with self._lock:
             self._drops_requests = self._drops_replies = False
-            self._losing = None
+            self._losing = self._refusing = None
             for link in self._links:
                 if link.harmed:
                     link.cut()
@@ -202,6 +209,9 @@ class Proxy:
     def _forward_requests(self, link: _Link) -> None:
         while data := _received(link.client):
             with self._lock:
+                if self._refusing is not None and self._refusing in data:
+                    link.cut()
+                    break
                 dropped = self._drops_requests
                 link.harmed |= dropped
                 if not dropped and self._losing and self._losing[0] in data:
