@@ -4,11 +4,11 @@
     python benchmarks/etcd.py --hosts etcd1:2379      # uses one
     python benchmarks/etcd.py --rounds 30 --check
 
-It is compared with the lock of tooz over the same etcd3gw, and with the least that such a lock has
-to ask for: one transaction that puts a key unless there is one, and one that deletes it, sent bare
-over one connection of ``http.client``. All run against one server, in turns; see peers.py. With
-``--check`` the exit code is 1 unless distlock is at least 2.0 times as fast as tooz, and 0.8 times
-as fast as the bare requests.
+It is compared with the lock of tooz over the same etcd3gw, and with the requests that such a cycle
+needs, sent bare over one connection of ``http.client``: a transaction that puts a key if nobody has
+the lock or waits for it, and one that deletes the key and tells whether it was there. All run
+against one server, in turns; see peers.py. With ``--check`` the exit code is 1 unless distlock is
+at least 2.0 times as fast as tooz, and 0.8 times as fast as the bare requests.
 """
 
 from __future__ import annotations
@@ -67,28 +67,34 @@ def bare(hosts: str, root: str) -> Iterator[Contestant]:
         assert reply.status == 200, answer
         return answer
 
-    # Who it is and why, as people want to see it.
-    value = _encoded(json.dumps({"owner": "host:1:thread", "description": "x" * 100}))
-    mine = _encoded(f"{root}-bare/benchmark/mine")
-    first, last = _encoded(f"{root}-bare/benchmark/"), _encoded(f"{root}-bare/benchmark0")
+    # Whose it is, since when and for how long, for people to read.
+    value = _encoded(json.dumps({"owner": "x" * 32, "since": "x" * 32, "thread": "x" * 150}))
+    held, waited = (_range(f"{root}-bare/benchmark/{what}/") for what in "hw")
+    key = f"{root}-bare/benchmark/h/{uuid.uuid4().hex}"
     lease = ask("lease/grant", {"TTL": 600, "ID": 0})["ID"]
 
     def cycle() -> None:
-        unless = {"key": mine, "target": "CREATE", "result": "EQUAL", "create_revision": 0}
-        oldest = {"key": first, "range_end": last, "sort_target": "CREATE", "limit": 1}
-        put = {"key": mine, "value": value, "lease": lease}
-        steps = [{"request_put": put}, {"request_range": oldest}]
-        answer = ask("kv/txn", {"compare": [unless], "success": steps})
-        assert answer["succeeded"]
-        (oldest_key,) = answer["responses"][1]["response_range"]["kvs"]
-        revision = oldest_key["create_revision"]
-        if_mine = {**unless, "create_revision": revision}
-        delete = {"request_delete_range": {"key": mine}}
-        assert ask("kv/txn", {"compare": [if_mine], "success": [delete]})["succeeded"]
+        nobody = {"target": "CREATE", "result": "EQUAL", "create_revision": 0}
+        put = {"key": _encoded(key), "value": value, "lease": lease}
+        who = {**held, "limit": 1}
+        taking = {
+            "compare": [{**held, **nobody}, {**waited, **nobody}],
+            "success": [{"request_put": put}],
+            "failure": [{"request_range": who}],
+        }
+        assert ask("kv/txn", taking)["succeeded"]
+        delete = {**_range(key), "prev_kv": True}
+        (answer,) = ask("kv/txn", {"success": [{"request_delete_range": delete}]})["responses"]
+        assert answer["response_delete_range"]["deleted"] == "1"
 
     yield timed(cycle)
     ask("lease/revoke", {"ID": lease})
     connection.close()
+
+
+def _range(prefix: str) -> dict[str, str]:
+    """Return the part of a request that means all keys that begin so."""
+    return {"key": _encoded(prefix), "range_end": _encoded(prefix[:-1] + chr(ord(prefix[-1]) + 1))}
 
 
 def _encoded(text: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from celery import shared_task
 
+from distlock.backends.shared import sweep_every_kind
 from distlock.conf import locks
 
 
@@ -21,7 +22,7 @@ def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
     failure: Exception | None = None
     for alias in locks if using is None else using:
         try:
-            done = locks[alias].sweep()
+            done = sweep_every_kind(locks[alias])
         except Exception as error:
             failure = error
         else:

@@ -29,6 +29,7 @@ _PROGRAM = "from tests.forkserver import serve; serve()\nfrom tests.children imp
 #: Of the modules that need no settings, those that cost most.
 _IMPORTED = [
     "asyncio",
+    "distlock.backends.etcd",
     "distlock.backends.local",
     "distlock.backends.zookeeper",
     "distlock.checks",

@@ -29,6 +29,8 @@ from distlock.admin import fan_out
 from distlock.admin.fan_out import call_backends, one_line
 from distlock.admin.rows import HoldRef, LockRow
 from distlock.backends.base import BaseBackend
+from distlock.backends.seats import backend_name
+from distlock.backends.shared import SHARED_KINDS, part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
@@ -36,6 +38,7 @@ from distlock.exceptions import LockError, LockUnavailable
 from distlock.models import HeldLock
 from distlock.signals import lock_broken
 from distlock.templatetags.distlock_admin import visible
+from distlock.types.lease import Kind
 from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus
 
@@ -114,7 +117,7 @@ def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHo
 
     def inspect(backend: BaseBackend, deadline: float) -> dict[HoldRef, LockRow]:
         mine = [ref for ref in refs if ref.alias == backend.alias]
-        return {ref: LockRow(backend.inspect(ref.name, deadline)) for ref in mine}
+        return {ref: _row_now(backend, ref, deadline) for ref in mine}
 
     answers = call_backends({ref.alias for ref in refs}, inspect)
     unchanged: list[LockRow] = []
@@ -127,6 +130,13 @@ def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHo
         else:
             changed.append((ref, row, answer.problem))
     return unchanged, changed
+
+
+def _row_now(backend: BaseBackend, ref: HoldRef, deadline: float) -> LockRow:
+    """Return the row of a hold if it is still there; else that of the lock."""
+    part = part_of(backend, ref.kind)
+    row = LockRow(part.inspect(backend_name(ref.kind, ref.name), deadline))
+    return next((each for each in row.holders if each.ref == ref), row)
 
 
 def consequences(rows: Iterable[LockRow]) -> dict[str, Any]:
@@ -173,8 +183,9 @@ def force_release(request: HttpRequest, refs: Iterable[HoldRef], reason: str) ->
 def _break_hold(request: HttpRequest, ref: HoldRef, reason: str) -> tuple[Outcome, str]:
     """Break a hold; return the outcome, and the problem if its backend failed."""
     try:
-        backend = locks[ref.alias]
-        lease = backend.force_release(ref.name, ref.token, clock() + fan_out.TIMEOUT)
+        backend = part_of(locks[ref.alias], ref.kind)
+        name = backend_name(ref.kind, ref.name)
+        lease = backend.force_release(name, ref.token, clock() + fan_out.TIMEOUT)
     except Exception as error:
         problem = one_line(error)
         if not isinstance(error, (LockError, ImproperlyConfigured)):
@@ -186,20 +197,22 @@ def _break_hold(request: HttpRequest, ref: HoldRef, reason: str) -> tuple[Outcom
             " Reason: %(reason)s"
         )
         values = {"token": ref.token, "problem": problem, "reason": reason}
-        _write_log(request, ref.alias, ref.name, message, values)
+        _write_log(request, ref.alias, ref.kind, ref.name, message, values)
         return "unknown", problem
     if lease is None:
         return "changed", ""
     send_event(lock_broken, backend, lease)
     message = gettext_lazy("Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s")
     values = {"token": lease.token, "owner": lease.owner, "reason": reason}
-    _write_log(request, ref.alias, ref.name, message, values)
+    _write_log(request, ref.alias, ref.kind, ref.name, message, values)
     return "released", ""
 
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
     """Sweep all backends at once, log it, and add a message about each of them."""
-    answers = call_backends(aliases, lambda backend, deadline: backend.sweep(), SWEEP_TIMEOUT)
+    answers = call_backends(
+        aliases, lambda backend, deadline: sweep_every_kind(backend), SWEEP_TIMEOUT
+    )
     for alias, answer in answers.items():
         if (swept := answer.value) is None:
             text = _("Could not sweep %(backend)s, or it is not done yet:") % {"backend": alias}
@@ -209,11 +222,16 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
         text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")
         messages.success(request, text % values)
         message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
-        _write_log(request, alias, "", message, values)
+        _write_log(request, alias, Kind.LOCK, "", message, values)
 
 
 def _write_log(
-    request: HttpRequest, alias: str, name: str, message: Any, values: dict[str, Any]
+    request: HttpRequest,
+    alias: str,
+    kind: Kind,
+    name: str,
+    message: Any,
+    values: dict[str, Any],
 ) -> None:
     """Log what the user did to a lock, or to a whole backend if ``name`` is empty.
 
@@ -222,13 +240,15 @@ def _write_log(
     user: Any = request.user
     with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
         text = escaped(str(message % values))
-    logger.warning("%r in the admin, lock %r on %r: %s", user.get_username(), name, alias, text)
+    who = user.get_username()
+    logger.warning("%r in the admin, %s %r on %r: %s", who, kind, name, alias, text)
+    what = alias if kind is Kind.LOCK else f"{alias}, {kind}"
     try:
         LogEntry.objects.create(
             user_id=user.pk,
             content_type_id=_content_type().pk,
-            object_id=f"{alias}:{name}",
-            object_repr=(f"{escaped(name)} ({alias})" if name else alias)[:200],
+            object_id=_log_key(alias, kind, name),
+            object_repr=(f"{escaped(name)} ({what})" if name else alias)[:200],
             action_flag=CHANGE,
             change_message=text,
         )
@@ -238,9 +258,23 @@ def _write_log(
         messages.error(request, format_html("{} {}", problem, _named([name or alias])))
 
 
-def log_entries(alias: str, name: str) -> list[LogEntry]:
+def _log_key(alias: str, kind: Kind, name: str) -> str:
+    """Return the object id of log entries about a lock. No name of a lock begins with a space."""
+    return f"{alias}:{name}" if kind is Kind.LOCK else f"{alias}: {kind}:{name}"
+
+
+def parse_log_key(key: str) -> tuple[str, Kind, str]:
+    """Return what _log_key() was given; an empty name if it was about a whole backend."""
+    alias, _, name = key.partition(":")
+    for kind in SHARED_KINDS:
+        if name.startswith(f" {kind}:"):
+            return alias, kind, name.removeprefix(f" {kind}:")
+    return alias, Kind.LOCK, name
+
+
+def log_entries(alias: str, kind: Kind, name: str) -> list[LogEntry]:
     """Return the latest entries about a lock, newest first."""
-    key = f"{alias}:{name}"
+    key = _log_key(alias, kind, name)
     found = LogEntry.objects.filter(content_type=_content_type(), object_id=key)
     # Some databases compare without regard to case, so compare again.
     return [

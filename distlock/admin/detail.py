@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from distlock.admin.fan_out import call_backends
 from distlock.admin.rows import LockRow, local_holds
 from distlock.backends.base import BaseBackend
+from distlock.backends.seats import backend_name
+from distlock.backends.shared import part_of
 from distlock.commands.output import release_command, show_command
-from distlock.types.lease import LockInfo
+from distlock.types.lease import Kind, LockInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,7 @@ class LockDetail:
     """What the page about a lock shows. ``row`` is None if its backend did not answer."""
 
     alias: str
+    kind: Kind
     name: str
     row: LockRow | None = None
     problem: str = ""
@@ -25,23 +28,27 @@ class LockDetail:
     @property
     def show_line(self) -> str:
         """The command that shows the lock."""
-        return show_command(LockInfo(self.name, self.alias))
+        return show_command(LockInfo(self.name, self.alias, kind=self.kind))
 
     @property
     def release_line(self) -> str:
         """The command that breaks the hold; empty if there is none."""
-        return release_command(self.row.info) if self.row and self.row.status else ""
+        if self.row is None or self.row.status is None or self.row.kind:
+            return ""  # of several holders each has one, which `locks show` prints
+        return release_command(self.row.info)
 
 
-def lock_detail(alias: str, name: str, *, wait_for_silent: bool = True) -> LockDetail:
+def lock_detail(alias: str, kind: Kind, name: str, *, wait_for_silent: bool = True) -> LockDetail:
     """Ask the backend for a lock; raises no error of the backend. See call_backends()."""
 
     def ask(backend: BaseBackend, deadline: float) -> tuple[LockInfo, Mapping[str, str]]:
-        return backend.inspect(name, deadline), backend.stored(name, deadline)
+        part, its_name = part_of(backend, kind), backend_name(kind, name)
+        return part.inspect(its_name, deadline), part.stored(its_name, deadline)
 
     answer = call_backends([alias], ask, wait_for_silent=wait_for_silent)[alias]
     if answer.value is not None:
         info, stored = answer.value
-        return LockDetail(alias, name, LockRow(info), stored=stored)
-    held = [LockRow(info, suspended=True) for info in local_holds(alias) if info.name == name]
-    return LockDetail(alias, name, held[0] if held else None, answer.problem)
+        return LockDetail(alias, kind, name, LockRow(info), stored=stored)
+    mine = [info for info in local_holds(alias) if (info.kind, info.name) == (kind, name)]
+    held = LockRow(mine[0], suspended=True) if mine else None
+    return LockDetail(alias, kind, name, held, answer.problem)

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
-from distlock.admin.fan_out import Answer, call_backends
-from distlock.admin.query import Query
-from distlock.admin.rows import LockRow, local_holds
+from django.utils.translation import gettext as _
+
+from distlock.admin.fan_out import Answer, call_backends, one_line
+from distlock.admin.query import Query, source_of
+from distlock.admin.rows import LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
+from distlock.backends.shared import SHARED_KINDS, every_kind
 from distlock.concurrency.clock import clock
+from distlock.exceptions import LockError
+from distlock.types.lease import Kind
 from distlock.types.query import Counts, DisplayStatus, Page, cursor_of, page_of
 
 
@@ -33,6 +40,7 @@ class Overview:
 
     cards: list[BackendCard]
     rows: list[LockRow]
+    shown: int  # locks; one may have several holders, and as many rows
     found: int
     hosts: list[str]
     next: str = ""
@@ -61,23 +69,24 @@ _last_counts: weakref.WeakKeyDictionary[BaseBackend, tuple[Counts, float]] = (
 def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
     """Ask all backends; raises no error of a backend. See call_backends()."""
 
-    def ask(backend: BaseBackend, deadline: float) -> Page:
+    def ask(backend: BaseBackend, deadline: float) -> _Pages:
         asked_at = clock()
-        page = backend.page(query.for_backend(backend.alias), deadline)
-        _last_counts[backend] = page.counts, asked_at
-        return page
+        pages = _Pages.of(backend, query, deadline)
+        _last_counts[backend] = pages.counts, asked_at
+        return pages
 
     answers = call_backends(query.aliases, ask, wait_for_silent=wait_for_silent)
-    pages = {
-        alias: answers[alias].value or _page_of_local_holds(alias, query)
-        for alias in query.listed_aliases
-    }
+    pages: list[Page] = []
+    for alias in query.listed_aliases:
+        answer = answers[alias].value
+        some = answer.by_kind if answer else _pages_of_local_holds(alias, query)
+        pages += [page for kind, page in some.items() if query.kind in (None, kind)]
     merged = sorted(
-        (info for page in pages.values() for info in page.locks),
-        key=lambda info: (cursor_of(info, query.order), info.using),
+        (info for page in pages for info in page.locks),
+        key=lambda info: (cursor_of(info, query.order), source_of(info)),
     )
     shown = merged[-query.size :] if query.backwards else merged[: query.size]
-    more = len(merged) > query.size or any(page.more for page in pages.values())
+    more = len(merged) > query.size or any(page.more for page in pages)
     following = previous = ""
     if shown:
         # A page that was reached backwards always has a next page.
@@ -87,30 +96,77 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
             previous = query.url_from(shown[0], backwards=True)
     elif query.start:
         previous = query.first_url
-    hosts = {host for page in pages.values() for host in page.hosts if host.isprintable()}
+    hosts = {host for page in pages for host in page.hosts if host.isprintable()}
     return Overview(
         cards=[_card(answer) for answer in answers.values()],
-        rows=[LockRow(info, suspended=answers[info.using].value is None) for info in shown],
-        found=sum(page.found for page in pages.values()),
+        rows=[
+            row
+            for info in shown
+            for row in rows_of(info, suspended=answers[info.using].value is None)
+        ],
+        shown=len(shown),
+        found=sum(page.found for page in pages),
         hosts=sorted(hosts - {""})[:_MAX_HOSTS],
         next=following,
         previous=previous,
     )
 
 
-def _page_of_local_holds(alias: str, query: Query) -> Page:
+@dataclass(frozen=True, slots=True)
+class _Pages:
+    """What a backend has of each kind of lock, and what could not be read."""
+
+    by_kind: Mapping[Kind, Page]
+    note: str = ""
+
+    @classmethod
+    def of(cls, backend: BaseBackend, query: Query, deadline: float) -> Self:
+        """Ask a backend. If its semaphores cannot be read, the page has the locks, and says so."""
+        alias = backend.alias
+        page = backend.page(query.for_source(alias, Kind.LOCK), deadline)
+        by_kind, notes = {Kind.LOCK: page}, [page.note] if page.note else []
+        try:
+            infos = [info for part in every_kind(backend)[1:] for info in part.list("", deadline)]
+        except LockError as error:
+            infos = []
+            notes.append(_("Semaphores and read/write locks cannot be read: %s") % one_line(error))
+        for kind in SHARED_KINDS:
+            some = [info for info in infos if info.kind is kind and info.holders]
+            by_kind[kind] = page_of(some, query.for_source(alias, kind))
+        return cls(by_kind, " ".join(notes))
+
+    @property
+    def counts(self) -> Counts:
+        """How many locks of all kinds are in use."""
+        every = [page.counts for page in self.by_kind.values()]
+        waiting = [each.waiting for each in every if each.waiting is not None]
+        return Counts(
+            held=sum(each.held for each in every),
+            expiring=sum(each.expiring for each in every),
+            expired=sum(each.expired for each in every),
+            waiting=sum(waiting) if waiting else None,
+        )
+
+
+def _pages_of_local_holds(alias: str, query: Query) -> dict[Kind, Page]:
     """Return what this process holds in a backend that does not answer."""
     wanted = query.status in (None, DisplayStatus.SUSPENDED)
-    local_query = replace(query.for_backend(alias), status=None)
-    return page_of(local_holds(alias) if wanted else (), local_query)
+    infos = local_holds(alias) if wanted else []
+    return {
+        kind: page_of(
+            [info for info in infos if info.kind is kind],
+            replace(query.for_source(alias, kind), status=None),
+        )
+        for kind in Kind
+    }
 
 
-def _card(answer: Answer[Page]) -> BackendCard:
+def _card(answer: Answer[_Pages]) -> BackendCard:
     if answer.backend is None:
         return BackendCard(answer.alias, problem=answer.problem)
     kind = type(answer.backend).__name__.removesuffix("Backend")
-    if page := answer.value:
-        return BackendCard(answer.alias, kind, page.counts, "", answer.seconds, page.note)
+    if pages := answer.value:
+        return BackendCard(answer.alias, kind, pages.counts, "", answer.seconds, pages.note)
     last, asked_at = _last_counts.get(answer.backend, (None, 0.0))
     age = clock() - asked_at
     return BackendCard(answer.alias, kind, problem=answer.problem, last_counts=last, last_age=age)

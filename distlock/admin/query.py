@@ -11,7 +11,7 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 
 from distlock.types.arguments import MAX_NAME
-from distlock.types.lease import LockInfo
+from distlock.types.lease import Kind, LockInfo
 from distlock.types.query import Cursor, DisplayStatus, LockQuery, Order, cursor_of
 
 #: Values of the filter "held longer than", in seconds.
@@ -25,12 +25,13 @@ _MAX_HOST = 255
 class Query(LockQuery):
     """Filters, order and page of the list of the locks of all backends.
 
-    Locks of one name (or age) in several backends are listed in the order of their aliases.
+    Locks of one name (or age) in several backends are listed in the order of source_of().
     """
 
     aliases: tuple[str, ...] = ()  # of all backends, whatever the filters are
     backend: str = ""  # the only one whose locks are listed; empty for all
-    start_alias: str = ""  # the backend of the lock at ``start``
+    kind: Kind | None = None  # the only kind of lock that is listed
+    start_source: str = ""  # the source of the lock at ``start``
 
     @classmethod
     def parse(cls, parameters: QueryDict, aliases: Iterable[str]) -> Query:
@@ -39,7 +40,7 @@ class Query(LockQuery):
         backend, status, held_for = (parameters.get(key) for key in ("backend", "state", "held"))
         after = _parse_place(parameters.get("after", ""))
         before = None if after else _parse_place(parameters.get("before", ""))
-        start_alias, start = after or before or ("", None)
+        start_source, start = after or before or ("", None)
         return cls(
             search=_text(parameters.get("q", ""), MAX_NAME),
             status=next((each for each in DisplayStatus if each == status), None),
@@ -50,7 +51,8 @@ class Query(LockQuery):
             backwards=before is not None,
             aliases=aliases,
             backend=backend if backend in aliases else "",
-            start_alias=start_alias,
+            kind=next((each for each in Kind if each == parameters.get("kind")), None),
+            start_source=start_source,
         )
 
     @property
@@ -61,11 +63,13 @@ class Query(LockQuery):
     @property
     def filtered(self) -> bool:
         """Whether filters leave some locks out."""
-        return bool(self.search or self.backend or self.status or self.host or self.held_for)
+        filters = self.search, self.backend, self.status, self.host, self.held_for, self.kind
+        return any(filters)
 
-    def for_backend(self, alias: str) -> LockQuery:
-        """Return the query for one backend."""
-        later = alias < self.start_alias if self.backwards else alias > self.start_alias
+    def for_source(self, alias: str, kind: Kind) -> LockQuery:
+        """Return the query for one kind of lock of one backend."""
+        source = _source(alias, kind)
+        later = source < self.start_source if self.backwards else source > self.start_source
         return replace(self, inclusive=later)
 
     def url(self, **changes: Any) -> str:
@@ -75,13 +79,14 @@ class Query(LockQuery):
             "q": other.search,
             "backend": other.backend,
             "state": other.status,
+            "kind": other.kind,
             "host": other.host,
             "held": int(other.held_for),
             "order": other.order if other.order is not Order.NAME else "",
         }
         if other.start is not None:
             microseconds = (other.start.since - _EPOCH) // timedelta(microseconds=1)
-            place = f"{other.start_alias}:{microseconds}:{other.start.name}"
+            place = f"{other.start_source}:{microseconds}:{other.start.name}"
             values["before" if other.backwards else "after"] = place
         return "?" + urlencode({key: value for key, value in values.items() if value})
 
@@ -93,12 +98,21 @@ class Query(LockQuery):
     def url_from(self, info: LockInfo, *, backwards: bool) -> str:
         """Return the address of the page that begins after a lock, or ends before it."""
         start = cursor_of(info, self.order)
-        return self.url(start=start, start_alias=info.using, backwards=backwards)
+        return self.url(start=start, start_source=source_of(info), backwards=backwards)
+
+
+def source_of(info: LockInfo) -> str:
+    """Return where a list has a lock from: one kind of lock of one backend."""
+    return _source(info.using, info.kind)
+
+
+def _source(alias: str, kind: Kind) -> str:
+    return alias if kind is Kind.LOCK else f"{alias}/{kind}"
 
 
 def _parse_place(text: str) -> tuple[str, Cursor] | None:
-    """Return the alias and the place that url() wrote; None for any other text."""
-    alias, _, rest = text.partition(":")
+    """Return the source and the place that url() wrote; None for any other text."""
+    source, _, rest = text.partition(":")
     microseconds, _, name = rest.partition(":")
     try:
         since = _EPOCH + timedelta(microseconds=int(microseconds))
@@ -106,7 +120,7 @@ def _parse_place(text: str) -> tuple[str, Cursor] | None:
         return None
     if len(name) > MAX_NAME or "\0" in name:
         return None
-    return alias, Cursor(since, name)
+    return source, Cursor(since, name)
 
 
 def _text(value: str, max_length: int) -> str:

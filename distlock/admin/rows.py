@@ -9,16 +9,26 @@ from datetime import timedelta
 
 from django.utils.functional import Promise
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy
+from django.utils.translation import gettext_lazy, ngettext
 
 from distlock.backends.local import LocalBackend
 from distlock.backends.settings import RENEWALS_PER_LEASE
 from distlock.conf import locks
 from distlock.core.manager import manager
 from distlock.types.arguments import MAX_NAME
-from distlock.types.lease import LockInfo, State
+from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
+
+#: So many of those who hold one lock have a row in the list; its own page shows all.
+_MOST_HOLDERS = 20
+
+#: What a kind of lock is called where it is not the usual one.
+KINDS: dict[Kind, str | Promise] = {
+    Kind.LOCK: "",
+    Kind.SEMAPHORE: gettext_lazy("Semaphore"),
+    Kind.RWLOCK: gettext_lazy("Read/write lock"),
+}
 
 #: What LockRow.style is called.
 LABELS: dict[str, str | Promise] = {
@@ -33,25 +43,26 @@ LABELS: dict[str, str | Promise] = {
 
 @dataclass(frozen=True, slots=True)
 class HoldRef:
-    """One hold of a lock: its backend, its name and its token, as a form field."""
+    """One hold of a lock: its backend, kind, name and token, as a form field."""
 
     alias: str
     token: int
     name: str
+    kind: Kind = Kind.LOCK
 
     @classmethod
     def of(cls, info: LockInfo) -> HoldRef:
         """Return the reference to the hold of a lock in use."""
-        return cls(info.using, info.token or 0, info.name)
+        return cls(info.using, info.token or 0, info.name, info.kind)
 
     @classmethod
     def parse(cls, text: str) -> HoldRef:
         """Return the reference that str() wrote; ValueError or RecursionError for other texts."""
         match json.loads(text):
-            case [str(alias), int(token), str(name)] if 0 < len(name) <= MAX_NAME:
+            case [str(alias), int(token), str(name), str(kind)] if 0 < len(name) <= MAX_NAME:
                 name.encode()  # no database can store half of a surrogate pair: a ValueError
                 if "\0" not in name:
-                    return cls(alias, int(token), name)
+                    return cls(alias, int(token), name, Kind(kind))
         raise ValueError(f"{text!r} names no hold")
 
     @classmethod
@@ -69,18 +80,51 @@ class HoldRef:
         return refs
 
     def __str__(self) -> str:
-        return json.dumps([self.alias, self.token, self.name])
+        return json.dumps([self.alias, self.token, self.name, self.kind])
 
 
 @dataclass(frozen=True, slots=True)
 class LockRow:
-    """A lock with its status.
+    """A lock with its status, or one of those who hold a semaphore or a read/write lock.
 
-    ``suspended``: its backend does not answer, and ``info`` is of local_holds().
+    ``suspended``: its backend does not answer, and ``info`` is of local_holds(). ``whole`` is what
+    is known of all who hold it; None where ``info`` is that.
     """
 
     info: LockInfo
     suspended: bool = False
+    whole: LockInfo | None = None
+
+    @property
+    def kind(self) -> str | Promise:
+        """The kind in words; empty for a lock."""
+        return KINDS[self.info.kind]
+
+    @property
+    def share(self) -> str:
+        """What part of a semaphore or a read/write lock this one has; empty for a lock."""
+        if self.info.kind is Kind.LOCK or not self.info.holders:
+            return ""
+        if self.info.kind is Kind.RWLOCK:
+            return _("writer") if self.info.holders[0].writes else _("reader")
+        seats = self.info.seats
+        return ngettext("%(seats)d seat", "%(seats)d seats", seats) % {"seats": seats}
+
+    @property
+    def taken(self) -> int:
+        """How many seats of a semaphore are taken in all."""
+        return (self.whole or self.info).taken
+
+    @property
+    def holders(self) -> list[LockRow]:
+        """A row for each of those who hold it."""
+        info = self.whole or self.info
+        return [LockRow(info.of(holder), self.suspended, info) for holder in info.holders]
+
+    @property
+    def waiters(self) -> tuple[Owner, ...] | None:
+        """Who waits, in order; None if that is not known."""
+        return (self.whole or self.info).waiters
 
     @property
     def status(self) -> DisplayStatus | None:
@@ -156,6 +200,13 @@ class LockRow:
         """The name given as ``Lock(owner=…)``; empty for a thread or task."""
         owner = self.info.owner
         return owner.key.removeprefix(NAMED) if owner and is_named(owner) else ""
+
+
+def rows_of(info: LockInfo, *, suspended: bool) -> list[LockRow]:
+    """Return a row for each of those who hold a lock; of very many, for the first of them."""
+    if not info.other_holders:
+        return [LockRow(info, suspended)]
+    return LockRow(info, suspended).holders[:_MOST_HOLDERS]
 
 
 def local_holds(alias: str) -> list[LockInfo]:

@@ -24,14 +24,16 @@ from distlock.admin.actions import (
     current_rows,
     force_release,
     log_entries,
+    parse_log_key,
     sweep,
 )
 from distlock.admin.detail import lock_detail
 from distlock.admin.overview import overview
 from distlock.admin.query import HELD_FOR_CHOICES, Query
-from distlock.admin.rows import LABELS, HoldRef
+from distlock.admin.rows import KINDS, LABELS, HoldRef
 from distlock.conf import locks
 from distlock.types.arguments import MAX_NAME
+from distlock.types.lease import Kind
 from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus, Order
 
@@ -90,6 +92,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
             query=query,
             overview=overview(query, wait_for_silent="retry" in request.GET),
             statuses=[(status, LABELS[status]) for status in DisplayStatus],
+            kinds=[(kind, KINDS[kind] or _("Lock")) for kind in Kind],
             held_for_choices=HELD_FOR_CHOICES,
             by_name=query.url(order=Order.NAME, start=None),
             by_age=query.url(order=Order.AGE, start=None),
@@ -98,25 +101,28 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
     def lock_view(self, request: HttpRequest) -> HttpResponse:
         """Show one lock: ``?backend=…&name=…``."""
         alias, name = request.GET.get("backend", ""), request.GET.get("name", "")
+        kind = next((each for each in Kind if each == request.GET.get("kind")), Kind.LOCK)
         # Only the length: someone who writes the table by hand can use names that Lock refuses.
         if not 0 < len(name) <= MAX_NAME or alias not in _aliases(request):
             raise Http404
         return self._render(
             request,
             "lock",
-            title=_("Lock"),
+            title=KINDS[kind] or _("Lock"),
             subtitle=escaped(name),
-            detail=lock_detail(alias, name, wait_for_silent="retry" in request.GET),
-            log=log_entries(alias, name),
+            detail=lock_detail(alias, kind, name, wait_for_silent="retry" in request.GET),
+            log=log_entries(alias, kind, name),
         )
 
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
         """Redirect from the object id of a log entry to the page about that lock."""
-        alias, _, name = unquote(object_id).partition(":")
+        alias, kind, name = parse_log_key(unquote(object_id))
         page = "lock" if name else "changelist"
         url = reverse(f"admin:distlock_heldlock_{page}", current_app=self.admin_site.name)
-        query = f"?{urlencode({'backend': alias, 'name': name})}" if name else ""
-        return HttpResponseRedirect(url + query)
+        values = {"backend": alias, "name": name}
+        if kind is not Kind.LOCK:
+            values["kind"] = kind
+        return HttpResponseRedirect(f"{url}?{urlencode(values)}" if name else url)
 
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a reason and a confirmation; then break the selected holds."""

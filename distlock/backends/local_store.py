@@ -37,6 +37,8 @@ from distlock.types.lease import RELIED_ON, SweepResult
 class _Session:
     seconds: float
     expires_at: float
+    #: in which directories it has had records
+    directories: set[str] = field(default_factory=set)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +110,9 @@ class LocalStore(RecordStore):
                     raise SessionEnded(f"a session for records of {directory!r} has ended")
             revision, records = self._next_revision(), {**found.records}
             for change in changes:
+                if isinstance(change, Put) and change.session is not None:
+                    self._sessions[change.session].directories.add(directory)
+            for change in changes:
                 old = records.pop(change.key, None)
                 if isinstance(change, Put):
                     created = old.created if old else revision
@@ -161,7 +166,8 @@ class LocalStore(RecordStore):
         ended = {name for name, session in self._sessions.items() if session.expires_at <= now}
         if not ended:
             return
-        for directory, found in [*self._directories.items()]:
+        for directory in set().union(*(self._sessions[name].directories for name in ended)):
+            found = self._find(directory)
             left = {key: kept for key, kept in found.records.items() if kept.session not in ended}
             if len(left) < len(found.records):
                 self._directories[directory] = _Directory(self._next_revision(), left)

@@ -152,7 +152,7 @@ class SeatRequests:
         sent_at = clock()
         session = self._session_for(claim, deadline)
         changes: list[Change] = [
-            Put(LIMIT, {"limit": limit}),
+            Put(LIMIT, seats.limit_value(limit)),
             Put(held_key(claim.nonce), value_of(claim), session.id),
         ]
         conditions: list[Condition] = [Absent(cancelled_key(claim.nonce))]

@@ -4,6 +4,7 @@ Each has a directory of its own in the store. In it are
 
 - ``limit``: how many seats there are. Every grant writes it anew, on the condition that nobody else
   has since it was read: so grants are made one after the other, and the revision is the token.
+  A sweep removes it where nobody holds or waits, unless resize() has said the number.
 - ``h/NONCE``: one who holds seats, bound to the holder's session.
 - ``w/NONCE``: one who waits, bound to the waiter's session; first come, first served.
 - ``x/NONCE``: a claim that was cancelled and must not be granted by a request that comes late.
@@ -17,7 +18,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -112,6 +113,18 @@ class Seats:
         """How many seats are taken."""
         return sum(int(record.value["seats"]) for record in self.holders)
 
+    @property
+    def forgettable(self) -> bool:
+        """Whether nobody uses it, and how many seats there were is said anew by whoever comes."""
+        record = self.limit_record
+        others = len(self.snapshot.records) > 1
+        return record is not None and not others and not record.value.get("resized")
+
+    def limit_value(self, limit: int) -> dict[str, Any]:
+        """Return what the record of the limit is to say; what resize() has said stays so."""
+        record = self.limit_record
+        return record.value if record is not None and self.limit == limit else {"limit": limit}
+
     def limit_for(self, claim: Claim) -> int:
         """Return how many seats there are to be for a claim, which may be the first to say so.
 
@@ -184,46 +197,30 @@ class Seats:
         kind, name = kind_and_name(self.snapshot.directory)
         slots = (self.limit or 1) if kind is Kind.SEMAPHORE else 1
         waiters = tuple(self._waiting(record) for record in self.waiters)
-        if not self.holders:
-            return LockInfo(
-                name, alias, token=self._last_token, waiters=waiters, kind=kind, slots=slots
-            )
-        first, *others = self.holders
-        value, since = first.value, self._since(first)
-        rest = first.remaining
-        until = None if rest is None else self._now + timedelta(seconds=rest)
-        lease = float(value["lease"])
-        return LockInfo(
-            name,
-            alias,
-            State.HELD,
-            owner=_owner(value),
-            token=first.created,
-            since=since,
-            until=until,
-            held_for=max((self._now - since).total_seconds(), 0.0),
-            remaining=rest,
-            description=str(value["description"]),
-            waiters=waiters,
-            lease=lease,
-            renews=bool(value["renews"]),
-            renewed_at=None if until is None else max(until - timedelta(seconds=lease), since),
-            kind=kind,
-            slots=slots,
-            seats=int(value["seats"]),
-            other_holders=tuple(self._holder(record) for record in others),
+        info = LockInfo(
+            name, alias, token=self._last_token, waiters=waiters, kind=kind, slots=slots
         )
+        if not self.holders:
+            return info
+        first, *others = map(self._holder, self.holders)
+        return replace(info.of(first), state=State.HELD, other_holders=tuple(others))
 
     def _holder(self, record: Record) -> Holder:
-        rest = record.remaining
+        value, now, since, rest = record.value, self._now, self._since(record), record.remaining
+        lease = float(value["lease"])
+        until = None if rest is None else now + timedelta(seconds=rest)
         return Holder(
-            _owner(record.value),
+            _owner(value),
             record.created,
-            self._since(record),
-            None if rest is None else self._now + timedelta(seconds=rest),
-            int(record.value["seats"]),
-            str(record.value["description"]),
+            since,
+            until,
+            max((now - since).total_seconds(), 0.0),
             rest,
+            str(value["description"]),
+            lease,
+            bool(value["renews"]),
+            None if until is None else max(until - timedelta(seconds=lease), since),
+            int(value["seats"]),
         )
 
     def _waiting(self, record: Record) -> Waiting:

@@ -35,6 +35,7 @@ from distlock.backends.store import (
     Exists,
     Put,
     SessionEnded,
+    Unchanged,
 )
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
@@ -54,6 +55,10 @@ _PATIENCE = 1.0
 _LAST_ANSWER = 1.0
 #: Seconds for which a cancelled claim is remembered, so that a request that comes late finds that.
 _REMEMBERED = 300.0
+
+
+#: in the order of their names
+SHARED_KINDS = (Kind.RWLOCK, Kind.SEMAPHORE)
 
 
 class SharedBackend(BaseBackend):
@@ -246,7 +251,7 @@ class SharedBackend(BaseBackend):
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
         """Return, by kind and name, what is held or waited for under names that begin so."""
-        for kind in (Kind.RWLOCK, Kind.SEMAPHORE):
+        for kind in SHARED_KINDS:
             for directory in self._store.directories(directory_of(kind, prefix), deadline):
                 info = self.inspect(directory, deadline)
                 if info.state is not State.FREE or info.waiters:
@@ -278,7 +283,8 @@ class SharedBackend(BaseBackend):
             seats = Seats(self._store.read(name, deadline))
             record, before = seats.limit_record, seats.limit
             same = Exists(LIMIT, record.revision) if record else Absent(LIMIT)
-            if self._store.apply(name, [Put(LIMIT, {"limit": limit})], [same], deadline):
+            said = Put(LIMIT, {"limit": limit, "resized": True})
+            if self._store.apply(name, [said], [same], deadline):
                 if before != limit:
                     kind, plain = kind_and_name(name)
                     logger.warning(
@@ -290,8 +296,22 @@ class SharedBackend(BaseBackend):
         raise LockUnavailable(f"{name!r} on {self.alias!r}: others changed it all the time")
 
     def sweep(self) -> SweepResult:
-        """Do nothing: the sweep of the backend clears the records of its store."""
+        """Forget how many seats there were of what nobody uses, unless resize() has said it.
+
+        The sweep of the backend clears what has ended, and in time what is empty.
+        """
+        for kind in SHARED_KINDS:
+            for directory in self._store.directories(directory_of(kind, "")):
+                seats = Seats(self._store.read(directory))
+                if seats.forgettable:
+                    unused = Unchanged(seats.snapshot.revision)
+                    self._store.apply(directory, [Delete(LIMIT)], [unused])
         return SweepResult()
+
+
+def part_of(backend: BaseBackend, kind: Kind) -> BaseBackend:
+    """Return the backend for one kind of lock in the place of a backend; see backend_name()."""
+    return backend if kind is Kind.LOCK else shared_locks(backend)
 
 
 def every_kind(backend: BaseBackend) -> list[BaseBackend]:
@@ -303,6 +323,12 @@ def every_kind(backend: BaseBackend) -> list[BaseBackend]:
         return [backend, shared_locks(backend)]
     except NotSupported:
         return [backend]
+
+
+def sweep_every_kind(backend: BaseBackend) -> SweepResult:
+    """Sweep a backend with its semaphores and read/write locks; see BaseBackend.sweep()."""
+    swept = [part.sweep() for part in reversed(every_kind(backend))]
+    return SweepResult(sum(one.expired for one in swept), sum(one.removed for one in swept))
 
 
 def shared_locks(backend: BaseBackend) -> SharedBackend:

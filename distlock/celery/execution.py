@@ -99,6 +99,8 @@ class TaskExecution(RunningTask):
             lock.claim_nonce = self.header.claim_nonce
 
             def locked_body() -> Any:
+                # The body may take another seat with it, which must have a nonce of its own.
+                lock.claim_nonce = ""
                 self.lock = lock
                 name, using, token = lock.name, lock.using, lock.token
                 kind = _kind(options)

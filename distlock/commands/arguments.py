@@ -15,7 +15,7 @@ from django.core.management.base import CommandParser
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
-from distlock.backends.shared import every_kind, shared_locks
+from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
 from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.conf import locks
@@ -142,13 +142,12 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
     nothing else is there.
     """
     if kind is not None:
-        part = backend if kind is Kind.LOCK else shared_locks(backend)
-        return [part.inspect(backend_name(kind, name))]
+        return [part_of(backend, kind).inspect(backend_name(kind, name))]
     lock, *others = every_kind(backend)
     shared = [
         info
         for part in others
-        for kind in (Kind.SEMAPHORE, Kind.RWLOCK)
+        for kind in SHARED_KINDS
         if (info := part.inspect(backend_name(kind, name))).holders or info.waiters
     ]
     info = lock.inspect(name)

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock.backends.shared import sweep_every_kind
 from distlock.commands.arguments import Backends, add_using, seconds
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
 from distlock.supervisor.signal_handling import Interrupted, ended_by_signals
@@ -48,7 +49,7 @@ def run(
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:
     backends = Backends(using)
-    for alias, swept in backends.ask(lambda backend: [(backend.alias, backend.sweep())]):
+    for alias, swept in backends.ask(lambda backend: [(backend.alias, sweep_every_kind(backend))]):
         command.stdout.write(f"{alias}: {swept.expired} expired, {swept.removed} removed")
     command.stdout.flush()
     return backends

@@ -54,7 +54,8 @@ class Semaphore(BaseLock):
           other.
         - ``value``: how many seats there are. All who use it at the same time must say the same
           number; who says another gets ValueNotAgreed, and is told the number. resize() changes it
-          for all. None takes the number that was said last.
+          for all. None takes the number that resize() or those who use it have said last; that of
+          the latter is forgotten by a sweep when nobody uses it.
         - ``n``: how many seats acquire() takes, all at once or none.
         - ``using``, ``blocking``, ``timeout``, ``lease``, ``renew``, ``description``, ``on_lost``:
           as of a Lock.

@@ -154,16 +154,21 @@ class State(StrEnum):
 class Holder:
     """One of those who hold a lock; None stands for what the backend does not know.
 
-    ``seats`` are how many of a semaphore it has; of a read/write lock a writer has ALL_SEATS.
+    The fields are those of :class:`LockInfo`. ``seats`` are how many of a semaphore it has; of a
+    read/write lock a writer has ALL_SEATS.
     """
 
     owner: Owner
     token: int | None = None
     since: datetime | None = None
     until: datetime | None = None
-    seats: int = 1
-    description: str = ""
+    held_for: float | None = None
     remaining: float | None = None
+    description: str = ""
+    lease: float | None = None
+    renews: bool | None = None
+    renewed_at: datetime | None = None
+    seats: int = 1
 
     @property
     def writes(self) -> bool:
@@ -225,11 +230,33 @@ class LockInfo:
             self.token,
             self.since,
             self.until,
-            self.seats,
-            self.description,
+            self.held_for,
             self.remaining,
+            self.description,
+            self.lease,
+            self.renews,
+            self.renewed_at,
+            self.seats,
         )
         return (first, *self.other_holders)
+
+    def of(self, holder: Holder) -> LockInfo:
+        """Return what is known of one of those who hold it, without the others."""
+        return replace(
+            self,
+            owner=holder.owner,
+            token=holder.token,
+            since=holder.since,
+            until=holder.until,
+            held_for=holder.held_for,
+            remaining=holder.remaining,
+            description=holder.description,
+            lease=holder.lease,
+            renews=holder.renews,
+            renewed_at=holder.renewed_at,
+            seats=holder.seats,
+            other_holders=(),
+        )
 
     @property
     def taken(self) -> int:

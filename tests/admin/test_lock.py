@@ -20,7 +20,7 @@ from tests.admin import holders
 from tests.contract.watch import eventually
 from tests.databases import DATABASES
 
-KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
+KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper", "etcd"]
 
 
 @pytest.fixture
@@ -237,8 +237,13 @@ def test_its_command_does_the_same(sqlite, backend_settings, settings, look, tak
 
 
 @pytest.mark.slow
-def test_waiters_in_zookeeper_stand_in_line(zookeeper, backend_settings, settings, look, child):
-    settings.DISTLOCK = backend_settings("zookeeper", OPTIONS={"session_timeout": 8})
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("zookeeper", {"session_timeout": 8}), ("etcd", {})],
+    ids=["zookeeper", "etcd"],
+)
+def test_waiters_stand_in_line(kind, options, backend_settings, settings, look, child):
+    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
     with Lock("feed"):
         pids = []
         for place in range(3):

@@ -220,7 +220,7 @@ def test_a_hundred_at_once_can_be_released(ask, confirm, local, taken):
 
 
 def test_a_backend_that_there_is_not(operator, url, local):
-    holds = ['["elsewhere", 1, "x"]']
+    holds = ['["elsewhere", 1, "x", "lock"]']
     page = operator.post(url("release"), {"hold": holds})
     assert "DISTLOCK" in page.content.decode()
     response = operator.post(url("release"), {"hold": holds, "confirmed": "yes", "reason": "a"})

@@ -1,4 +1,4 @@
-"""Workers on a Redis broker, with locks in MariaDB and in ZooKeeper."""
+"""Workers on a Redis broker, with locks in MariaDB, in ZooKeeper and in etcd."""
 
 from __future__ import annotations
 
@@ -36,7 +36,12 @@ def locked(request: pytest.FixtureRequest) -> Iterator[None]:
         "LOCATION": request.getfixturevalue("zookeeper").hosts,
         "OPTIONS": {"root": ROOT, "session_timeout": LEASE},
     }
-    wanted = {"default": mariadb, "mariadb": mariadb, "zookeeper": zookeeper}
+    etcd = {
+        "BACKEND": "distlock.backends.etcd.EtcdBackend",
+        "LOCATION": request.getfixturevalue("etcd").hosts,
+        "LEASE": LEASE,
+    }
+    wanted = {"default": mariadb, "mariadb": mariadb, "zookeeper": zookeeper, "etcd": etcd}
     with override_settings(DISTLOCK=wanted):
         yield
 

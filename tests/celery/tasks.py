@@ -17,7 +17,9 @@ from tests.celery.stage import LIMIT, client, publish, wait_for_cue
 
 #: The aliases of the lock backends that the tests run on.
 BACKENDS = ("mariadb", "zookeeper")
-#: The one that has the queueing locks of all tasks: ZooKeeper cannot keep them.
+#: One that some of the tests run on, too; it has the queueing locks of its tasks as well.
+ETCD = "etcd"
+#: The one that has the queueing locks of all others: ZooKeeper cannot keep them.
 QUEUEING = "mariadb"
 #: The alias of one that some workers reach only through a network that can break.
 FRAGILE = "fragile"
@@ -40,12 +42,17 @@ def breakable(task, args, kwargs, options):
         raise OperationalError("the broker does not answer")
 
 
+def queueing_of(using):
+    """Return the alias that has the queueing locks of tasks whose locks are in ``using``."""
+    return using if using == ETCD else QUEUEING
+
+
 def tasks_of(using):
     """Return the tasks whose locks are in one backend."""
 
     def task(name, **options):
         if "queueing_lock" in options:
-            options.setdefault("queueing_using", QUEUEING)
+            options.setdefault("queueing_using", queueing_of(using))
         return locked_task(name=f"{using}.{name}", using=using, bind=True, **options)
 
     @task("skip", lock="{key}", on_busy="skip")
@@ -193,6 +200,14 @@ def tasks_of(using):
     def slot_doomed(self, key):
         return act(self, key)
 
+    @task("slot_within_slot", lock="{key}", slots=2)
+    def slot_within_slot(self, key):
+        taken = [self.lock.info().taken]
+        with self.lock:
+            taken.append(self.lock.info().taken)
+        self.lock.verify()
+        return [*taken, self.lock.info().taken]
+
     @task("slot_watchful", lock="{key}", slots=2, on_lost="terminate")
     def slot_watchful(self, key):
         publish(f"{key}:started", token=self.lock.token)
@@ -224,7 +239,7 @@ def end(key, what):
     return key
 
 
-OF = {using: tasks_of(using) for using in BACKENDS}
+OF = {using: tasks_of(using) for using in (*BACKENDS, ETCD)}
 
 
 @locked_task(name="fragile.long", lock="{key}", using=FRAGILE, lease=600, bind=True)

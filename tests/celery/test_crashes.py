@@ -10,7 +10,7 @@ from distlock import Lock, locks
 from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.stage import LIMIT, cue, published, silence
-from tests.celery.tasks import OF, QUEUEING
+from tests.celery.tasks import OF, QUEUEING, queueing_of
 from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
@@ -37,7 +37,7 @@ def states(using, key):
     """The states of the task's two locks."""
     return lambda: (
         locks[using].inspect(key).state,
-        locks[QUEUEING].inspect(f"queueing:{key}").state,
+        locks[queueing_of(using)].inspect(f"queueing:{key}").state,
     )
 
 
@@ -45,7 +45,7 @@ HELD = (State.HELD, State.HELD)
 
 
 #: Each of these starts a worker of its own, and what they show has little to do with the backend.
-BOTH = ["mariadb", pytest.param("zookeeper", marks=pytest.mark.slow)]
+BOTH = ["mariadb", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("zookeeper", "etcd"))]
 
 
 def until_free(states):

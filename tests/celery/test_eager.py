@@ -16,6 +16,7 @@ from kombu.exceptions import OperationalError
 from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
 from distlock.celery import SKIPPED, AlreadyQueued, LockedTask
+from distlock.recipes import Semaphore
 from distlock.types.lease import State
 from tests.contract.watch import eventually
 from tests.core.interrupting import CODE, interrupted
@@ -188,6 +189,24 @@ def test_a_soft_time_limit_at_any_moment_leaves_no_lock(app, settings, caplog):
     for number in range(1, moment, 5):
         for name in (f"a:{number}", f"queueing:a:{number}"):
             eventually(lambda: not Lock(name).locked())  # noqa: B023 - called at once
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+def test_a_soft_time_limit_at_any_moment_leaves_no_seat(app, settings, caplog):
+    caplog.set_level(logging.CRITICAL)
+    settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 1}}
+    task = task_of(app, lambda n: n, lock="a:{n}", slots=2)
+    for moment in range(1, 10_000, 5):
+        call = partial(task.delay, moment)
+        with Semaphore(f"a:{moment}", 2):  # one more is there, which must not be left for it
+            ended = interrupted(call, moment, SoftTimeLimitExceeded, CODE[:1])
+            assert Semaphore(f"a:{moment}").held
+        if ended is None:
+            break
+    assert moment > 300, "the interrupts did not reach the code"
+    gc.collect()
+    for number in range(1, moment, 5):
+        eventually(lambda: not Semaphore(f"a:{number}").info().holders)  # noqa: B023
 
 
 def test_a_task_that_queues_itself_again_is_queued_already(app):

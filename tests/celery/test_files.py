@@ -10,7 +10,7 @@ from distlock import locks
 from distlock.types.lease import State
 from tests.celery.app import HANDED
 from tests.celery.stage import LIMIT, cue, published, silence
-from tests.celery.tasks import OF, QUEUEING
+from tests.celery.tasks import OF, QUEUEING, queueing_of
 from tests.children import write_line
 from tests.contract.watch import eventually
 
@@ -86,9 +86,11 @@ def test_two_processes_queue_a_task_once(publisher, using, key):
     assert locks[QUEUEING].inspect(f"queueing:{key}").state is State.FREE
 
 
-@pytest.mark.parametrize("using", [pytest.param("mariadb", marks=pytest.mark.slow), "zookeeper"])
+@pytest.mark.parametrize(
+    "using", [pytest.param("mariadb", marks=pytest.mark.slow), "zookeeper", "etcd"]
+)
 def test_what_a_killed_process_held_is_free(publisher, using, key):
     publisher(using, "doomed", key)
     os.kill(published(f"{key}:started")["pid"], signal.SIGKILL)
-    for backend, name in ((using, key), (QUEUEING, f"queueing:{key}")):
+    for backend, name in ((using, key), (queueing_of(using), f"queueing:{key}")):
         eventually(lambda: locks[backend].inspect(name).state is not State.HELD)  # noqa: B023

@@ -14,7 +14,7 @@ from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.conftest import LEASE
 from tests.celery.stage import LIMIT, cue, published, silence
-from tests.celery.tasks import BACKENDS, QUEUEING, echo
+from tests.celery.tasks import BACKENDS, ETCD, QUEUEING, echo
 from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
@@ -162,6 +162,17 @@ def test_it_is_kept_while_a_busy_task_is_queued_again(tasks, key, lock, prefork)
     cue(f"{key}:end", 2)
     assert first.get(timeout=LIMIT) == second.get(timeout=LIMIT) == key
     assert lock().state is State.FREE
+
+
+@pytest.mark.parametrize("using", [ETCD])
+def test_it_is_kept_in_etcd_beside_the_running_lock(tasks, key, using):
+    first = tasks.queued_whole.delay(key)
+    published(f"{key}:started")
+    assert locks[using].inspect(f"queueing:{key}").state is State.HELD
+    assert tasks.queued_whole.delay(key).id == first.id
+    cue(f"{key}:end")
+    assert first.get(timeout=LIMIT) == key
+    eventually(lambda: locks[using].inspect(f"queueing:{key}").state is State.FREE)
 
 
 def test_it_is_freed_when_publishing_fails(tasks, key, lock):

@@ -6,7 +6,7 @@ from distlock import LockTimeout
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
 from tests.celery.stage import LIMIT, cue, published, silence
-from tests.celery.tasks import report
+from tests.celery.tasks import ETCD, report
 from tests.contract.watch import eventually
 
 
@@ -20,6 +20,17 @@ def test_a_task_runs_under_its_lock(tasks, key, holder, prefork):
     assert result.get(timeout=LIMIT) == key
     assert holder().state is State.FREE
     assert f"runs under lock '{key}'" in prefork.log
+
+
+@pytest.mark.parametrize("using", [ETCD])
+def test_tasks_take_turns_in_etcd(tasks, key, holder):
+    results = [tasks.wait.delay(key) for _ in range(2)]
+    token = published(f"{key}:started")["token"]
+    assert holder().token == token
+    assert silence(f"{key}:started")
+    cue(f"{key}:end", 2)
+    assert published(f"{key}:started")["token"] > token
+    assert [result.get(timeout=LIMIT) for result in results] == [key] * 2
 
 
 def test_a_busy_task_is_skipped(tasks, key, prefork):

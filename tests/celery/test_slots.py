@@ -105,6 +105,10 @@ def test_the_number_can_be_changed_while_all_runs(tasks, key, slots, prefork):
     assert [result.get(timeout=LIMIT) for result in results] == [key] * 2
 
 
+def test_a_task_may_take_another_seat_and_keeps_its_own(tasks, key):
+    assert tasks.slot_within_slot.delay(key).get(timeout=LIMIT) == [1, 2, 1]
+
+
 @pytest.mark.slow
 def test_many_tasks_many_workers_of_every_kind(prefork, threads, gevent, solo, using):
     trace = uuid.uuid4().hex

@@ -69,6 +69,13 @@ class TestOnEveryDatabase:
         assert f"manage.py migrate distlock --database={ALIASES[kind]}" in message.hint
         assert not message.is_serious()  # or `migrate` itself would refuse to run
 
+    @pytest.mark.parametrize("table", ["directory", "record", "session"])
+    def test_so_does_a_missing_table_of_records(self, database, kind, table):
+        with changed(database, kind, f"DROP TABLE database_lock_{table}"):
+            (message,) = messages(kind)
+        assert message.id == "distlock.W004"
+        assert f"database_lock_{table} in" in message.msg
+
     def test_the_first_migrate_of_all_is_not_warned_of_itself(self, database, kind):
         aside = "ALTER TABLE django_migrations RENAME TO set_aside"
         with changed(database, kind, "DROP TABLE database_lock", aside):

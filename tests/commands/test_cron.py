@@ -105,17 +105,34 @@ class TestADatabaseThatIsDown:
             assert "\\x" not in said
 
     @pytest.mark.slow
-    def test_as_is_a_zookeeper(self, backend_settings, settings, child):
+    @pytest.mark.parametrize(
+        ("backend", "said_of_it", "asks_nobody"),
+        [
+            ("zookeeper.ZooKeeperBackend", "ZooKeeper at 127.0.0.1:1 cannot be reached", []),
+            # Nothing is left to sweep there.
+            (
+                "etcd.EtcdBackend",
+                "etcd at http://127.0.0.1:1 cannot be reached",
+                ["locks", "sweep"],
+            ),
+        ],
+        ids=["zookeeper", "etcd"],
+    )
+    def test_as_is_another_server(
+        self, backend, said_of_it, asks_nobody, backend_settings, settings, child
+    ):
         settings.DISTLOCK = {
             "default": {
-                "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
+                "BACKEND": f"distlock.backends.{backend}",
                 "LOCATION": "127.0.0.1:1",
                 "OPTIONS": {"timeout": 2},
             }
         }
         for command, run, code in [
-            (line, child(manage, *line), code) for line, code in COMMANDS if line != ["nightly"]
+            (line, child(manage, *line), code)
+            for line, code in COMMANDS
+            if line not in (["nightly"], asks_nobody)
         ]:
             assert (command, run.wait(), run.rest()) == (command, code, [])
             (said,) = run.errors.splitlines()
-            assert "ZooKeeper at 127.0.0.1:1 cannot be reached" in said
+            assert said_of_it in said

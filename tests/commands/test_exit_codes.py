@@ -27,6 +27,9 @@ from tests.commands.processes import manage
         (["release", "stock"], 2),
         (["release", "stock", "--token=x"], 2),
         (["sweep", "--every=0"], 2),
+        (["resize", "stock", "3"], 0),
+        (["resize", "stock", "0"], 2),
+        (["resize", "stock"], 2),
     ],
 )
 def test_scripts_see_the_exit_code(local, process, arguments, code):
@@ -48,6 +51,7 @@ def test_options_of_django_may_stand_in_either_place(local, process, arguments, 
         ("locks show", {0, 1, 2, 3}),
         ("locks release", {0, 1, 2, 3, 4}),
         ("locks sweep", {0, 1, 2}),
+        ("locks resize", {0, 1, 2}),
         ("locks run", {0, 1, 2, 69, 75, 79, 126, 127}),
         ("nightly", {0, 1, 2, 69, 75, 79}),
     ],

@@ -12,13 +12,16 @@ from tests.contract.actor_process import actors
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
-KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper"]
+KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper", "etcd"]
 #: kinds whose locks exist within one process only
 ONE_PROCESS = {"local"}
 SHARED = [kind for kind in KINDS if kind not in ONE_PROCESS]
 
 #: kinds whose leases have one length, which no lock can change
 ONE_LEASE = {"zookeeper"}
+
+#: kinds whose shortest lease takes long to end
+LONG_LEASES = {"etcd"}
 
 #: seconds; ZooKeeper's locks last as long as their session, which is to survive a busy machine
 SESSION = 8
@@ -51,19 +54,30 @@ def pytest_generate_tests(metafunc):
         metafunc.parametrize("kind", kinds)
         return
     if "second" in names:
-        metafunc.parametrize(("kind", "roles"), [*_pairs(kinds)])
+        metafunc.parametrize(("kind", "roles"), [*_pairs(kinds, names)])
     else:
         metafunc.parametrize(
-            ("kind", "roles"), [_case(kind, roles) for kind in kinds for roles in SINGLE]
+            ("kind", "roles"),
+            [_case(kind, roles, *_slow(kind, names)) for kind in kinds for roles in SINGLE],
         )
 
 
-def _pairs(kinds):
+def _slow(kind, names):
+    """Leave it to the tests that take long to wait for the end of leases that are long.
+
+    Tests of one actor of any kind, or of two, do that for each kind of actor.
+    """
+    return [pytest.mark.slow] if kind in LONG_LEASES and "short" in names else []
+
+
+def _pairs(kinds, names):
     for kind in kinds:
         marks = [] if kind in ONE_PROCESS else [pytest.mark.slow]
         yield from (_case(kind, roles, *marks) for roles in PAIRS)
     for kind in SHARED:
-        yield from (_case(kind, roles) for roles in PAIRS_OF_PROCESSES)
+        first, *others = PAIRS_OF_PROCESSES
+        yield _case(kind, first)
+        yield from (_case(kind, roles, *_slow(kind, names)) for roles in others)
 
 
 def _case(kind, roles, *marks):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from distlock.types.lease import Claim
+from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
 from distlock.types.query import (
     Cursor,
@@ -141,7 +141,7 @@ def test_leases_that_end_soon_and_have_ended_are_told_apart(first, backend, shor
     long = first.take(f"{name}:long", lease=600)
     first.take(f"{name}:soon", lease=90, renew=False)
     backend.try_acquire(Claim(f"{name}:gone", current_owner(), short(0.05)))
-    eventually(lambda: not backend.inspect(f"{name}:gone").remaining)
+    eventually(lambda: backend.inspect(f"{name}:gone").state is not State.HELD)
     gone = ["gone"] if backend.capabilities.shows_expired else []
     counts = backend.page(LockQuery()).counts
     assert counts.held >= 2
@@ -149,7 +149,7 @@ def test_leases_that_end_soon_and_have_ended_are_told_apart(first, backend, shor
     for status, rest in [("held", ["long", "soon"]), ("expired", gone)]:
         page = backend.page(LockQuery(search=name, status=DisplayStatus(status)))
         assert names(page, f"{name}:") == rest
-        assert {status_of(info) for info in page.locks} == {status}
+        assert {status_of(info) for info in page.locks} <= {status}
     assert backend.page(LockQuery(search=name)).found == 2 + len(gone)
     long.release()
     assert backend.page(LockQuery(search=name)).found == 1 + len(gone)

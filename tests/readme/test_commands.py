@@ -15,7 +15,7 @@ from distlock.commands.exit_codes import MEANINGS
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 #: What the reader has besides; it does nothing.
-PROGRAMS = ["backup-database", "celery"]
+PROGRAMS = ["backup-database", "celery", "make-thumbnails"]
 
 
 def snippets(language):

@@ -182,6 +182,20 @@ class TestMixed:
         assert waiting.result(PATIENCE) is True
         both.do("verify")
 
+    def test_semaphores_and_read_write_locks_are_locks_like_others(self, name, actor, role, third):
+        seats, rows = Semaphore(name, 2), RWLock(name)
+        lock = Used(actor(role), MultiLock(seats, rows.writer(), name, Lock(name, using="near")))
+        reading = third.call(rows.reader().acquire)
+        assert reading.result(PATIENCE)
+        assert lock.do("acquire", blocking=False) is False
+        assert Used(third, seats).do("info").taken == 0
+        third.call(rows.reader().release).result(PATIENCE)
+        assert lock.do("acquire", timeout=PATIENCE)
+        lock.do("verify")
+        assert [len(info.holders) for info in lock.do("info")] == [1, 1, 1, 1]
+        lock.do("release")
+        assert [len(info.holders) for info in lock.do("info")] == [0, 0, 0, 0]
+
     @pytest.mark.parametrize("lost", [0, 1], ids=["first", "second"])
     def test_a_lost_one_is_named_and_the_others_are_left(self, both, first, second, third, lost):
         gone, other = (first, second) if lost == 0 else (second, first)
@@ -512,7 +526,7 @@ class TestOtherKinds:
         assert reading.do("acquire", blocking=False) is False
         writing.do("release")
         assert third.tries(name)
-        assert Semaphore(name, 2, n=2, using="near").acquire(blocking=False)
+        assert not Semaphore(name, using="near").info().taken
 
     def test_seats_that_were_taken_before_stay_taken(self, name, actor, role, third):
         seat = Used(actor(role), Semaphore(name, 3))

@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import random
+import signal
 import threading
 import uuid
 from contextlib import suppress
@@ -20,8 +21,8 @@ from tests.contract.forks import forked
 from tests.contract.watch import cleaned_up, eventually, passed
 from tests.core.interrupting import interrupted
 
-#: seconds; what a killed process held is free after that
-LEASE = 1.5
+#: seconds; what a killed process held is free after that. The shortest that every kind can have
+LEASE = 2
 
 
 @pytest.fixture
@@ -100,6 +101,10 @@ class TestInterrupts:
     @pytest.mark.parametrize("error", [KeyboardInterrupt, LockLost])
     def test_while_leaving(self, error):
         all_or_none(interrupted_everywhere(MultiLock.release, take_all, error))
+
+    def test_while_taking_and_telling_of_it(self, sent_events):
+        """Where the signal is sent, an interrupt has another thread undo the acquire."""
+        all_or_none(interrupted_everywhere(MultiLock.acquire))
 
     def test_while_leaving_what_was_taken_because_another_is_busy(self):
         def occupy(lock, parts):
@@ -430,7 +435,7 @@ def kind(request):
 @pytest.fixture
 def places(kind, name, backend_settings, settings):
     """Locks in the backend under test and in another one; both are shared by processes."""
-    near = "mariadb" if kind == "sqlite" else "sqlite"
+    near = "postgresql" if kind == "mariadb" else "mariadb"
     settings.DISTLOCK = backend_settings(kind) | backend_settings(near, alias="near")
     lease = None if kind in ONE_LEASE else LEASE
     return [
@@ -439,6 +444,16 @@ def places(kind, name, backend_settings, settings):
         ("near", f"{name}:a", LEASE),
         ("near", f"{name}:b", LEASE),
     ]
+
+
+#: Lock's own tests try these faults on every kind; here every day on one.
+every_day_on_one = pytest.mark.parametrize(
+    "kind",
+    [
+        kind if kind == "postgresql" else pytest.param(kind, marks=pytest.mark.slow)
+        for kind in SHARED
+    ],
+)
 
 
 def random_orders(child, places, folder, processes, rounds):
@@ -450,6 +465,7 @@ def random_orders(child, places, folder, processes, rounds):
     assert sum(int(path.read_text()) for path in folder.iterdir()) == processes * rounds * 3
 
 
+@every_day_on_one
 def test_processes_that_take_locks_in_any_order_never_stand_still(places, child, tmp_path):
     random_orders(child, places, tmp_path, 3, 4)
 
@@ -465,6 +481,7 @@ def hold(places):
         read_line()
 
 
+@every_day_on_one
 def test_what_a_killed_process_held_can_be_taken(places, child):
     killed = child(hold, places)
     tokens = [int(token) for token in killed.line().split()]
@@ -475,6 +492,53 @@ def test_what_a_killed_process_held_can_be_taken(places, child):
     mine.verify()
     assert all(new > old for new, old in zip(sorted(mine.tokens.values()), tokens, strict=True))
     mine.release()
+
+
+def take(places):
+    write_line("asks")
+    try:
+        with all_of(places) as lock:
+            write_line("holds")
+            read_line()
+            write_line(lock.held)
+    except LockLost:
+        write_line("lost")
+
+
+#: a process that is stopped in the middle of writing to SQLite lets all others wait
+stoppable = pytest.mark.parametrize("kind", [kind for kind in SHARED if kind != "sqlite"])
+
+
+@stoppable
+@pytest.mark.slow
+def test_a_process_that_was_stopped_while_it_held_all_knows_of_the_loss(places, child):
+    stopped = child(take, places)
+    assert [stopped.line(), stopped.line()] == ["asks", "holds"]
+    stopped.signal(signal.SIGSTOP)
+    with all_of(places, timeout=PATIENCE):
+        stopped.signal(signal.SIGCONT)
+        stopped.tell()
+        assert [stopped.line(), stopped.line()] == ["False", "lost"]
+
+
+@stoppable
+@pytest.mark.slow
+def test_a_process_that_was_stopped_while_it_waited_does_not_hold_what_it_lost(places, child):
+    first, second, *_, last = (
+        Lock(name, using=using, lease=lease) for using, name, lease in places
+    )
+    with last:
+        stopped = child(take, places)
+        assert stopped.line() == "asks"
+        eventually(second.locked)  # so it knows that it has the first
+        stopped.signal(signal.SIGSTOP)
+        assert first.acquire(timeout=PATIENCE)
+        stopped.signal(signal.SIGCONT)
+    assert stopped.line() == "lost"
+    first.verify()
+    first.release()
+    with all_of(places, timeout=PATIENCE):
+        pass
 
 
 @pytest.mark.slow

@@ -1,12 +1,15 @@
 """What the clients of a store do, in a thread or a process of their own."""
 
 import itertools
+import os
+import signal
 import time
+from contextlib import suppress
 
 from distlock import LockUnavailable, locks
 from distlock.backends.store import Absent, Delete, Exists, Put, SessionEnded, Unchanged
 from distlock.concurrency.clock import clock
-from tests.children import read_line, write_line
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 
 
@@ -24,9 +27,15 @@ def delete(directory, key):
     return store_of().apply(directory, [Delete(key)])
 
 
-def read(directory):
-    """Return the values of all records."""
-    return values(store_of().read(directory))
+def bind(directory, key, seconds):
+    """Put a record in a session of its own; return that, and the revision of the record.
+
+    Once more, if the machine has stood still for longer than the session.
+    """
+    while True:
+        session = store_of().open_session(seconds)
+        with suppress(SessionEnded):
+            return session, put(directory, key, "mine", session.id)
 
 
 def values(snapshot):
@@ -86,24 +95,35 @@ def write_pairs_for_ever(directory):
 
 
 def keep_session(directory, key, seconds):
-    """As a child: keep a record in a session that is renewed in time; then do what is asked."""
-    store = store_of()
-    session = store.open_session(seconds)
-    store.apply(directory, [Put(key, "mine", session.id)])
+    """As a child: keep a record in a session that is renewed in time, until it is killed."""
+    session, _ = bind(directory, key, seconds)
     write_line(session.id)
     while True:
-        try:
-            renewal = store.renew([session.id], [(directory, key)], clock() + PATIENCE)
-        except LockUnavailable:
-            continue
-        if session.id in renewal.ended:
-            break
         time.sleep(seconds / 5)
-    write_line("ended" if (directory, key) in renewal.missing else "revived")
-    read_line()
+        store_of().renew([session.id])
+
+
+def keep_session_until_stopped(directory, key, seconds):
+    """As a child: keep a record in a session; stop; and try to go on once that is continued."""
+    store = store_of()
+    session, _ = bind(directory, key, seconds)
+    store.renew([session.id])
+    write_line(session.id)
+    os.kill(os.getpid(), signal.SIGSTOP)  # between two requests: it keeps no file from the others
+    write_line("ended" if _has_ended(session.id) else "alive")
     try:
         store.apply(directory, [Put(f"{key}:late", "mine", session.id)])
     except SessionEnded:
         write_line("refused")
     else:
         write_line("applied")
+
+
+def _has_ended(session):
+    while True:
+        try:
+            renewal = store_of().renew([session], (), clock() + PATIENCE)
+        except LockUnavailable:
+            continue
+        if session in renewal.alive or session in renewal.ended:
+            return session in renewal.ended

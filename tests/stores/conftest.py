@@ -15,10 +15,11 @@ KINDS = [
     "mariadb",
     "postgresql",
     "zookeeper",
+    "etcd",
 ]
 #: kinds whose records exist within one process only
 ONE_PROCESS = {"local"}
-#: kinds without a server: whoever is stopped while he writes to the file keeps it
+#: kinds without a server
 FILES = {"sqlite"}
 #: the shortest session of each kind, in seconds
 SHORTEST = {"local": 0.5, "zookeeper": 3.0, "etcd": 2.0}
@@ -101,12 +102,6 @@ def using(kind, backend_settings, configured):
 def store(using):
     """The store under test."""
     return locks[using].store
-
-
-@pytest.fixture
-def capabilities(using):
-    """What its backend can do."""
-    return locks[using].capabilities
 
 
 @pytest.fixture

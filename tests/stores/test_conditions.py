@@ -2,12 +2,12 @@
 
 import random
 import signal
-from functools import partial
+import sys
+from bisect import bisect_right
 from itertools import pairwise
 
 import pytest
 
-from distlock import LockUnavailable
 from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
@@ -20,10 +20,19 @@ from tests.stores.clients import (
     write_pairs,
     write_pairs_for_ever,
 )
-from tests.stores.conftest import FILES
+from tests.stores.conftest import ONE_PROCESS
 
-#: how often each client counts
-TIMES = 10
+#: how often each client counts, where a server takes part, and where threads have to meet
+TIMES, TIMES_IN_MEMORY = 10, 1500
+
+
+@pytest.fixture
+def times(kind):
+    """How often each client is to change something while others do; they meet at any moment."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield TIMES_IN_MEMORY if kind in ONE_PROCESS else TIMES
+    sys.setswitchinterval(before)
 
 
 @pytest.fixture
@@ -126,49 +135,57 @@ def test_without_a_condition_one_of_the_two_is_lost(store, directory):
     assert store.get(directory, "counter").value == 2  # and not 3
 
 
+def looks_while(store, directory, working):
+    """Read the directory until all of them are done; the snapshots."""
+    looks = []
+    while not all(one.done() for one in working):
+        looks.append(store.read(directory))
+    return looks
+
+
+def assert_in_order(looks, key, made):
+    """What was seen is what had been put by then, of which ``made`` has the values by revision."""
+    order = sorted(made)
+    before = 0
+    for snapshot in looks:
+        assert before <= snapshot.revision
+        before = snapshot.revision
+        latest = bisect_right(order, snapshot.revision)
+        if record := snapshot.records.get(key):
+            assert (record.revision, record.value) == (order[latest - 1], made[order[latest - 1]])
+        else:
+            assert not latest
+
+
 @pytest.mark.parametrize("count", [count_up, count_up_alone], ids=["record", "directory"])
-def test_no_increment_is_lost(store, directory, actor, others, count):
+def test_no_increment_is_lost(store, directory, actor, others, times, count):
     """Of four threads, and three processes where they share the store."""
     clients = [*(actor("thread") for _ in range(4)), *others(3)]
-    put(directory, "counter", 0)
-    counting = [client.call(count, directory, "counter", TIMES) for client in clients]
-    seen = {}
-    while not all(one.done() for one in counting):
-        snapshot = store.read(directory)
-        counter = snapshot.records["counter"]
-        assert counter.revision <= snapshot.revision
-        seen[counter.revision] = counter.value
+    counting = [client.call(count, directory, "counter", times) for client in clients]
+    looks = looks_while(store, directory, counting)
     made = {}
     for one in counting:
         made |= one.result(PATIENCE)
-    assert store.get(directory, "counter").value == len(clients) * TIMES
+    assert store.get(directory, "counter").value == len(clients) * times
     # The order of the revisions is the order of the changes, also as a reader has seen it.
     assert [made[revision] for revision in sorted(made)] == [*range(1, len(made) + 1)]
-    assert {revision: made.get(revision, 0) for revision in seen} == seen
-    assert [*seen] == sorted(seen)
+    assert_in_order(looks, "counter", made)
 
 
-def test_no_reader_sees_half_a_change(store, directory, actor, others):
+def test_no_reader_sees_half_a_change(store, directory, actor, others, times):
     writers = [actor("thread"), *others(2)]
     writing = [
-        writer.call(write_pairs, directory, who, 3 * TIMES) for who, writer in enumerate(writers)
+        writer.call(write_pairs, directory, who, 3 * times) for who, writer in enumerate(writers)
     ]
-    seen = {}
-    while not all(one.done() for one in writing):
-        snapshot = store.read(directory)
-        if snapshot.records:
-            left, right = snapshot.records["left"], snapshot.records["right"]
-            assert left.value == right.value
-            assert left.revision == right.revision <= snapshot.revision
-            assert seen.setdefault(left.revision, left.value) == left.value
-    assert [*seen] == sorted(seen)
+    looks = looks_while(store, directory, writing)
     made = {}
     for who, one in enumerate(writing):
         revisions = one.result(PATIENCE)
         assert all(earlier < later for earlier, later in pairwise(revisions))
         made |= {revision: [who, number] for number, revision in enumerate(revisions)}
-    assert len(made) == len(writers) * 3 * TIMES
-    assert {revision: made[revision] for revision in seen} == seen
+    assert len(made) == len(writers) * 3 * times
+    for key in ("left", "right"):
+        assert_in_order(looks, key, made)
 
 
 # Whoever changes may stand still, or die, at any moment
@@ -187,11 +204,12 @@ def test_one_who_dies_in_the_middle_leaves_no_half_change(store, directory, chil
         assert_usable(store, directory)
 
 
-@pytest.mark.shared
+@pytest.mark.served
 @pytest.mark.parametrize("rounds", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_one_who_is_stopped_in_the_middle_does_not_keep_the_others_waiting(
-    store, directory, kind, child, rounds, name
+    store, directory, child, rounds, name
 ):
+    """Where there is a server: a file stays with one who is stopped while he writes to it."""
     dice = random.Random(name)
     writer = child(write_pairs_for_ever, directory)
     assert writer.line() == "writing"
@@ -201,13 +219,7 @@ def test_one_who_is_stopped_in_the_middle_does_not_keep_the_others_waiting(
         stop_at = clock() + dice.uniform(0, 0.03)
         eventually(lambda at=stop_at: clock() > at)
         writer.signal(signal.SIGSTOP)
-        try:
-            assert_usable(store, directory)
-        except LockUnavailable:
-            if kind not in FILES:
-                raise
-            writer.signal(signal.SIGCONT)  # nobody can take a file from one who writes to it
-            eventually(partial(answers, store, directory))
+        assert_usable(store, directory)
         writer.signal(signal.SIGCONT)
 
 
@@ -217,10 +229,3 @@ def assert_usable(store, directory):
         snapshot = store.read(directory, clock() + 5)
         assert snapshot.records["left"].value == snapshot.records["right"].value
         assert store.apply(directory, [Put("mine", 1)], [Exists("left")], clock() + 5)
-
-
-def answers(store, directory):
-    try:
-        return store.apply(directory, [Put("mine", 1)], [], clock() + 5)
-    except LockUnavailable:
-        return False

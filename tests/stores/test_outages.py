@@ -6,13 +6,13 @@ from distlock import LockUnavailable, locks
 from distlock.backends.store import Absent, Exists, Put
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.stores.clients import put, values
 
 pytestmark = pytest.mark.served
 
-#: seconds that one call may take
-LIMIT = 2.0
+#: seconds that one call may take; of one that has to fail, less
+LIMIT, BRIEF = 5.0, 0.5
 #: what the request of a change has in it that no other request has; else the value itself
 APPLIES = {"etcd": b"/v3/kv/txn"}
 MARK = "markmarkmarkmarkmark"
@@ -20,6 +20,10 @@ MARK = "markmarkmarkmarkmark"
 
 def soon():
     return clock() + LIMIT
+
+
+def very_soon():
+    return clock() + BRIEF
 
 
 @pytest.fixture
@@ -85,13 +89,13 @@ def test_a_server_that_is_down_is_told(store, directory, server, kind):
 def everything(store, directory, session):
     """All that asks the server; the watch asks nobody and is not among them."""
     return [
-        lambda: store.read(directory, soon()),
-        lambda: store.get(directory, "a", soon()),
-        lambda: store.apply(directory, [Put("b", 1)], [Exists("b")], soon()),
-        lambda: list(store.directories(directory, soon())),
-        lambda: store.open_session(60, soon()),
-        lambda: store.end_session(session.id, soon()),
-        lambda: store.sweep(soon()),
+        lambda: store.read(directory, very_soon()),
+        lambda: store.get(directory, "a", very_soon()),
+        lambda: store.apply(directory, [Put("b", 1)], [Exists("b")], very_soon()),
+        lambda: list(store.directories(directory, very_soon())),
+        lambda: store.open_session(60, very_soon()),
+        lambda: store.end_session(session.id, very_soon()),
+        lambda: store.sweep(very_soon()),
     ]
 
 
@@ -112,9 +116,9 @@ def test_a_network_that_refuses_is_told(distant, directory, proxy):
     put(directory, "a", 1)
     proxy.refuse()
     with pytest.raises(LockUnavailable):
-        distant.apply(directory, [Put("a", 2)], (), soon())
+        distant.apply(directory, [Put("a", 2)], (), very_soon())
     with pytest.raises(LockUnavailable):
-        distant.read(directory, soon())
+        distant.read(directory, very_soon())
     proxy.heal()
     assert answer(lambda: distant.read(directory, soon())).records["a"].value == 1
 
@@ -136,6 +140,24 @@ def test_a_change_whose_answer_is_lost_is_made_once(distant, directory, proxy, k
     assert record.value == MARK
     assert record.created == record.revision
     assert revision in (None, record.revision)
+
+
+def test_a_change_that_comes_late_finds_its_condition_false(
+    distant, directory, proxy, kind, others
+):
+    """It was given up before the server got it; meanwhile somebody else has put the record."""
+    (other,) = others(1)
+    other.call(put, directory, "a", 0).result(PATIENCE)
+    distant.read(directory)
+    late = proxy.delay(APPLIES.get(kind, MARK.encode()))
+    with pytest.raises(LockUnavailable) as told:
+        distant.apply(directory, [Put("new", MARK)], [Absent("new")], very_soon())
+    assert told.value.maybe_applied
+    assert late.kept_back.is_set()
+    other.call(put, directory, "new", "other").result(PATIENCE)
+    late.end()
+    passed(0.5)  # it arrives
+    assert answer(lambda: distant.get(directory, "new", soon())).value == "other"
 
 
 def test_a_watch_goes_on_after_the_connection_was_cut(distant, directory, proxy, others):

@@ -35,7 +35,6 @@ VALUES = [
 ]
 #: MariaDB ignores trailing spaces in most comparisons
 SPACED = [("a", "a "), ("a", " a"), ("a b", "a b "), (" ", "  ")]
-PAIRS = [*LOOKALIKES, *SPACED]
 
 
 def same(value):
@@ -168,16 +167,16 @@ def test_any_key_is_a_record_of_its_own(store, directory):
     assert set(store.read(directory).records) == set(keys[1::2])
 
 
-@pytest.mark.parametrize(("one", "other"), [*PAIRS, ("k" * 254 + "a", "k" * 254 + "b")])
-def test_keys_that_look_alike_are_two(store, directory, one, other):
-    if max(len(one), len(other)) > MAX_KEY:
-        one, other = one[-MAX_KEY:], other[-MAX_KEY:]
-    store.apply(directory, [Put(one, "one")])
-    assert store.get(directory, other) is None
-    assert store.apply(directory, [Put(other, "other")], [Absent(other)])
-    assert values(store.read(directory)) == {one: "one", other: "other"}
-    store.apply(directory, [Delete(one)])
-    assert values(store.read(directory)) == {other: "other"}
+def test_keys_that_look_alike_are_two(store, directory):
+    for number, pair in enumerate([*LOOKALIKES, *SPACED]):
+        one, other = (key[-MAX_KEY:] for key in pair)
+        name = f"{directory}:{number}"
+        store.apply(name, [Put(one, "one")])
+        assert store.get(name, other) is None
+        assert store.apply(name, [Put(other, "other")], [Absent(other)])
+        assert values(store.read(name)) == {one: "one", other: "other"}
+        store.apply(name, [Delete(one)])
+        assert values(store.read(name)) == {other: "other"}
 
 
 def test_any_name_is_a_directory_of_its_own(store, directory):
@@ -189,17 +188,15 @@ def test_any_name_is_a_directory_of_its_own(store, directory):
     assert list(store.directories(directory)) == sorted(names)
 
 
-@pytest.mark.parametrize(("one", "other"), [*LOOKALIKES, ("a", "a/b"), ("a", "aa"), ("a", "aÿ")])
-def test_directories_that_look_alike_are_two(store, directory, one, other):
-    one, other = (f"{directory[-8:]}:{end}" for end in (one, other))
-    assert one != other
-    put(one, "a", "one")
-    assert not store.read(other).records
-    put(other, "a", "other")
-    put(other, "b", "other")
-    assert values(store.read(one)) == {"a": "one"}
-    store.apply(one, [Delete("a")])
-    assert values(store.read(other)) == {"a": "other", "b": "other"}
+def test_directories_that_look_alike_are_two(store, directory):
+    for number, pair in enumerate([*LOOKALIKES, ("a", "a/b"), ("a", "aa"), ("a", "aÿ")]):
+        one, other = (f"{directory[-8:]}:{number}:{end}" for end in pair)
+        put(one, "a", "one")
+        assert not store.read(other).records
+        store.apply(other, [Put("a", "other"), Put("b", "other")])
+        assert values(store.read(one)) == {"a": "one"}
+        store.apply(one, [Delete("a")])
+        assert values(store.read(other)) == {"a": "other", "b": "other"}
 
 
 def test_a_key_belongs_to_its_directory(store, directory):
@@ -223,7 +220,7 @@ def test_the_longest_names_are_kept_whole(store, directory):
         assert name in store.directories(directory)
 
 
-@pytest.mark.parametrize("prefix", ["", "b", "b%", "b_", "B", "b/", "c\\", "nothing"])
+@pytest.mark.parametrize("prefix", ["", "b", "b ", "b%", "b_", "B", "b/", "c\\", "nothing"])
 def test_directories_are_listed_by_prefix(store, directory, prefix):
     names = ["a", "b", "B", "b%", "b%c", "b_c", "bxc", "b/c", "c\\", "c\\\\d", "🔒"]
     for name in names:

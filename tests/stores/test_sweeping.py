@@ -2,10 +2,12 @@
 
 import threading
 
+import pytest
+
 from distlock.backends.store import Delete, Put
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.stores.clients import count_up, put, store_of, values
+from tests.stores.clients import bind, count_up, put, store_of, values
 
 
 def test_a_sweep_leaves_what_is_in_use(store, directory, session):
@@ -17,11 +19,10 @@ def test_a_sweep_leaves_what_is_in_use(store, directory, session):
     assert session.id in store.renew([session.id]).alive
 
 
-def test_a_sweep_clears_sessions_that_have_ended(store, directory, capabilities, seconds):
-    if not capabilities.lease_lengths:
-        return  # the server clears them
-    session = store.open_session(seconds)
-    store.apply(directory, [Put("bound", 1, session.id), Put("free", 2)])
+@pytest.mark.lengthy
+def test_a_sweep_clears_sessions_that_have_ended(store, directory, seconds):
+    put(directory, "free", 2)
+    session, _ = bind(directory, "bound", seconds)
     eventually(lambda: "bound" not in store.read(directory).records)
     store.sweep()
     assert values(store.read(directory)) == {"free": 2}

@@ -59,19 +59,6 @@ def test_the_end_of_a_session_wakes_who_watches(store, directory, key):
     assert woken(pending)
 
 
-@pytest.mark.parametrize("key", [None, "a"], ids=["directory", "record"])
-def test_a_session_that_nobody_renews_wakes_who_watches(
-    store, directory, key, capabilities, seconds
-):
-    if not capabilities.lease_lengths:
-        return  # it is renewed by the connection
-    session = store.open_session(seconds)
-    put(directory, "a", 0, session.id)
-    pending = store.watch(directory, now_of(store, directory), key)
-    eventually(lambda: not store.read(directory).records)
-    assert woken(pending)
-
-
 def test_the_first_record_of_a_directory_wakes_who_watches(store, directory, other):
     pending = store.watch(directory, now_of(store, directory))
     done(other.call(put, directory, "a", 0))

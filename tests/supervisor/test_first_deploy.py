@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import pytest
-from django.core.management import call_command
+from django.core.management import CommandError, call_command
 from django.db import connections
 
 from distlock import Lock, LockUnavailable, locks
@@ -124,6 +124,20 @@ def test_one_of_many_gets_the_lock_while_the_table_is_made(new, name):
         assert len(granted) == CROWD
         granted.extend(threads.map(take, range(CROWD, 2 * CROWD)))
     assert sum(granted) == 1
+
+
+@KINDS
+def test_before_an_upgrade_has_made_the_other_tables_locks_are_listed_and_swept(new, capsys):
+    locks["default"].ensure_schema()
+    with new.cursor() as cursor:
+        for table in TABLES[1:]:
+            cursor.execute(f"DROP TABLE {table}")
+    with Lock("stock"):
+        call_command("locks", "list")
+        assert "stock" in capsys.readouterr().out
+    call_command("locks", "sweep")
+    with pytest.raises(CommandError, match=r"run `manage\.py migrate distlock"):
+        call_command("locks", "resize", "stock", "3")
 
 
 @KINDS

@@ -4,6 +4,7 @@ import pytest
 
 from distlock.commands.exit_codes import LOST
 from tests.contract.watch import eventually
+from tests.servers.etcd import Etcd
 from tests.servers.zookeeper import ZooKeeper
 from tests.supervisor.conftest import Beats, gone, now
 
@@ -67,6 +68,19 @@ def test_it_is_so_in_zookeeper_too(start, beats, backend_settings, settings):
         assert run.wait() == LOST
     assert gone(born)
     assert beats.last < began + 6  # the session's time-out
+
+
+@pytest.mark.slow
+def test_it_is_so_in_etcd_too(start, beats, backend_settings, settings):
+    with Etcd() as server:
+        settings.DISTLOCK = backend_settings("etcd", LOCATION=server.hosts, LEASE=6)
+        run = start("stock", "--", *beats.command, "stubborn")
+        born = beats.begin()
+        server.pause()
+        began = now()
+        assert run.wait() == LOST
+    assert gone(born)
+    assert beats.last < began + 6
 
 
 @pytest.mark.slow

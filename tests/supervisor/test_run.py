@@ -34,6 +34,7 @@ def here():
     return run
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "etcd"])
 def test_the_program_runs_under_the_lock_and_is_told_of_it(start, backend):
     run = start("stock", "--", "sh", "-c", "echo $DISTLOCK_NAME $DISTLOCK_TOKEN; read word")
     name, token = run.line().split()

@@ -176,7 +176,9 @@ class TestTheContextManager:
         assert "lock 'stock' on 'default' was not left by the test" in raised.value.__notes__[0]
         assert not Lock("stock").locked()
 
-    @pytest.mark.parametrize("kind", ["local", "sqlite", "mariadb", "postgresql", "zookeeper"])
+    @pytest.mark.parametrize(
+        "kind", ["local", "sqlite", "mariadb", "postgresql", "zookeeper", "etcd"]
+    )
     def test_frees_what_is_left_on_every_backend(self, kind, backend_settings, settings):
         settings.DISTLOCK = backend_settings(kind)
         with pytest.raises(LeakedLock, match="'stock'"), isolated_locks():

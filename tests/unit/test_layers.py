@@ -26,6 +26,7 @@ LAYERS = [
     ["backends.zookeeper.client"],
     ["backends.zookeeper.tree", "backends.zookeeper.grants"],
     ["backends.zookeeper.record_nodes"],
+    ["backends.zookeeper.record_sessions"],
     ["backends.zookeeper.contender", "backends.zookeeper.reader", "backends.zookeeper.changes"],
     ["backends.zookeeper.store"],
     ["backends.zookeeper.lock"],

@@ -39,5 +39,7 @@ locked_task(lock="a", on_busy="never")  # E: arg-type
 locked_task(lock="a", on_lost="continue")  # E: arg-type
 locked_task(queueing_lock="a", until="later")  # E: arg-type
 locked_task(queueing_lock="a", on_queued="skip")  # E: arg-type
+locked_task(lock="a", slots="3")  # E: arg-type
+locked_task(lock="a", slots=1.5)  # E: arg-type
 locked_task(lock=7)  # E: arg-type
 locked_task(queued)  # E: arg-type

@@ -6,6 +6,7 @@ from django.db import models
 
 from distlock import Lock, LockLost, LockTimeout, locks
 from distlock.celery import LockedResult, LockedTask, locked_task
+from distlock.commands import LockedCommand
 from distlock.fencing import FencedModel, FencedQuerySet
 from distlock.recipes import MultiLock, RWLock, Semaphore
 from distlock.signals import lock_lost
@@ -134,6 +135,24 @@ def write_bound(self: LockedTask, account_id: int) -> str:
     return str(self.lock.token)
 
 
+@locked_task(bind=True, lock="mail:{shop}", slots=3, on_busy="wait")
+def mail(self: LockedTask, shop: str) -> int:
+    assert_type(self.lock.held, bool)
+    return self.lock.token
+
+
+@locked_task(lock="mail:{shop}", slots="agreed")
+def mail_agreed(shop: str) -> None:
+    print(shop)
+
+
+class Mail(LockedCommand):
+    lock_slots = 3
+
+    def handle(self, **options: object) -> None:
+        self.lock.check()
+
+
 def queue() -> None:
     assert_type(write(7, kind="x"), str)
     assert_type(write.delay(7, kind="x"), LockedResult)
@@ -143,6 +162,7 @@ def queue() -> None:
     write_bound.delay_on_commit(7)
     (write.s(7) | write_bound.s()).apply_async()
     print(write.name, write.max_retries)
+    assert_type(mail("main"), int)
 
 
 def receiver(sender: Any, lease: Lease, using: str, **kwargs: Any) -> None: ...

@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.backends.store import Absent, Delete, Put
+from distlock.backends.store import Absent, Delete, Exists, Put
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
@@ -51,11 +51,19 @@ def test_revisions_are_the_numbers_of_transactions(store, node, name):
     assert node()[1].mzxid == node()[1].pzxid == third == store.read(name).revision
 
 
-def test_what_is_bound_to_a_session_is_ephemeral(store, backend, node, name):
+def test_what_is_bound_to_a_session_is_ephemeral(store, other, backend, node, name):
     session = store.open_session(60)
     store.apply(name, [Put("bound", 1, session.id), Put("free", 1)])
     assert node("bound")[1].ephemeralOwner == backend.client.session.id
     assert node("free")[1].ephemeralOwner == 0
+    theirs = other.open_session(60)
+    other.apply(name, [Put("bound", 2, theirs.id)])
+    store.apply(name, [Put("free", 2, session.id)])
+    locks["other"].close()
+    assert set(store.read(name).records) == {"free"}
+    store.apply(name, [Put("free", 3)])
+    backend.close()
+    assert set(store.read(name).records) == {"free"}
 
 
 def test_a_record_that_is_bound_or_freed_stays_the_same_record(store, name):
@@ -184,9 +192,26 @@ def test_who_joins_or_leaves_does_not_wait_for_those_who_are_faster(
         return send_all(requests, only_if)
 
     monkeypatch.setattr(backend.client, "send_all", send)
-    assert store.apply(name, [Put("a", 1)], [Absent("a")], soon())
-    assert store.apply(name, [Delete("a")], (), soon())
+    assert store.apply(name, [Put("a", 1)], [Absent("a"), Absent("b"), Exists("busy")], soon())
+    assert store.apply(name, [Delete("a")], [Exists("a")], soon())
     assert len(tries) == 2
+
+
+def test_what_must_be_absent_is_absent_in_the_moment_of_the_change(
+    store, backend, other, monkeypatch, name
+):
+    """Somebody else puts it just before."""
+    other.apply(name, [Put("busy", 0)])
+    send_all = backend.client.send_all
+
+    def send(requests, only_if=None):
+        if isinstance(requests[0], Multi):
+            other.apply(name, [Put("first", 1)])
+        return send_all(requests, only_if)
+
+    monkeypatch.setattr(backend.client, "send_all", send)
+    assert store.apply(name, [Put("a", 1)], [Absent("first")], soon()) is None
+    assert set(other.read(name).records) == {"busy", "first"}
 
 
 # Watches

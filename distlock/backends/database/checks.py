@@ -13,9 +13,10 @@ from django.db import Error as DatabaseError
 from django.db import NotSupportedError, connections
 
 from distlock.backends.testcase import in_test_environment
-from distlock.models import DatabaseLock
+from distlock.models import DatabaseLock, Record, RecordDirectory, RecordSession
 
 TABLE = DatabaseLock._meta.db_table
+_MODELS = (DatabaseLock, RecordDirectory, Record, RecordSession)
 #: the table in which Django notes what has been migrated
 _MIGRATIONS = "django_migrations"
 #: How often the ids of two connections are compared, to see whether a pooler mixes them up.
@@ -112,49 +113,72 @@ def _table(connection: Any, cursor: Any) -> Iterator[CheckMessage]:
     tables = introspection.table_names(cursor)
     if TABLE not in tables and _MIGRATIONS not in tables:
         return  # nothing has been migrated yet: most probably this is the first `migrate`
-    found: set[str] = set()
-    if TABLE in tables:
-        description = introspection.get_table_description(cursor, TABLE)
-        found = {column.name for column in description}
-    columns = [str(field.column) for field in DatabaseLock._meta.concrete_fields]
-    if missing := [column for column in columns if column not in found]:
-        # A warning: an error would stop the very command that makes the table.
-        yield Warning(
-            f"The table {TABLE} in the database {connection.alias!r} "
-            + (f"lacks columns: {', '.join(missing)}." if found else "does not exist."),
-            hint=f"Run `manage.py migrate distlock --database={connection.alias}`.",
-            id="distlock.W004",
-        )
-        return
-    constraints = introspection.get_constraints(cursor, TABLE).values()
-    if not any(one["unique"] and one["columns"] == ["lock"] for one in constraints):
-        yield Error(
-            f"The table {TABLE} has no unique key on the column lock, which decides who gets a"
-            " lock.",
-            hint=f"Make one: CREATE UNIQUE INDEX uiq_idx_lock ON {TABLE} "
-            f"({connection.ops.quote_name('lock')}).",
-            id="distlock.E004",
-        )
+    for model in _MODELS:
+        problem = _incomplete(connection, cursor, model, tables)
+        if problem is not None:
+            # A warning: an error would stop the very command that makes the table.
+            yield Warning(
+                f"The table {model._meta.db_table} in the database {connection.alias!r} {problem}.",
+                hint=f"Run `manage.py migrate distlock --database={connection.alias}`.",
+                id="distlock.W004",
+            )
+            if model is DatabaseLock:
+                return
+        else:
+            yield from _unique_keys(connection, cursor, model)
     if connection.vendor == "mysql":
         yield from _mysql(cursor)
         yield from _galera(connection.alias, cursor)
     yield from _durability(connection.vendor, cursor)
 
 
+def _incomplete(connection: Any, cursor: Any, model: Any, tables: Any) -> str | None:
+    """Return what a table lacks, if anything."""
+    if model._meta.db_table not in tables:
+        return "does not exist"
+    description = connection.introspection.get_table_description(cursor, model._meta.db_table)
+    found = {column.name for column in description}
+    columns = [str(field.column) for field in model._meta.concrete_fields]
+    missing = [column for column in columns if column not in found]
+    return f"lacks columns: {', '.join(missing)}" if missing else None
+
+
+def _unique_keys(connection: Any, cursor: Any, model: Any) -> Iterator[CheckMessage]:
+    table, quote = model._meta.db_table, connection.ops.quote_name
+    found = connection.introspection.get_constraints(cursor, table).values()
+    for key in model._meta.constraints:
+        columns = list(key.fields)
+        if any(one["unique"] and one["columns"] == columns for one in found):
+            continue
+        yield Error(
+            f"The table {table} has no unique key on the column{'s'[: len(columns) - 1]}"
+            f" {' and '.join(columns)}, which decides who gets a lock.",
+            hint=f"Make one: CREATE UNIQUE INDEX {key.name} ON {table} "
+            f"({', '.join(map(quote, columns))}).",
+            id="distlock.E004",
+        )
+
+
 def _mysql(cursor: Any) -> Iterator[CheckMessage]:
     cursor.execute(
-        "SELECT engine, collation_name FROM information_schema.tables"
-        " JOIN information_schema.columns USING (table_schema, table_name)"
+        "SELECT table_name, engine FROM information_schema.tables"
+        " WHERE table_schema = DATABASE() AND engine <> 'InnoDB'",
+    )
+    others = {str(table): engine for table, engine in cursor.fetchall()}
+    for table in (model._meta.db_table for model in _MODELS):
+        if table in others:
+            yield Error(
+                f"The table {table} uses the storage engine {others[table]}, which has no row"
+                " locks.",
+                hint=f"ALTER TABLE {table} ENGINE = InnoDB.",
+                id="distlock.E005",
+            )
+    cursor.execute(
+        "SELECT collation_name FROM information_schema.columns"
         " WHERE table_schema = DATABASE() AND table_name = %s AND column_name = 'lock'",
         [TABLE],
     )
-    engine, collation = cursor.fetchone()
-    if engine != "InnoDB":
-        yield Error(
-            f"The table {TABLE} uses the storage engine {engine}, which has no row locks.",
-            hint=f"ALTER TABLE {TABLE} ENGINE = InnoDB.",
-            id="distlock.E005",
-        )
+    (collation,) = cursor.fetchone()
     if not str(collation).endswith("_bin"):
         yield Error(
             f"The column lock of {TABLE} has the collation {collation}, which takes different"
@@ -202,7 +226,10 @@ def _pooler(connection: Any, wait: str) -> Iterator[CheckMessage]:
     if _server_process(connection) == connection.connection.info.backend_pid:
         return
     if wait == "auto":
-        message = "locks are waited for by looking now and then, and not first come, first served."
+        message = (
+            "locks, and changes of semaphores and the like, are waited for by looking now and then,"
+            " and locks not first come, first served."
+        )
         hint = (
             'Set OPTIONS["wait"] to "poll" to agree with that, to "native" if the pooler keeps one'
             " session for each client (PgBouncer's pool_mode = session)"

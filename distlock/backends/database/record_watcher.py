@@ -11,7 +11,7 @@ import os
 import random
 import select
 import threading
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
@@ -134,7 +134,7 @@ class RecordWatcher:
 
     def note_change(self, directory: str, keys: Collection[str]) -> None:
         """Wake those at once who watch what this process has changed."""
-        for token, watch in list(self._watches.items()):
+        for token, watch in self._watches.copy().items():
             if watch.directory == directory and (watch.key is None or watch.key in keys):
                 self._answer(token, watch)
 
@@ -150,7 +150,7 @@ class RecordWatcher:
 
     # The thread
 
-    def _run(self, alarm: _Alarm, watches: Mapping[object, _Watch]) -> None:
+    def _run(self, alarm: _Alarm, watches: dict[object, _Watch]) -> None:
         listener = RecordListener(self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
         pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
@@ -159,7 +159,7 @@ class RecordWatcher:
             if watches:
                 last_watch = clock()
                 try:
-                    names = {watch.directory for watch in list(watches.values())}
+                    names = {watch.directory for watch in watches.copy().values()}
                     # Listen before looking: what happens after the look is told.
                     listening = listener is not None and listener.listen(names)
                     first_end = self._look(all_of_them=failed)
@@ -179,7 +179,7 @@ class RecordWatcher:
         if listener is not None:
             listener.close()
 
-    def _ends(self, alarm: _Alarm, watches: Mapping[object, _Watch]) -> bool:
+    def _ends(self, alarm: _Alarm, watches: dict[object, _Watch]) -> bool:
         """Let the thread end, unless a watch was added just before."""
         with self._mutex:
             if watches:
@@ -205,7 +205,7 @@ class RecordWatcher:
     def _hear(self, directory: str, revision: int) -> bool:
         """Answer those who watch a directory that was changed; whether to look at its records."""
         look = False
-        for token, watch in list(self._watches.items()):
+        for token, watch in self._watches.copy().items():
             if watch.directory == directory:
                 if watch.key is None and revision > watch.since:
                     self._answer(token, watch)
@@ -218,7 +218,7 @@ class RecordWatcher:
 
         Returns the seconds until the first session ends of those that have records there.
         """
-        watches = list(self._watches.items())
+        watches = list(self._watches.copy().items())
         changed: list[tuple[object, _Watch]] = []
         names = sorted({watch.directory for _, watch in watches})
         revisions: dict[str, int] = {}

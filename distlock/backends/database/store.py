@@ -147,7 +147,14 @@ class DatabaseStore(RecordStore):
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> Iterable[str]:
         """See RecordStore.directories()."""
-        rows = self._ask(lambda db: db.ask(self._sql.in_use(prefix)).rows, deadline)
+
+        def in_use(connection: Connection) -> Sequence[tuple[Any, ...]]:
+            try:
+                return connection.ask(self._sql.in_use(prefix)).rows
+            except errors.NoTable:  # where no records can be none are
+                return ()
+
+        rows = self._ask(in_use, deadline)
         return sorted(name for (name,) in rows)
 
     # Sessions

@@ -126,8 +126,8 @@ class EtcdBackend(BaseBackend):
         return lease
 
     def sweep(self) -> SweepResult:
-        """Do nothing: the cluster itself removes the keys of leases that have ended."""
-        return SweepResult()
+        """Clear the records; the cluster itself removes the keys of leases that have ended."""
+        return self.store.sweep()
 
     def close(self) -> None:
         """Close the connections. What is held goes on: no lease depends on a connection."""

@@ -56,7 +56,8 @@ def escaped(name: str) -> str:
     return name.replace("%", "%25").replace("/", "%2F")
 
 
-def _unescaped(component: str) -> str:
+def unescaped(component: str) -> str:
+    """Return what was escaped()."""
     return component.replace("%2F", "/").replace("%25", "%")
 
 
@@ -177,7 +178,7 @@ class Entry:
         path, _, last = kv.key.rpartition("/")
         path, _, kind = path.rpartition("/")
         nonce = last.lstrip(_RESERVED).partition("-")[0]
-        name = _unescaped(path.rpartition("/")[2])
+        name = unescaped(path.rpartition("/")[2])
         record = Record.read(kv.value)
         return cls(kv.key, name, kind, nonce, kv.created, kv.lease, record)
 

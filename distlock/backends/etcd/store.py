@@ -33,6 +33,7 @@ from distlock.backends.etcd.kv import (
     modified,
     put,
 )
+from distlock.backends.etcd.records import escaped, unescaped
 from distlock.backends.etcd.watches import Watch
 from distlock.backends.store import (
     Absent,
@@ -102,8 +103,8 @@ class EtcdStore(RecordStore):
         return reply.revision if reply.succeeded else None
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
-        listed = self._list(self._root + _escaped(prefix), deadline)
-        return sorted(_unescaped(name) for name, keys in listed if len(keys) > 1)
+        listed = self._list(self._root + escaped(prefix), deadline)
+        return sorted(unescaped(name) for name, keys in listed if len(keys) > 1)
 
     def _list(self, start: str, deadline: float | None) -> Iterator[tuple[str, list[KeyValue]]]:
         """Yield directories whose keys begin so, as escaped, and their keys without values."""
@@ -112,7 +113,7 @@ class EtcdStore(RecordStore):
             yield name, list(keys)
 
     def _own_key(self, directory: str) -> str:
-        return f"{self._root}{_escaped(directory)}/"
+        return f"{self._root}{escaped(directory)}/"
 
     def _name_of(self, kv: KeyValue) -> str:
         return kv.key.removeprefix(self._root).partition("/")[0]
@@ -183,15 +184,6 @@ class EtcdStore(RecordStore):
             return False
         same = modified(own, found[0].modified)  # so that no record was put since
         return self._client.txn([same], [delete(own)], (), deadline).succeeded
-
-
-def _escaped(directory: str) -> str:
-    """Return a name without slashes; of two names, one begins with the other as before."""
-    return directory.replace("%", "%25").replace("/", "%2F")
-
-
-def _unescaped(name: str) -> str:
-    return name.replace("%2F", "/").replace("%25", "%")
 
 
 def _key(own: str, key: str) -> str:

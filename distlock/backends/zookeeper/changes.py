@@ -11,7 +11,7 @@ from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetData, 
 from kazoo.protocol.serialization import Exists as Stat
 
 from distlock.backends.store import Absent, Change, Condition, Exists, Put, SessionEnded
-from distlock.backends.zookeeper.client import Client, Session
+from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import (
     DirectoryNode,
     RecordNode,
@@ -20,6 +20,7 @@ from distlock.backends.zookeeper.record_nodes import (
     new_nonce,
     record_data,
 )
+from distlock.backends.zookeeper.record_sessions import OpenSession
 from distlock.backends.zookeeper.requests import Multi, NotSent, Reply, batches
 from distlock.backends.zookeeper.tree import make_path
 from distlock.concurrency.clock import left
@@ -29,20 +30,6 @@ from distlock.exceptions import LockUnavailable
 _MAX_REQUEST = 1_000_000
 _OTHERS_WERE_FASTER = (BadVersionError, NodeExistsError, NoNodeError)
 _EPHEMERAL = 1
-
-
-@dataclass(slots=True, eq=False)
-class OpenSession:
-    """A session of this process: one of several that share the session with the servers."""
-
-    client: Client
-    shared: Session
-    ended: bool = False
-
-    @property
-    def alive(self) -> bool:
-        """Whether records may be bound to it."""
-        return not (self.ended or self.shared.over or self.client.dead)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +162,8 @@ class Applying:
     def _bound(self) -> dict[str, OpenSession]:
         """Return the sessions that records are to be bound to."""
         names = {each.session for each in self._changes if isinstance(each, Put)} - {None}
-        found = {name: self._sessions(name) for name in names if name is not None}
-        bound = {name: session for name, session in found.items() if session and session.alive}
+        found = [self._sessions(name) for name in names if name is not None]
+        bound = {session.name: session for session in found if session is not None}
         if len(bound) < len(names):
             raise SessionEnded(f"a session for records of {self._path!r} has ended")
         return bound
@@ -198,6 +185,8 @@ class Applying:
             if not isinstance(change, Put):
                 if old is not None:
                     operations.append(Delete(node, -1) if change else CheckVersion(node, -1))
+                elif version == -1:  # there is no other way to check that nothing is there
+                    operations += [Create(node, b"", acl, 0), Delete(node, -1)]
                 continue
             owner = 0 if change.session is None else bound[change.session].shared.id
             created = None if old is None or key in self._deleted else old.created
@@ -215,14 +204,12 @@ class Applying:
         """Return whether another change in between could make this one wrong.
 
         Not if each part can be carried out in one way only: creating what was absent, deleting what
-        was there, and checking that something is there, whichever it is. So who joins or leaves
-        does not wait for those who are faster.
+        was there, and checking that something is there, whichever it is, or that nothing is. So who
+        joins or leaves does not wait for those who are faster.
         """
         for condition in self._conditions:
             match condition:
-                case Absent(key) if isinstance(self._last.get(key), Put):
-                    continue
-                case Exists(key, None):
+                case Absent() | Exists(revision=None):
                     continue
             return True
         return any(

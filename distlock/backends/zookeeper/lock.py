@@ -42,7 +42,7 @@ class ZooKeeperBackend(BaseBackend):
     default_options: ClassVar[Mapping[str, Any]] = DEFAULTS
     uses_location: ClassVar[bool] = True
     capabilities = Capabilities(
-        lease_lengths=False, outlives_process=False, waiters=True, fair=True
+        lease_lengths=False, shows_expired=False, outlives_process=False, waiters=True, fair=True
     )
 
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
@@ -169,11 +169,11 @@ class ZooKeeperBackend(BaseBackend):
         return lease
 
     def sweep(self) -> SweepResult:
-        """Remove the nodes of locks without contenders.
+        """Remove the nodes of locks without contenders, and directories without records.
 
         Nothing expires here: the servers end sessions, and remove their nodes.
         """
-        return SweepResult(removed=self._reader(None).clear())
+        return SweepResult(removed=self._reader(None).clear() + self.store.sweep().removed)
 
     def close(self) -> None:
         """End the session, and every hold with it."""

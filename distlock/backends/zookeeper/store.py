@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
@@ -24,7 +23,7 @@ from distlock.backends.store import (
     Session,
     Snapshot,
 )
-from distlock.backends.zookeeper.changes import Applying, OpenSession
+from distlock.backends.zookeeper.changes import Applying
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.options import Options
 from distlock.backends.zookeeper.record_nodes import (
@@ -34,30 +33,24 @@ from distlock.backends.zookeeper.record_nodes import (
     address_of,
     is_mark,
     mark_of,
-    new_nonce,
     revision_of,
 )
+from distlock.backends.zookeeper.record_sessions import OpenSession, RecordSessions
 from distlock.backends.zookeeper.requests import GetEphemerals, Multi, Reply, batches
 from distlock.backends.zookeeper.tree import escaped, unescaped
-from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.threads import start
 from distlock.concurrency.timers import call_after
-from distlock.exceptions import LockError
 from distlock.types.lease import RELIED_ON, SweepResult
-
-#: Seconds between two attempts to end a session whose records could not be removed.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 
 
 class ZooKeeperStore(RecordStore):
     """Records that are nodes; those that are bound to a session are ephemeral.
 
     A process has one session with the servers, which its locks use, too. Each session of the store
-    has an id of its own, which the data of its records has, so that it can be ended alone. Its
-    records vanish at the latest with the process's session. No other process can use or end it.
+    has an id of its own, which the data of its records has, so that it can be ended alone. This
+    process ends it if it is not renewed in time; the servers end all sessions of a process that
+    they do not hear from. No other process can use or end it.
     """
 
     def __init__(self, options: Options, client: Callable[[], Client]) -> None:
@@ -65,13 +58,7 @@ class ZooKeeperStore(RecordStore):
         self._options = options
         self._client = client
         self._root = f"{options.root}/{RECORDS}"
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have no sessions: they are the parent's."""
-        #: It is changed in single atomic steps. Sessions that are being ended are here, too.
-        self._sessions: dict[str, OpenSession] = {}
+        self._sessions = RecordSessions(self._remove_records)
 
     def _path(self, directory: str) -> str:
         return f"{self._root}/{escaped(directory)}"
@@ -131,7 +118,7 @@ class ZooKeeperStore(RecordStore):
         A server takes at most 1 MiB at once: ValueError for more. If the connection breaks, this
         finds out whether the change was made, unless others have changed the directory since.
         """
-        path, session = self._path(directory), self._sessions.get
+        path, session = self._path(directory), self._sessions.alive
         return Applying(self._client(), path, changes, conditions, session, deadline).run()
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
@@ -141,18 +128,17 @@ class ZooKeeperStore(RecordStore):
     # Sessions
 
     def open_session(self, seconds: float, deadline: float | None = None) -> Session:
-        """See RecordStore.open_session(). It is relied on for no longer than a lock's lease."""
+        """See RecordStore.open_session(). It is relied on for no longer than a lock's lease.
+
+        Unless it is renewed, this process ends it after ``seconds``.
+        """
         client, sent_at = self._client(), clock()
         client.prove_alive(deadline)
         shared = client.session
         assert shared is not None, "it was connected"
-        seconds = min(seconds, self._options.lease_of(shared.timeout))
-        for name, session in list(self._sessions.items()):
-            if session.shared.over or session.client.dead:
-                self._sessions.pop(name, None)
-        name = new_nonce()
-        self._sessions[name] = OpenSession(client, shared)
-        return Session(name, seconds, sent_at + seconds * RELIED_ON)
+        session = self._sessions.open(client, shared, seconds, sent_at)
+        relied_on = min(seconds, self._options.lease_of(shared.timeout))
+        return Session(session.name, relied_on, sent_at + relied_on * RELIED_ON)
 
     def renew(
         self,
@@ -163,9 +149,11 @@ class ZooKeeperStore(RecordStore):
         """See RecordStore.renew(). It proves that the servers count the session as alive."""
         if not sessions and not records:
             return Renewal(frozenset(), frozenset(), frozenset(), frozenset())
-        client = self._client()
-        if any(map(self._alive, sessions)):
+        client, sent_at = self._client(), clock()
+        if running := [session for name in sessions if (session := self._sessions.alive(name))]:
             client.prove_alive(deadline)
+            for session in running:
+                session.renew(sent_at)
         present: set[Address] = set()
         missing: set[Address] = set()
         for number, some in enumerate(batches(list(records))):
@@ -174,40 +162,14 @@ class ZooKeeperStore(RecordStore):
             replies = client.ask([*sync, *(Stat(path, None) for path in paths)], deadline)
             for address, reply in zip(some, replies[len(sync) :], strict=True):
                 (present if client.found(reply) else missing).add(address)
-        alive = frozenset(filter(self._alive, sessions))
+        alive = frozenset(filter(self._sessions.alive, sessions))
         return Renewal(alive, frozenset(sessions) - alive, frozenset(present), frozenset(missing))
-
-    def _alive(self, name: str) -> bool:
-        session = self._sessions.get(name)
-        return session is not None and session.alive
 
     def end_session(self, session: str, deadline: float | None = None) -> None:
         """See RecordStore.end_session(). What cannot be removed now will be in the background."""
-        ending = self._sessions.get(session)
-        if ending is None:
-            return
-        # From here on nothing is sent that binds a record to it; what was sent is read below.
-        ending.ended, begun_before = True, ending.ended
-        try:
-            self._remove_records(session, ending, deadline)
-        except BaseException:
-            if not begun_before:
-                with suppress(RuntimeError):  # no more threads can be had
-                    start(self._end_later, "distlock-end-session", session, ending)
-            raise
-        self._sessions.pop(session, None)
+        self._sessions.end(session, deadline)
 
-    def _end_later(self, name: str, session: OpenSession) -> None:
-        for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
-            if name not in self._sessions:
-                return
-            with suppress(LockError):
-                self._remove_records(name, session, None)
-                self._sessions.pop(name, None)
-                return
-            time.sleep(pause)
-
-    def _remove_records(self, name: str, session: OpenSession, deadline: float | None) -> None:
+    def _remove_records(self, session: OpenSession, deadline: float | None) -> None:
         client = session.client
         if client.dead:
             return
@@ -216,7 +178,7 @@ class ZooKeeperStore(RecordStore):
         for some in batches(client.checked(listed)):
             read = client.ask([GetData(path, None) for path in some], deadline)
             for path, node in self._records(client, some, read).items():
-                if node is not None and node.session == name:
+                if node is not None and node.session == session.name:
                     directory, key = address_of(path)
                     this = [Exists(key, node.revision)]
                     # If this is refused, it is another's record by now, or gone.
@@ -225,7 +187,7 @@ class ZooKeeperStore(RecordStore):
                         self._path(directory),
                         [Delete(key)],
                         this,
-                        self._sessions.get,
+                        self._sessions.alive,
                         deadline,
                     ).run()
 

@@ -7,7 +7,7 @@ from distlock.backends.store import Absent, Delete, Exists, Put, SessionEnded, U
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.zookeeper.faults.outages import everywhere
 from tests.zookeeper.tree import expire
 
@@ -90,6 +90,20 @@ def test_with_the_session_of_the_process_all_of_its_sessions_end(
     assert set(other.read(name).records) == {"a", "free"}
 
 
+@pytest.mark.parametrize("key", [None, "a"])
+def test_a_record_that_vanished_between_a_look_and_its_watch_is_told(
+    store, other, servers, name, key
+):
+    other.apply(name, [Put("a", 1, other.open_session(60).id), Put("b", 1)])
+    since = store.read(name).revision
+    end(servers, "other")
+    eventually(lambda: store.get(name, "a") is None)
+    assert store.watch(name, since, key).wait(soon())
+    pending = store.watch(name, store.read(name).revision, "b")
+    assert store.get(name, "b")  # its reply comes after those to the watch
+    assert not pending.over
+
+
 def test_nothing_is_bound_to_the_session_that_follows(
     store, other, session, servers, using, before_a_change, name
 ):
@@ -111,6 +125,25 @@ def test_a_record_that_a_session_takes_along_does_not_count_as_there(
         before_a_change(lambda ended=theirs: other.end_session(ended.id))
         assert store.apply(name, [change], [Exists(gone)]) is None
     assert not store.read(name).records
+
+
+@pytest.mark.slow
+def test_a_session_that_is_not_renewed_ends_though_the_process_lives(store, name):
+    """And one that is renewed does not."""
+    one, other = store.open_session(1.5), store.open_session(1.5)
+    store.apply(name, [Put("one", 1, one.id), Put("other", 1, other.id)])
+
+    def only_one():
+        assert one.id in store.renew([one.id]).alive
+        return set(store.read(name).records) == {"one"}
+
+    eventually(only_one)
+    assert clock() > other.deadline
+    assert other.id in store.renew([other.id]).ended
+    with pytest.raises(SessionEnded):
+        store.apply(name, [Put("other", 2, other.id)])
+    passed(1.5)
+    eventually(lambda: not store.read(name).records)
 
 
 # Ending one of several sessions
@@ -253,14 +286,18 @@ def test_a_change_that_was_never_answered_is_found_again(store, other, network, 
     assert (record.created, record.revision) == (revision, revision)
 
 
-def test_a_request_that_was_lost_is_made_again(store, other, network, name):
-    since = store.apply(name, [Put("free", 1)])
-    network.drop_requests()
-    with pytest.raises(LockUnavailable):
-        store.apply(name, [Put("a", 1)], [Unchanged(since)], shortly())
-    network.heal()
-    assert store.apply(name, [Put("a", 2)], [Unchanged(since)], soon())
-    assert other.get(name, "a").value == 2
+@pytest.mark.parametrize("made", [False, True], ids=["new", "there"])
+def test_a_request_that_was_lost_is_made_again(store, other, network, actor, name, made):
+    if made:
+        store.apply(name, [Put("free", 1)])
+    since = store.read(name).revision
+    other.apply(f"{name}:2", [Put("free", 1)])
+    (delay,) = network.delay(MARK.encode())
+    changing = actor("thread").call(store.apply, name, [Put("a", MARK)], [Unchanged(since)], soon())
+    assert delay.kept_back.wait(PATIENCE)
+    network.cut()
+    delay.end()
+    assert changing.result(PATIENCE) == other.get(name, "a").revision
 
 
 def test_a_lost_answer_is_told_where_a_later_change_hides_what_came_of_it(
@@ -275,3 +312,11 @@ def test_a_lost_answer_is_told_where_a_later_change_hides_what_came_of_it(
     with pytest.raises(LockUnavailable) as caught:
         changing.result(PATIENCE)
     assert caught.value.maybe_applied
+
+
+@pytest.mark.parametrize("key", [None, "a"])
+def test_without_a_connection_a_watch_is_answered_at_once(store, network, using, name, key):
+    store.read(name)
+    network.refuse()
+    eventually(lambda: not locks[using].client.connected)
+    assert store.watch(name, 0, key).wait(soon())

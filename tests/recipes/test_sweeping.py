@@ -1,0 +1,91 @@
+"""A sweep forgets semaphores and read/write locks that nobody uses, and no number that was set."""
+
+import pytest
+
+from distlock import LockError, locks
+from distlock.backends.shared import shared_locks, sweep_every_kind
+from distlock.recipes import RWLock, Semaphore
+from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+
+
+def known(using):
+    """Return the directories in use of the semaphores and read/write locks of a backend."""
+    return set(locks[using].store.directories())
+
+
+def test_what_nobody_uses_leaves_nothing(using, name):
+    with Semaphore(name, 3, using=using), RWLock(name, using=using).writer():
+        pass
+    assert {f"semaphore:{name}", f"rwlock:{name}"} <= known(using)
+    sweep_every_kind(locks[using])
+    assert not {f"semaphore:{name}", f"rwlock:{name}"} & known(using)
+    with pytest.raises(LockError, match="nobody has said yet"):
+        Semaphore(name, using=using).acquire()
+    with Semaphore(name, 4, using=using) as seat:
+        assert seat.info().slots == 4
+
+
+def test_tokens_go_on_growing(using, name):
+    with Semaphore(name, 3, using=using) as seat:
+        before = seat.token
+    sweep_every_kind(locks[using])
+    with Semaphore(name, 3, using=using) as seat:
+        assert seat.token > before
+
+
+def test_who_holds_is_not_forgotten(using, name):
+    with Semaphore(name, 3, using=using) as seat, RWLock(name, using=using).reader() as reader:
+        sweep_every_kind(locks[using])
+        assert seat.info().slots == 3
+        seat.verify()
+        reader.verify()
+        with pytest.raises(LockError, match="has 3 seats"):
+            Semaphore(name, 4, using=using).acquire()
+
+
+def test_a_number_that_was_set_stays(using, name):
+    Semaphore(name, using=using).resize(3)
+    for value in (None, 3):
+        with Semaphore(name, value, using=using):
+            pass
+        sweep_every_kind(locks[using])
+        assert Semaphore(name, using=using).info().slots == 3
+    with Semaphore(name, 5, using=using):  # as its code says: that is forgotten again
+        pass
+    sweep_every_kind(locks[using])
+    assert f"semaphore:{name}" not in known(using)
+
+
+@pytest.fixture
+def before_change(using, monkeypatch):
+    """``before_change(call)``: call something once, just before the next change of records."""
+    store = locks[using].store
+    apply = store.apply
+
+    def before(call):
+        def call_and_apply(*args, **options):
+            monkeypatch.setattr(store, "apply", apply)
+            call()
+            return apply(*args, **options)
+
+        monkeypatch.setattr(store, "apply", call_and_apply)
+
+    return before
+
+
+def test_who_comes_while_its_number_is_removed_gets_a_seat(using, name, before_change):
+    with Semaphore(name, 3, using=using):
+        pass
+    before_change(lambda: sweep_every_kind(locks[using]))
+    with Semaphore(name, 3, using=using) as seat:
+        assert (seat.info().taken, seat.info().slots) == (1, 3)
+
+
+def test_who_came_since_the_sweep_has_looked_is_not_forgotten(using, name, before_change):
+    with Semaphore(name, 3, using=using) as seat:
+        pass
+    before_change(seat.acquire)
+    shared_locks(locks[using]).sweep()
+    with pytest.raises(LockError, match="has 3 seats"):
+        Semaphore(name, 4, using=using).acquire()
+    seat.release()
