@@ -4,6 +4,9 @@ import pytest
 from django.db import connections
 
 from distlock import locks
+from distlock.backends.store import Absent, Put
+from distlock.concurrency.clock import clock
+from tests.contract.actors import PATIENCE
 from tests.database.speaking import claim, speaking
 from tests.databases import ALIASES
 
@@ -106,3 +109,19 @@ def test_a_hold_that_the_replica_does_not_know_yet_can_be_broken(split, name):
     lease = split.try_acquire(claim(name))
     assert split.force_release(name, lease.token)
     assert split.verify(lease) is False
+
+
+def test_records_are_read_from_the_primary(split, direct, name):
+    """The replica has not even their tables."""
+    store = split.store
+    session = store.open_session(60).id
+    revision = store.apply(name, [Put("a", 1, session)], [Absent("a")])
+    assert store.read(name).records["a"].value == 1
+    assert store.get(name, "a").session == session
+    assert store.renew([], [(name, "a"), (name, "b")]).missing == {(name, "b")}
+    assert store.renew([session], [(name, "a")]).alive == {session}
+    assert name in store.directories(name)
+    watch = store.watch(name, revision)
+    direct.store.apply(name, [Put("a", 2)])
+    assert watch.wait(clock() + PATIENCE)
+    store.end_session(session)

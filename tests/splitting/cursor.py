@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-#: A plain read of the table of locks. A packet of several statements goes to the primary, and so
-#: does what locks rows.
-_READ = re.compile(r"\s*SELECT\b(?!.*\bFOR (UPDATE|SHARE)\b).*\bdatabase_lock\b[^;]*$", re.S)
+#: A plain read of the tables of locks and records. A packet of several statements goes to the
+#: primary, and so does what locks rows.
+_READ = re.compile(r"\s*SELECT\b(?!.*\bFOR (UPDATE|SHARE)\b).*\bdatabase_lock\w*\b[^;]*$", re.S)
 
 
 class SplittingCursor:

@@ -354,6 +354,8 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.close()."""
         if self.waits:
             self.waits.close()
+        if "store" in self.__dict__:
+            self.store.close()
         self.pool.close()
 
     def checks(self) -> Iterable[CheckMessage]:

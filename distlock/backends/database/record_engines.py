@@ -214,6 +214,7 @@ class PostgreSQLRecords(RecordSQL):
 class SQLiteRecords(RecordSQL):
     """SQLite: transactions of this process, which keep all others from writing."""
 
+    PAUSES: ClassVar[tuple[float, float]] = (0.02, 0.25)
     GREATEST: ClassVar[str] = "max"
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> Verdict:

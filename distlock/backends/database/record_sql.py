@@ -97,6 +97,8 @@ class RecordSQL(ABC):
     #: begins a packet that only reads: a proxy that splits reads sends several statements to the
     #: primary
     PRIMARY: ClassVar[str] = ""
+    #: the first and the longest pause, in seconds, between two looks for changes
+    PAUSES: ClassVar[tuple[float, float]] = (0.05, 1.0)
     GREATEST: ClassVar[str] = "GREATEST"
     ON_CONFLICT: ClassVar[str] = "ON CONFLICT ({0}) DO NOTHING"
 

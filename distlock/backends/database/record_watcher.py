@@ -30,10 +30,11 @@ from distlock.exceptions import LockUnavailable
 
 logger = logging.getLogger("distlock")
 
-#: Seconds between two looks; at the least, where a session is about to end; and at the most where
-#: the server tells of changes.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+#: Seconds between two looks: at the least, where a session is about to end, and at the most where
+#: the server tells of changes. See also RecordSQL.PAUSES.
 _SHORTEST_PAUSE, _SLOW = 0.01, 3.0
+#: Seconds until a look that failed is tried again.
+_RETRY_PAUSE = 0.5
 #: Seconds that the thread stays after the last watch.
 _LINGER = 1.0
 #: Directories in one statement.
@@ -73,7 +74,7 @@ class _Alarm:
                 pass
         return True
 
-    def close(self) -> None:
+    def __del__(self) -> None:
         os.close(self._reader)
         os.close(self._writer)
 
@@ -97,38 +98,51 @@ class RecordWatcher:
         self._sql = sql
         self._end_expired = end_expired
         self._listens = listens
-        self._alarm: _Alarm | None = None
         self.after_fork_in_child()
         fork.reset_in_child(self)
 
     def after_fork_in_child(self) -> None:
         """Have no watches and no thread: they are the parent's."""
         self._mutex = threading.Lock()
-        alarm, self._alarm = self._alarm, None  # there is one while the thread runs
-        if alarm is not None:
-            alarm.close()
+        self._running = self._closed = False
+        #: the child's own, for that of the parent would wake the parent
+        self._alarm: _Alarm | None = None
         #: Changed in single atomic steps: the garbage collector may abandon a watch while a thread
         #: has a mutex.
         self._watches: dict[object, _Watch] = {}
 
+    def close(self) -> None:
+        """End the thread and its session, unless somebody watches."""
+        with self._mutex:
+            self._closed = True
+            if self._alarm is not None:
+                self._alarm.ring()
+
     def watch(self, directory: str, since: int, key: str | None) -> Pending[None]:
         """See RecordStore.watch()."""
         token, watches = object(), self._watches
-        pending: Pending[None] = Pending(lambda: watches.pop(token, None))
+        with self._mutex:
+            alarm = self._alarm = self._alarm or _Alarm()
+            self._closed = False
+
+        def drop() -> None:
+            watches.pop(token, None)
+            if not watches:
+                alarm.ring()
+
+        pending: Pending[None] = Pending(drop)
         try:
             watches[token] = _Watch(directory, since, key, pending)
             with self._mutex:
-                if self._alarm is None:
-                    alarm = _Alarm()
+                if not self._running:
                     # If no more threads can be had, the caller's own looks have to do. Interrupted
                     # here, the next one starts another thread: two do no harm.
                     with suppress(RuntimeError):
                         start(self._run, "distlock-records", alarm, watches)
-                        self._alarm = alarm
-                else:
-                    self._alarm.ring()
+                        self._running = True
+            alarm.ring()
         except BaseException:  # nobody would abandon it
-            watches.pop(token, None)
+            drop()
             raise
         return pending
 
@@ -140,53 +154,56 @@ class RecordWatcher:
 
     def look_soon(self) -> None:
         """Look now: this process has changed something."""
-        with self._mutex:
-            if self._alarm is not None:
-                self._alarm.ring()
+        if self._watches and self._alarm is not None:
+            self._alarm.ring()
 
     def _answer(self, token: object, watch: _Watch) -> None:
         self._watches.pop(token, None)
         watch.pending.resolve(None)
+        if not self._watches and self._alarm is not None:
+            self._alarm.ring()
 
     # The thread
 
     def _run(self, alarm: _Alarm, watches: dict[object, _Watch]) -> None:
         listener = RecordListener(self._runner.pool) if self._listens else None
         last_watch, failed = clock(), False
-        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        pauses = backoff(*self._sql.PAUSES)
         while True:
-            rest = _LINGER
             if watches:
                 last_watch = clock()
-                try:
-                    names = {watch.directory for watch in watches.copy().values()}
+            elif self._ends(last_watch, watches):
+                break
+            try:
+                rest = last_watch + _LINGER - clock()
+                if watches:
                     # Listen before looking: what happens after the look is told.
+                    names = {watch.directory for watch in watches.copy().values()}
                     listening = listener is not None and listener.listen(names)
                     first_end = self._look(all_of_them=failed)
                     pause = random.uniform(0.5, 1.0) * _SLOW if listening else next(pauses)
                     rest, failed = min(pause, max(first_end, _SHORTEST_PAUSE)), False
-                except Exception as error:
-                    rest, failed = _LONGEST_PAUSE, True
-                    if not isinstance(error, (StatementFailed, LockUnavailable)):
-                        logger.exception("the watch on records goes on after an error")
-            elif clock() >= last_watch + _LINGER and self._ends(alarm, watches):
-                break
-            try:
                 if self._sleep(alarm, listener, clock() + rest):
-                    pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-            except StatementFailed:
+                    pauses = backoff(*self._sql.PAUSES)
+            except Exception as error:
                 failed = True
+                if not isinstance(error, (StatementFailed, LockUnavailable)):
+                    logger.exception("the watch on records goes on after an error")
+                alarm.wait(_RETRY_PAUSE)
         if listener is not None:
             listener.close()
 
-    def _ends(self, alarm: _Alarm, watches: dict[object, _Watch]) -> bool:
-        """Let the thread end, unless a watch was added just before."""
+    def _ends(self, last_watch: float, watches: dict[object, _Watch]) -> bool:
+        """Let the thread end some time after the last watch, or at once after close().
+
+        Where Django's tests run, an open session would keep the test database from being dropped.
+        """
         with self._mutex:
-            if watches:
+            at_once = self._closed or self._runner.pool.idle == 0
+            if watches or not (at_once or clock() >= last_watch + _LINGER):
                 return False
-            if self._alarm is alarm:
-                self._alarm = None
-            alarm.close()
+            if watches is self._watches:
+                self._running = False
             return True
 
     def _sleep(self, alarm: _Alarm, listener: RecordListener | None, until: float) -> bool:

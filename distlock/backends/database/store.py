@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, TypeVar
 
 from django.db import connections
@@ -38,6 +39,7 @@ from distlock.backends.store import (
     Snapshot,
 )
 from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
+from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable, NotSupported
@@ -46,6 +48,8 @@ from distlock.types.owners import gevent_patched
 
 #: Sessions, records or rows in one statement.
 _BATCH = 400
+#: Seconds between two attempts to end sessions.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 
 T = TypeVar("T")
 
@@ -87,6 +91,7 @@ class DatabaseStore(RecordStore):
 
     def _read(self, directory: str, key: str | None, deadline: float | None) -> Snapshot:
         until = clock() + self._pool.limit(deadline)
+        pauses = chain((0.0,), backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE))
         while True:
             rows = self._ask(lambda db: db.ask(self._sql.read(directory, key)).rows, until)
             # Of a session without a row only the records are left to be deleted.
@@ -98,6 +103,12 @@ class DatabaseStore(RecordStore):
             if not ended:
                 return _snapshot(directory, rows)
             self._end(sorted(ended), until, expired=True)
+            if clock() >= until:
+                raise LockUnavailable(
+                    f"database {self._pool.database!r}: sessions that have ended could not be"
+                    f" cleared from {directory!r} in time"
+                )
+            time.sleep(next(pauses))  # another node of a cluster may have another clock
 
     def apply(
         self,
@@ -115,19 +126,20 @@ class DatabaseStore(RecordStore):
         if edit.sessions:
             self._refuse_in_transaction(f"records of {directory!r}")
         until = clock() + self._pool.limit(deadline)
-        create = False
+        create = ended = False
         while True:
             verdict = self._ask(lambda db: self._apply(db, edit, create), until)  # noqa: B023
             if verdict.revision is not None:
                 keys = {change.key for change in changes}
                 self._watcher.note_change(directory, keys)
                 if verdict.heard:
-                    self._tell([directory], verdict.revision)
+                    self._tell([directory], verdict.revision, until)
                 return verdict.revision
             if not verdict.found and not create:
                 create = True
-            elif verdict.stale:
+            elif verdict.stale and not ended:
                 self.read(directory, until)
+                ended = True
             elif verdict.found and verdict.held:
                 raise SessionEnded(f"a session for records of {directory!r} has ended")
             elif verdict.found:
@@ -200,7 +212,7 @@ class DatabaseStore(RecordStore):
             return self._closing(db, lambda: self._sql.end(db, sessions, expired=expired))
 
         if changed := self._ask(end, deadline):
-            self._tell(changed, 0)
+            self._tell(changed, 0, deadline)
 
     # Waking up
 
@@ -208,21 +220,29 @@ class DatabaseStore(RecordStore):
         """See RecordStore.watch()."""
         return self._watcher.watch(directory, since, key)
 
-    def _tell(self, directories: Sequence[str], revision: int) -> None:
+    def _tell(self, directories: Sequence[str], revision: int, deadline: float | None) -> None:
         """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
         statement = self._sql.tell(directories, revision)
         if statement is not None:
             with suppress(errors.StatementFailed):  # they look now and then
-                self._runner.attempt(lambda db: db.ask(statement), None)
+                self._runner.attempt(lambda db: db.ask(statement), deadline)
+
+    def close(self) -> None:
+        """Give the session back that listens for changes, unless somebody waits for some."""
+        self._watcher.close()
 
     # Clearing
 
     def sweep(self, deadline: float | None = None) -> SweepResult:
         """See RecordStore.sweep()."""
         ended = removed = after = 0
+        last: list[str] = []
         while rows := self._ask(lambda db: db.ask(self._sql.ended(_BATCH)).rows, deadline):
-            self._end(sorted(name for (name,) in rows), deadline, expired=True)
-            ended += len(rows)
+            names = sorted(name for (name,) in rows)
+            if names == last:  # another node of a cluster, whose clock is behind, has refused
+                break
+            self._end(names, deadline, expired=True)
+            ended, last = ended + len(names), names
         ((now,),) = self._ask(lambda db: db.ask(self._sql.server_time()).rows, deadline)
         newest = int(now) - int(self._keep * 1_000_000)
         while rows := self._ask(
