@@ -94,6 +94,7 @@ def everything(store, directory, session):
         lambda: store.apply(directory, [Put("b", 1)], [Exists("b")], very_soon()),
         lambda: list(store.directories(directory, very_soon())),
         lambda: store.open_session(60, very_soon()),
+        lambda: store.renew([session.id], [(directory, "a")], very_soon()),
         lambda: store.end_session(session.id, very_soon()),
         lambda: store.sweep(very_soon()),
     ]
@@ -119,6 +120,9 @@ def test_a_network_that_refuses_is_told(distant, directory, proxy):
         distant.apply(directory, [Put("a", 2)], (), very_soon())
     with pytest.raises(LockUnavailable):
         distant.read(directory, very_soon())
+    with pytest.raises(LockUnavailable) as told:
+        distant.apply(directory, [Put("a", 3)], (), very_soon())
+    assert not told.value.maybe_applied  # there is no connection any more that it could use
     proxy.heal()
     assert answer(lambda: distant.read(directory, soon())).records["a"].value == 1
 
