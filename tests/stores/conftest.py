@@ -30,7 +30,7 @@ def pytest_configure(config):
     for line in [
         "shared: for stores that several processes share",
         "served: for stores behind a server",
-        "lengthy: waits for whole sessions; left out every day where these are long",
+        "lengthy: waits for whole sessions or for servers; run every day only in memory",
     ]:
         config.addinivalue_line("markers", line)
 

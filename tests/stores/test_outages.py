@@ -63,6 +63,7 @@ def answer(call):
     return eventually(try_again)
 
 
+@pytest.mark.lengthy
 def test_records_survive_a_crash_of_the_server(store, directory, server, kind):
     last = [put(directory, key, key) for key in "abc"][-1]
     pending = store.watch(directory, last)
@@ -75,6 +76,7 @@ def test_records_survive_a_crash_of_the_server(store, directory, server, kind):
     assert pending.wait(clock() + PATIENCE)
 
 
+@pytest.mark.lengthy
 def test_a_server_that_is_down_is_told(store, directory, server, kind):
     session = store.open_session(60)
     put(directory, "a", 1)
