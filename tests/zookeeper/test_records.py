@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.backends.store import Absent, Delete, Exists, Put
+from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
@@ -88,12 +88,12 @@ def test_what_was_written_by_hand_is_read(store, tree, name):
 
 
 @pytest.mark.parametrize("path", ["", "/a"], ids=["directory", "record"])
-def test_a_node_that_says_nothing_of_ours_is_named(store, tree, name, path):
+def test_a_node_that_says_nothing_of_ours_is_named(store, other, tree, name, path):
     store.apply(name, [Put("a", 1)])
     path = f"{tree.root}/%records/{name}{path}"
     tree.kazoo.set(path, b"somebody else's")
     with pytest.raises(LockUnavailable, match=path) as caught:
-        store.apply(name, [Put("a", 2)], (), soon())
+        other.apply(name, [Put("a", 2)], (), soon())
     assert not caught.value.maybe_applied
 
 
@@ -176,6 +176,35 @@ def test_many_records_take_few_round_trips(store, sent, name):
     renewal = store.renew([session.id], [(name, key) for key in keys])
     assert len(renewal.present) == len(keys)
     assert len(sent) == 2
+
+
+def test_what_was_seen_last_need_not_be_read_again(store, sent, name):
+    """To take a seat and leave it: a look, a change, and a change."""
+    session = store.open_session(60)
+    for number in range(3):
+        sent.clear()
+        snapshot = store.read(name)
+        changes = [Put("seats", 4), Put(f"{number}", 1, session.id)]
+        assert store.apply(name, changes, [Absent("other"), Unchanged(snapshot.revision)])
+        assert store.apply(name, [Delete(f"{number}")], [Exists(f"{number}")])
+        assert number == 0 or len(sent) == 3
+    assert set(store.read(name).records) == {"seats"}
+
+
+def test_what_was_seen_last_is_not_relied_on(store, other, name):
+    """Other clients have changed it since."""
+    seen = store.apply(name, [Put("a", 1), Put("b", 1)])
+    assert other.apply(name, [Delete("a"), Put("b", 2), Put("c", 2)])
+    assert store.apply(name, [Put("d", 3)], [Exists("a")]) is None
+    assert store.apply(name, [Put("d", 3)], [Exists("b", seen)]) is None
+    assert store.apply(name, [Put("d", 3)], [Absent("c")]) is None
+    assert store.apply(name, [Put("d", 3)], [Unchanged(seen)]) is None
+    assert store.apply(name, [Put("a", 3), Put("b", 3), Put("c", 3)], [Absent("a"), Exists("c")])
+    assert other.apply(name, [Delete(key) for key in "abc"])
+    assert other.sweep().removed == 1
+    assert store.apply(name, [Delete("a"), Delete("b")], [Exists("c")]) is None
+    assert store.apply(name, [Put("a", 4)], [Absent("c")])
+    assert set(other.read(name).records) == set(store.read(name).records) == {"a"}
 
 
 def test_who_joins_or_leaves_does_not_wait_for_those_who_are_faster(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
@@ -15,6 +14,8 @@ from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import (
     DirectoryNode,
     RecordNode,
+    Seen,
+    SeenLast,
     directory_data,
     mark_of,
     new_nonce,
@@ -30,26 +31,6 @@ from distlock.exceptions import LockUnavailable
 _MAX_REQUEST = 1_000_000
 _OTHERS_WERE_FASTER = (BadVersionError, NodeExistsError, NoNodeError)
 _EPHEMERAL = 1
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The nodes that a change depends on, as they were read, the directory first.
-
-    Each change writes the node of the directory. So if that is unchanged when the change is made,
-    so are the records, but for those that a session has taken along.
-    """
-
-    directory: DirectoryNode
-    records: dict[str, RecordNode]
-
-    def holds(self, condition: Condition) -> bool:
-        if isinstance(condition, Absent):
-            return condition.key not in self.records
-        if isinstance(condition, Exists):
-            found = self.records.get(condition.key)
-            return found is not None and condition.revision in (None, found.revision)
-        return self.directory.revision == condition.revision
 
 
 class Applying:
@@ -68,6 +49,7 @@ class Applying:
         changes: Sequence[Change],
         conditions: Collection[Condition],
         sessions: Callable[[str], OpenSession | None],
+        seen_last: SeenLast,
         deadline: float | None,
     ) -> None:
         self._client = client
@@ -75,6 +57,7 @@ class Applying:
         self._changes = changes
         self._conditions = conditions
         self._sessions = sessions
+        self._seen_last = seen_last
         self._deadline = deadline
         self._nonce = new_nonce()
         asked = [each.key for each in conditions if isinstance(each, Absent | Exists)]
@@ -94,9 +77,9 @@ class Applying:
             raise
 
     def _run(self) -> int | None:
-        contended = False
         sure = False  # that what was read is not older than this call
-        seen = self._look(sync=False)
+        known = self._seen_last.get(self._path)
+        seen, may_be_refused = known or self._look(sync=False), known is not None
         while True:
             if not all(map(seen.holds, self._conditions)):
                 if sure:
@@ -111,9 +94,11 @@ class Applying:
                     f" {_MAX_REQUEST}"
                 )
             root = None if seen.directory.stat is not None else self._have_root()
-            # If others were faster, they may be again: then read in the same round trip.
-            reply, *looks = self._send([multi, *(self._reads() if contended else ())], bound)
+            # If others are likely to have been faster, read in the same round trip.
+            reads = self._reads() if may_be_refused else ()
+            reply, *looks = self._send([multi, *reads], bound)
             if reply.error is None:
+                self._seen_last.keep(self._after(seen, bound, reply.value[0]))
                 return int(reply.value[0].mzxid)
             before = seen
             if reply.lost:
@@ -129,7 +114,7 @@ class Applying:
                 seen = self._read(looks) if looks else self._look(sync=False)
                 if seen == before and root is None:  # nobody was faster
                     raise self._client.unavailable("refuses", reply.error)
-                contended = True
+                may_be_refused = True
             sure = True
 
     def _reads(self) -> list[Any]:
@@ -138,7 +123,7 @@ class Applying:
         keys = [directory.record(key) for key in self._keys]
         return [GetData(path, None) for path in (self._path, *keys)]
 
-    def _look(self, *, sync: bool) -> _Seen:
+    def _look(self, *, sync: bool) -> Seen:
         """Read what the change depends on; with ``sync`` as the leader knows it now."""
         replies: list[Reply] = []
         for some in batches(self._reads()):
@@ -146,7 +131,7 @@ class Applying:
             replies += self._client.ask([*first, *some], self._deadline)[len(first) :]
         return self._read(replies)
 
-    def _read(self, replies: Sequence[Reply]) -> _Seen:
+    def _read(self, replies: Sequence[Reply]) -> Seen:
         """Understand the replies to _reads()."""
         directory, records = DirectoryNode(self._path), {}
         try:
@@ -157,7 +142,7 @@ class Applying:
                     records[key] = RecordNode.read(directory.record(key), *found)
         except ValueError as error:
             raise self._client.unavailable(str(error)) from error
-        return _Seen(directory, records)
+        return Seen(directory, records)
 
     def _bound(self) -> dict[str, OpenSession]:
         """Return the sessions that records are to be bound to."""
@@ -168,7 +153,7 @@ class Applying:
             raise SessionEnded(f"a session for records of {self._path!r} has ended")
         return bound
 
-    def _operations(self, seen: _Seen, bound: dict[str, OpenSession]) -> list[Any]:
+    def _operations(self, seen: Seen, bound: dict[str, OpenSession]) -> list[Any]:
         """Return the parts of the request; the first that sets a node sets the directory's."""
         acl, path, directory = self._client.options.acl, self._path, seen.directory
         made, version = directory.made, 0
@@ -188,19 +173,41 @@ class Applying:
                 elif version == -1:  # there is no other way to check that nothing is there
                     operations += [Create(node, b"", acl, 0), Delete(node, -1)]
                 continue
-            owner = 0 if change.session is None else bound[change.session].shared.id
-            created = None if old is None or key in self._deleted else old.created
-            if old is not None and created is not None and old.stat.ephemeralOwner == owner:
-                kept = None if created == old.stat.czxid else created
-                operations.append(SetData(node, _data(change, kept), -1))
+            owner = _owner(change, bound)
+            kept = None if key in self._deleted else old
+            if kept is not None and kept.owner == owner:
+                created = None if kept.created == kept.czxid else kept.created
+                operations.append(SetData(node, _data(change, created), -1))
                 continue
             if old is not None:
                 operations.append(Delete(node, -1))
+            created = None if kept is None else kept.created
             flags = _EPHEMERAL if owner else 0
             operations.append(Create(node, _data(change, created), acl, flags))
         return operations
 
-    def _relies_on_version(self, seen: _Seen) -> bool:
+    def _after(self, seen: Seen, bound: dict[str, OpenSession], stat: Any) -> Seen:
+        """Return what is there after the change; ``stat`` is that of the directory's node."""
+        directory, revision = seen.directory, int(stat.mzxid)
+        version = 0 if directory.stat is None else directory.stat.version
+        made = directory.made or self._nonce
+        records = {**seen.records}
+        for key, change in self._last.items():
+            old = records.pop(key, None)
+            if isinstance(change, Put):
+                owner, node = _owner(change, bound), directory.record(key)
+                kept = None if key in self._deleted else old
+                created = revision if kept is None else kept.created
+                czxid = kept.czxid if kept is not None and kept.owner == owner else revision
+                records[key] = RecordNode(
+                    node, None, change.session, created, czxid, revision, owner
+                )
+        # Each change adds one to the version. If others have changed something in between, not all
+        # is known.
+        complete = stat.version == version + 1 and (seen.complete or directory.stat is None)
+        return Seen(DirectoryNode(self._path, made, self._nonce, stat), records, complete)
+
+    def _relies_on_version(self, seen: Seen) -> bool:
         """Return whether another change in between could make this one wrong.
 
         Not if each part can be carried out in one way only: creating what was absent, deleting what
@@ -264,6 +271,10 @@ class Applying:
                 raise self._client.unavailable("does not answer")
             if not made.lost and not isinstance(made.error, NodeExistsError):
                 self._client.checked(made)
+
+
+def _owner(put: Put, bound: dict[str, OpenSession]) -> int:
+    return 0 if put.session is None else bound[put.session].shared.id
 
 
 def _data(put: Put, created: int | None) -> bytes:

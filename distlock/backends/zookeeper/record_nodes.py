@@ -14,14 +14,18 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distlock.backends.store import Record
+from distlock.backends.store import Absent, Condition, Exists, Record
 from distlock.backends.zookeeper.tree import escaped, unescaped
 
 #: The node of all directories. An escape has hexadecimal digits, so this is nobody's name.
 RECORDS = "%records"
+
+#: of how many directories, and of how many records in each, SeenLast keeps something
+_MOST_DIRECTORIES, _MOST_RECORDS = 100, 100
 
 _MADE = "%made-"
 _DIRECTORY = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{32})")
@@ -95,26 +99,74 @@ class RecordNode:
     path: str
     value: Any = field(compare=False)
     session: str | None
+    #: when the record was created, which may be before the node was made
     created: int
-    stat: Any
+    czxid: int
+    revision: int
+    #: the session with the servers that the node is bound to, 0 for none
+    owner: int
 
     @classmethod
     def read(cls, path: str, data: bytes, stat: Any) -> RecordNode:
         """Understand a node; ValueError if it is none of ours."""
         try:
             fields = json.loads(data)
+            value, session = fields["value"], fields.get("session")
             created = int(fields.get("created", stat.czxid))
-            return cls(path, fields["value"], fields.get("session"), created, stat)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the node {path} is not a record") from error
-
-    @property
-    def revision(self) -> int:
-        return int(self.stat.mzxid)
+        return cls(path, value, session, created, stat.czxid, stat.mzxid, stat.ephemeralOwner)
 
     def record(self, key: str) -> Record:
         """Return what the node stands for."""
         return Record(key, self.value, self.created, self.revision, self.session)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A directory and records in it, as they were read.
+
+    Each change writes the node of the directory. So if that is unchanged when another change is
+    made, so are the records, but for those that a session has taken along.
+    """
+
+    directory: DirectoryNode
+    records: Mapping[str, RecordNode]
+    #: whether these are all of its records
+    complete: bool = False
+
+    def holds(self, condition: Condition) -> bool:
+        """Return whether a condition of a change held."""
+        if isinstance(condition, Absent):
+            return condition.key not in self.records
+        if isinstance(condition, Exists):
+            found = self.records.get(condition.key)
+            return found is not None and condition.revision in (None, found.revision)
+        return self.directory.revision == condition.revision
+
+
+class SeenLast:
+    """What this process has seen last of some directories, by their paths; without the values.
+
+    It may be out of date. Who starts from it saves reading first, and finds out.
+    """
+
+    def __init__(self) -> None:
+        #: changed in single atomic steps
+        self._seen: dict[str, Seen] = {}
+
+    def get(self, path: str) -> Seen | None:
+        """Return what was kept."""
+        return self._seen.get(path)
+
+    def keep(self, seen: Seen) -> None:
+        """Keep it, if it is complete and not large; else keep nothing of this directory."""
+        if not seen.complete or len(seen.records) > _MOST_RECORDS:
+            self._seen.pop(seen.directory.path, None)
+            return
+        if len(self._seen) >= _MOST_DIRECTORIES:
+            self._seen.clear()
+        self._seen[seen.directory.path] = seen
 
 
 def record_data(text: str, session: str | None, created: int | None) -> bytes:

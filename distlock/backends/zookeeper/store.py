@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
@@ -30,6 +31,8 @@ from distlock.backends.zookeeper.record_nodes import (
     RECORDS,
     DirectoryNode,
     RecordNode,
+    Seen,
+    SeenLast,
     address_of,
     is_mark,
     mark_of,
@@ -59,6 +62,7 @@ class ZooKeeperStore(RecordStore):
         self._client = client
         self._root = f"{options.root}/{RECORDS}"
         self._sessions = RecordSessions(self._remove_records)
+        self._seen_last = SeenLast()
 
     def _path(self, directory: str) -> str:
         return f"{self._root}/{escaped(directory)}"
@@ -70,15 +74,17 @@ class ZooKeeperStore(RecordStore):
 
         The list of the records' names and the revision are of one moment. A record was the same in
         that moment if it was written before, or if it was read before and has not been written
-        since. If one was not, all are read again, in the request that lists them.
+        since. If one was not, all are read again, in the request that lists them. So are those that
+        were seen last.
         """
         client, path = self._client(), self._path(directory)
+        known = self._seen_last.get(path)
+        again = [record.path for record in known.records.values()] if known else []
         before: dict[str, RecordNode | None] = {}
         while True:
-            again = list(before)
-            requests = [Sync(path), GetChildren2(path, None)]
+            requests = [Sync(path), GetChildren2(path, None), GetData(path, None)]
             requests += [GetData(each, None) for each in again]
-            _, listed, *replies = client.ask(requests, deadline)
+            _, listed, own, *replies = client.ask(requests, deadline)
             listing = client.found(listed)
             if listing is None:
                 return Snapshot(directory, 0, {})
@@ -96,9 +102,19 @@ class ZooKeeperStore(RecordStore):
             if len(nodes) == len(paths):
                 break
             before = {each: now[each] for each in paths}
-        records = [one.record(address_of(one.path)[1]) for one in nodes]
+            again = paths
+        by_key = {address_of(one.path)[1]: one for one in nodes}
+        if (found_own := client.found(own)) and found_own[1].version == stat.version:
+            self._keep(path, found_own[0], stat, by_key)
+        records = [one.record(key) for key, one in by_key.items()]
         records.sort(key=lambda record: (record.created, record.key))
         return Snapshot(directory, revision_of(stat), {one.key: one for one in records})
+
+    def _keep(self, path: str, data: bytes, stat: Any, nodes: Mapping[str, RecordNode]) -> None:
+        with suppress(ValueError):  # somebody else's node
+            seen = DirectoryNode.read(path, data, stat)
+            without_values = {key: replace(node, value=None) for key, node in nodes.items()}
+            self._seen_last.keep(Seen(seen, without_values, complete=True))
 
     def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
         client, path = self._client(), f"{self._path(directory)}/{escaped(key)}"
@@ -119,7 +135,9 @@ class ZooKeeperStore(RecordStore):
         finds out whether the change was made, unless others have changed the directory since.
         """
         path, session = self._path(directory), self._sessions.alive
-        return Applying(self._client(), path, changes, conditions, session, deadline).run()
+        return Applying(
+            self._client(), path, changes, conditions, session, self._seen_last, deadline
+        ).run()
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
         stats = self._stats(self._client(), prefix, deadline)
@@ -188,6 +206,7 @@ class ZooKeeperStore(RecordStore):
                         [Delete(key)],
                         this,
                         self._sessions.alive,
+                        self._seen_last,
                         deadline,
                     ).run()
 
