@@ -233,15 +233,15 @@ def report():
 
 def test_a_backend_without_records_is_refused(settings):
     settings.DISTLOCK = {"default": {"BACKEND": f"{__name__}.LocksOnly"}}
-    refused = r"task shop\.report: slots=3: DISTLOCK\['default'\]: LocksOnly keeps locks only"
+    refused = r"task mail\.report: slots=3: DISTLOCK\['default'\]: LocksOnly keeps locks only"
     with pytest.raises(NotSupported, match=refused):
-        locked_task(name="shop.report", lock="a", slots=3)(report)
+        locked_task(name="mail.report", lock="a", slots=3)(report)
 
 
 def test_a_check_finds_it_too(settings):
     settings.DISTLOCK = {"default": {"BACKEND": "distlock.backends.local.LocalBackend"}}
-    locked_task(name="shop.report", lock="a", slots=3)(report)
+    locked_task(name="mail.report", lock="a", slots=3)(report)
     settings.DISTLOCK = {"default": {"BACKEND": f"{__name__}.LocksOnly"}}
     checked = run_checks(tags=[TAG])
     found = {message.obj: message.msg for message in checked if message.id == "distlock.E008"}
-    assert "slots=3: DISTLOCK['default']" in found["task shop.report"]
+    assert "slots=3: DISTLOCK['default']" in found["task mail.report"]
