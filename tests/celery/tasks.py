@@ -196,7 +196,7 @@ def tasks_of(using):
         return act(self, key)
 
     @task("slot_doomed", lock="{key}", slots=2, on_busy="wait",
-          **({"lease": 600} if using == "mariadb" else {}))  # fmt: skip
+          **({} if using == "zookeeper" else {"lease": 600}))  # fmt: skip
     def slot_doomed(self, key):
         return act(self, key)
 

@@ -17,13 +17,13 @@ from distlock.recipes import Semaphore
 from locksite.demo.models import Entry
 from tests.celery.app import app
 from tests.celery.stage import LIMIT, cue, published, silence
-from tests.celery.tasks import OF
+from tests.celery.tasks import BACKENDS, ETCD, OF
 from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
 
 #: Each of these starts a worker of its own, and what they show has little to do with the backend.
-BOTH = ["mariadb", pytest.param("zookeeper", marks=pytest.mark.slow)]
+BOTH = ["mariadb", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("zookeeper", ETCD))]
 
 
 @pytest.fixture
@@ -37,6 +37,7 @@ def until_free(slots, taken=0):
     eventually(lambda: slots.info().taken == taken)
 
 
+@pytest.mark.parametrize("using", [*BACKENDS, ETCD])
 def test_as_many_run_as_there_are_slots_and_all_come_to_it(tasks, key, slots):
     results = [tasks.slot_wait.delay(key, number) for number in range(4)]  # a process for each
     running = [published(f"{key}:started"), published(f"{key}:started")]
