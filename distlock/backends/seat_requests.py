@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 from contextlib import suppress
 from dataclasses import dataclass
@@ -142,7 +143,7 @@ class SeatRequests:
             # is not known here, so the lease is renewed before anyone relies on it.
             session = Session(record.session or "", claim.reserved, clock())
             self.bound[claim.nonce] = session
-        return Lease(claim, record.created, self._session.latest(session).deadline)
+        return _lease_on(self._session.latest(session), Lease(claim, record.created, math.inf))
 
     def _grant(
         self, seats: Seats, claim: Claim, limit: int, deadline: float | None
@@ -177,8 +178,7 @@ class SeatRequests:
                 "%s %r on %r has %d seats from now on, it had %d",
                 claim.kind, claim.name, self._alias, limit, seats.limit,
             )  # fmt: skip
-        granted = claim.granted(token, sent_at)
-        return granted.until(min(granted.deadline, session.deadline))
+        return _lease_on(session, claim.granted(token, sent_at))
 
     def _join_queue(self, claim: Claim, deadline: float | None) -> bool:
         """Take the last place in the queue; False if that has to be tried again after a look."""
@@ -214,3 +214,9 @@ class SeatRequests:
         if session is None or session.deadline - clock() < claim.relied_on * _FRESH:
             session = self._store.open_session(claim.reserved, deadline)
         return session
+
+
+def _lease_on(session: Session, lease: Lease) -> Lease:
+    """Return a lease as far as its session bears it, which may be shorter than was asked for."""
+    lease = lease.until(min(lease.deadline, session.deadline))
+    return lease if lease.duration <= session.seconds else lease.lasting(session.seconds)

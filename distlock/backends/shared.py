@@ -28,6 +28,7 @@ from distlock.backends.seats import (
     value_of,
     waiting_key,
 )
+from distlock.backends.settings import BackendSettings
 from distlock.backends.store import (
     Absent,
     Change,
@@ -70,7 +71,7 @@ class SharedBackend(BaseBackend):
     def __init__(self, backend: BaseBackend) -> None:
         # Not that of BaseBackend, which reads settings: those are the backend's.
         self.alias = backend.alias
-        self.settings = backend.settings
+        self._backend = backend
         self.listener = None
         self.calls, self.release_calls = backend.calls, backend.release_calls
         self.cleanup = Cleanup(self)
@@ -90,6 +91,11 @@ class SharedBackend(BaseBackend):
         )
         self.after_fork_in_child()
         fork.reset_in_child(self)
+
+    @property
+    def settings(self) -> BackendSettings:  # type: ignore[override]
+        """Those of the backend, which may know its lease only when it is connected."""
+        return self._backend.settings
 
     def after_fork_in_child(self) -> None:
         """Forget who wants to know of losses: that is the parent's."""

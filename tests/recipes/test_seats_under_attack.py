@@ -17,6 +17,7 @@ from distlock import LockUnavailable, locks
 from distlock.backends.local_store import LocalStore
 from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import Delete, Put
+from distlock.concurrency.clock import clock
 from distlock.recipes import RWLock, Semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
@@ -261,6 +262,21 @@ class TestLostLeases:
             assert Semaphore(name, 1).acquire(timeout=PATIENCE)
             passed(LEASE)
             other.verify()
+
+    def test_a_session_that_is_shorter_than_was_asked_for_is_relied_on_for_no_longer(
+        self, local, monkeypatch, name
+    ):
+        """ZooKeeper's servers have a longest session, which is known when one is connected."""
+        open_session = LocalStore.open_session
+        monkeypatch.setattr(
+            LocalStore, "open_session", lambda store, *_: open_session(store, LEASE)
+        )
+        with Semaphore(name, 1) as lock:
+            end = clock() + lock.remaining
+            while clock() < end:
+                assert lock.remaining <= LEASE
+                passed(0.05)
+            lock.verify()
 
     def test_sessions_of_own_leases_are_ended_with_them(self, local, wrapped, name):
         opened, ended = wrapped("open_session"), wrapped("end_session")

@@ -1,0 +1,270 @@
+"""Processes that are killed or stopped, and servers that cannot be reached: seats of all kinds."""
+
+import signal
+import sqlite3
+from contextlib import closing, suppress
+
+import pytest
+from django.db import connections
+
+from distlock import LockError, LockLost, LockUnavailable, locks
+from distlock.recipes import RWLock, Semaphore
+from tests.children import read_line, write_line
+from tests.contract.actor_process import actors
+from tests.contract.actors import MAKERS, PATIENCE
+from tests.contract.watch import cleaned_up, eventually
+from tests.databases import ALIASES
+from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
+    ONE_PROCESS,
+    pytest_generate_tests,
+)
+
+#: how to make what one at a time can have
+ALONE = [
+    pytest.param({"make": "semaphore", "value": 1}, id="semaphore"),
+    pytest.param({"make": "writer"}, id="writer"),
+]
+#: seconds; a server that does not answer is told of after that
+ANSWER_LIMIT = 2
+
+
+def new(name, make, **options):
+    return MAKERS[make](name, **options)
+
+
+def hold(name, options):
+    """As a child: hold seats; once told to go on, say whether they are held."""
+    told = []
+    lock = new(name, on_lost=told.append, **options)
+    lock.acquire()
+    write_line(lock.token)
+    read_line()
+    write_line("held" if lock.held else "not held")
+    try:
+        lock.check()
+        write_line("unharmed")
+    except LockLost:
+        write_line("lost")
+    try:
+        lock.release()
+        write_line("released")
+    except LockLost:
+        write_line("lost")
+    eventually(lambda: told)
+    write_line("told")
+
+
+def wait(name, options):
+    """As a child: wait for seats; then leave them when told to."""
+    write_line("waiting")
+    with new(name, **options) as lock:
+        write_line(lock.token)
+        read_line()
+
+
+def stop(process, kind):
+    """Stop a process, but not where it would keep everybody from SQLite's file."""
+
+    def is_out_of_the_way():
+        process.signal(signal.SIGSTOP)
+        if kind != "sqlite" or _is_free(connections[ALIASES[kind]].settings_dict["NAME"]):
+            return True
+        process.signal(signal.SIGCONT)
+        return False
+
+    eventually(is_out_of_the_way)
+
+
+def _is_free(path):
+    with closing(sqlite3.connect(path, timeout=0)) as own:
+        try:
+            own.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError:
+            return False
+    return True
+
+
+@pytest.mark.shared
+@pytest.mark.brief
+@pytest.mark.faults
+@pytest.mark.parametrize("options", ALONE)
+class TestProcesses:
+    def test_the_killed_hold_nothing_and_wait_for_nothing(self, child, using, name, options):
+        """One who holds seats, and the first in line."""
+        holder = child(hold, name, options)
+        token = int(holder.line())
+        waiter = child(wait, name, options)
+        waiter.line()
+        lock = new(name, using=using, **options)
+        eventually(lambda: len(lock.info().waiters) == 1)
+        holder.kill()
+        waiter.kill()
+        assert lock.acquire(timeout=PATIENCE)
+        assert lock.token > token
+        assert len(lock.info().holders) == 1
+        lock.release()
+        eventually(lambda: not lock.info().waiters)
+
+    def test_who_was_stopped_has_lost_and_takes_nothing_away(
+        self, child, kind, using, name, options
+    ):
+        stopped = child(hold, name, options)
+        token = int(stopped.line())
+        stop(stopped, kind)
+        with new(name, using=using, **options) as successor:
+            assert successor.token > token
+            stopped.tell("go on")
+            stopped.signal(signal.SIGCONT)
+            assert stopped.finish() == ["not held", "lost", "lost", "told"]
+            successor.verify()
+            assert len(successor.info().holders) == 1
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_one_who_is_stopped_at_the_head_of_the_queue_keeps_nobody_out(
+    child, kind, actor, using, name
+):
+    """Its session lasts for half a minute, and so does its place; its turn does not."""
+    options = {"make": "semaphore", "value": 1}
+    held = actor("thread").take(name, **options)
+    stopped = child(wait, name, options)
+    stopped.line()
+    lock = Semaphore(name, using=using)
+    eventually(lambda: len(lock.info().waiters) == 1)
+    others = [actor("thread").lock(name, **options) for _ in range(2)]
+    waiting = []
+    for number, other in enumerate(others):
+        waiting.append(other.start("acquire"))
+        eventually(lambda: len(lock.info().waiters) == number + 2)  # noqa: B023 - called at once
+    stop(stopped, kind)
+    held.release()
+    for other, future in zip(others, waiting, strict=True):
+        assert future.result(PATIENCE)
+        other.release()
+    stopped.signal(signal.SIGCONT)
+    assert int(stopped.line()) > 0
+    stopped.tell("leave")
+    stopped.finish()
+
+
+@pytest.fixture
+def served(kind):
+    """Whether there is a server."""
+    return kind not in {*ONE_PROCESS, "sqlite"}
+
+
+@pytest.fixture
+def proxy(kind, served, backend_settings, proxied, settings):
+    """The network before the server, None where there is none."""
+    if not served:
+        yield None
+        return
+    options = {} if kind == "zookeeper" else {"timeout": ANSWER_LIMIT}
+    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
+    proxy = proxied(kind)
+    if kind == "zookeeper":
+        (entry,) = settings.DISTLOCK.values()
+        settings.DISTLOCK = {"default": {**entry, "LOCATION": f"{proxy.host}:{proxy.port}"}}
+    yield proxy
+    proxy.heal()
+    eventually(
+        lambda: all(one.shared is None or not one.shared.cleanup.pending for one in locks.made())
+    )
+    eventually(cleaned_up)
+    locks.close_all()
+
+
+def answer(call):
+    """Return the first answer after an outage."""
+
+    def try_again():
+        try:
+            return call(), True
+        except LockUnavailable:
+            return None
+
+    return eventually(try_again)[0]
+
+
+def is_unused(lock):
+    info = answer(lock.info)
+    return not info.holders and not info.waiters
+
+
+@pytest.mark.shared
+@pytest.mark.faults
+class TestNetwork:
+    @pytest.mark.parametrize("how", ["refuse", "silence"])
+    def test_an_outage_while_waiting_is_told_and_leaves_no_waiter(self, proxy, loop, name, how):
+        if proxy is None:
+            return
+        lock = Semaphore(name, 1)
+        assert answer(lambda: lock.acquire(timeout=PATIENCE))
+        with actors(loop) as make:
+            waiting = [
+                make(what).lock(name, make="semaphore", value=1).start("acquire", timeout=3)
+                for what in ("thread", "task")
+            ]
+            eventually(lambda: len(lock.info().waiters) == 2)
+            getattr(proxy, how)()
+            for future in waiting:
+                with suppress(LockUnavailable):
+                    assert future.result(PATIENCE) is False
+            proxy.heal()
+        with_answer = eventually(lambda: answer(lock.info).waiters == () and answer(lock.info))
+        assert len(with_answer.holders) <= 1
+        with suppress(LockError):
+            lock.release()
+        eventually(lambda: is_unused(lock))
+
+    @pytest.mark.parametrize("make", ["semaphore", "own", "writer"])
+    def test_lost_replies_leave_nothing_behind(self, kind, proxy, make, name):
+        """Each of the first requests of taking and of leaving in turn."""
+        if proxy is None:
+            return
+        lock = {
+            "semaphore": lambda: Semaphore(name, 2),
+            "own": lambda: Semaphore(name, 2, lease=600),
+            "writer": lambda: RWLock(name).writer(),
+        }[make]()
+        answer(lock.info)
+        if make == "own" and kind == "zookeeper":
+            return
+        for moment in range(4):
+            lost = None
+            try:
+                if moment == 0:
+                    lost = proxy.lose_reply()
+                lock.acquire(timeout=PATIENCE)
+                if moment == 1:
+                    lost = proxy.lose_reply()
+                if moment == 2:
+                    proxy.cut()
+                lock.release()
+            except LockUnavailable:
+                pass
+            assert lost is None or lost.is_set() or kind == "zookeeper"
+            proxy.heal()
+            while lock.held:
+                with_retry(lock.release)
+            eventually(lambda: is_unused(lock))
+
+    def test_a_place_in_the_queue_outlasts_a_short_outage(self, proxy, loop, name):
+        if proxy is None:
+            return
+        with actors(loop) as make:
+            lock = Semaphore(name, 1)
+            assert answer(lambda: lock.acquire(timeout=PATIENCE))
+            future = make("thread").lock(name, make="semaphore", value=1).start("acquire")
+            eventually(lambda: lock.info().waiters)
+            proxy.cut()
+            answer(lock.info)
+            with_retry(lock.release)
+            assert future.result(PATIENCE) is True
+
+
+def with_retry(leave):
+    """Leave a lock; if its backend cannot be told, it is freed in the background."""
+    with suppress(LockUnavailable, LockLost):
+        leave()
