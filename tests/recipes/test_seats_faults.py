@@ -12,7 +12,7 @@ from distlock.recipes import RWLock, Semaphore
 from tests.children import read_line, write_line
 from tests.contract.actor_process import actors
 from tests.contract.actors import MAKERS, PATIENCE
-from tests.contract.watch import cleaned_up, eventually
+from tests.contract.watch import cleaned_up, eventually, passed
 from tests.databases import ALIASES
 from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
     ONE_PROCESS,
@@ -175,6 +175,13 @@ def proxy(kind, served, backend_settings, proxied, settings):
     locks.close_all()
 
 
+def all_taken_back():
+    """Return whether nothing has to be taken back any more."""
+    return cleaned_up() and not any(
+        one.shared.cleanup.pending for one in locks.made() if one.shared is not None
+    )
+
+
 def answer(call):
     """Return the first answer after an outage."""
 
@@ -249,6 +256,30 @@ class TestNetwork:
             while lock.held:
                 with_retry(lock.release)
             eventually(lambda: is_unused(lock))
+
+    @pytest.mark.parametrize("waits", [False, True])
+    def test_a_request_that_comes_late_takes_nothing(self, kind, proxy, waits, name):
+        """It was given up, and taken back; then the server gets it."""
+        if proxy is None:
+            return
+        lock, other = Semaphore(name, 1), RWLock(name).writer()
+        with other:  # it is connected
+            pass
+        asked = b"x" * 8 + name.encode()
+        described = Semaphore(name, 1, description=asked.decode())
+        if kind == "etcd":  # it sends values in base64
+            return
+        late = proxy.delay(asked)
+        with pytest.raises(LockUnavailable):
+            described.acquire(blocking=waits)
+        assert late.kept_back.is_set()
+        eventually(all_taken_back)
+        late.end()
+        assert answer(lambda: lock.acquire(timeout=PATIENCE))
+        passed(0.3)
+        lock.verify()
+        assert lock.info().taken == 1
+        lock.release()
 
     def test_a_place_in_the_queue_outlasts_a_short_outage(self, proxy, loop, name):
         if proxy is None:

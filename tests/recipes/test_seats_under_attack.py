@@ -196,6 +196,55 @@ class _Never:
     revision = -1
 
 
+class TestRaces:
+    def test_another_one_comes_between_the_look_and_the_grant(self, local, wrapped, name):
+        apply, others = wrapped("apply"), []
+
+        def be_faster(known, directory, changes, *_):
+            if grants(changes) and not others:
+                others.append(None)
+                others[0] = in_thread(Semaphore(name, 1).acquire, blocking=False)()
+
+        apply.before = be_faster
+        lock = Semaphore(name, 1)
+        assert lock.acquire(blocking=False) is False
+        assert others == [True]
+        assert lock.info().taken == 1
+
+    def test_the_first_in_line_is_passed_over_just_when_it_comes(self, brief, wrapped, name):
+        """It was slow; when its request arrives at last, the seat is taken."""
+        apply, held, passed_by = wrapped("apply"), Semaphore(name, 1), threading.Event()
+
+        def hold_back(known, directory, changes, *_):
+            if grants(changes) and threading.current_thread().name == "slow":
+                apply.before = lambda *_: None
+                assert passed_by.wait(PATIENCE)
+
+        def wait(done, leave):
+            with Semaphore(name, 1) as lock:
+                done.set()
+                leave.wait(PATIENCE)
+                lock.verify()
+                done.clear()
+
+        held.acquire()
+        served, leave = [threading.Event(), threading.Event()], threading.Event()
+        for thread_name, done in zip(["slow", "fast"], served, strict=True):
+            threading.Thread(target=wait, args=(done, leave), name=thread_name, daemon=True).start()
+            eventually(lambda: thread_name in [one.thread for one in held.info().waiters])  # noqa: B023
+        apply.before = hold_back
+        held.release()
+        slow, fast = served
+        assert fast.wait(PATIENCE)
+        passed_by.set()
+        eventually(lambda: len(held.info().waiters) == 1)
+        passed(LEASE / 2)
+        assert not slow.is_set()
+        assert held.info().taken == 1
+        leave.set()
+        eventually(lambda: is_unused(held))
+
+
 class TestOutages:
     @pytest.mark.parametrize("sent", [False, True])
     def test_who_waits_through_one_that_lasts_stands_in_no_queue(self, local, wrapped, sent, name):
