@@ -8,14 +8,6 @@ from distlock import LockLost
 from distlock.types.lease import State, SweepResult
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
-from tests.databases import ALIASES
-
-
-@pytest.fixture(autouse=True)
-def no_records(kind, request):
-    """What other tests have left of sessions for records would be swept and counted, too."""
-    if kind in ALIASES:
-        request.getfixturevalue(kind).execute("DELETE FROM database_lock_session")
 
 
 @pytest.fixture

@@ -16,11 +16,9 @@ def dialect():
 
 
 @pytest.fixture
-def make(kind, dialect, backend_settings, settings, request):
-    """``make(**OPTIONS)``: a backend on the database under test, whose tables are empty."""
+def make(kind, dialect, backend_settings, settings):
+    """``make(**OPTIONS)``: a backend on the database under test, whose table is empty."""
     made = []
-    for table in ("record", "session", "directory"):  # sweeps are counted
-        request.getfixturevalue(kind).execute(f"DELETE FROM database_lock_{table}")
 
     def make(alias="default", LEASE=30, **options):
         options.setdefault("wait", "poll")

@@ -1,11 +1,14 @@
 """The client: leases and watches, for whoever builds on it; users, certificates, greenlets."""
 
+import base64
 import threading
 
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.etcd.kv import get, put
+from distlock.types.lease import Claim
+from distlock.types.owners import current_owner
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
@@ -147,6 +150,45 @@ def user(configure, server, password=PASSWORD):
 def test_a_user_takes_locks(configure, guarded, name):
     with Lock(name, using=user(configure, guarded)) as lock:
         lock.verify()
+
+
+@pytest.fixture(scope="module")
+def limited(guarded):
+    """An account that may use the keys below /mine/, and nothing else."""
+    below = {"key": encoded("/mine/"), "range_end": encoded("/mine0"), "permType": "READWRITE"}
+    guarded.ask("auth/role/add", name="mine")
+    guarded.ask("auth/role/grant", name="mine", perm=below)
+    guarded.ask("auth/user/add", name="limited", password=PASSWORD)
+    guarded.ask("auth/user/grant", user="limited", role="mine")
+    return guarded
+
+
+def encoded(text):
+    return base64.b64encode(text.encode()).decode()
+
+
+def test_a_user_needs_no_more_than_the_keys_below_the_prefix(configure, limited, actor, name):
+    addresses = dict.fromkeys(("default", "other"), limited.url)
+    using = configure(addresses, user="limited", password=PASSWORD, prefix="/mine/")
+    held = Lock(name, using=using)
+    held.acquire()
+    wait = actor("thread", "other").lock(name).start("acquire")
+    eventually(lambda: held.info().waiters)
+    assert locks[using].renew([locks[using].try_acquire(claim(f"{name}:2"))])
+    assert [info.name for info in locks[using].list()] == [name, f"{name}:2"]
+    held.release()
+    assert wait.result(PATIENCE)
+    assert Lock(name, using=using).force_release(Lock(name, using=using).info().token)
+
+
+def claim(name):
+    return Claim(name, current_owner(), 30.0)
+
+
+def test_a_user_who_may_not_use_the_keys_is_told(configure, limited, name):
+    using = configure({"default": limited.url}, user="limited", password=PASSWORD, prefix="/x/")
+    with pytest.raises(LockUnavailable, match="refuses the user 'limited': .*permission denied"):
+        Lock(name, using=using).acquire()
 
 
 def test_a_token_that_has_ended_is_renewed(configure, guarded, name):

@@ -1,22 +1,16 @@
 """Records as nodes: what they look like, what they cost, and that they are in no lock's way."""
 
-import itertools
 import threading
-from pathlib import Path
 
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from distlock.backends import zookeeper as package
 from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.core.interrupting import interrupted
 from tests.zookeeper.tree import session_of, watches
-
-CODE = (str(Path(package.__file__).parent),)
 
 
 @pytest.fixture
@@ -301,33 +295,3 @@ def test_the_end_of_the_client_answers_all(store, backend, name):
     backend.close()
     assert all(each.wait(soon()) for each in pending)
     assert store.get(name, "a").value == 1
-
-
-# Interrupts
-
-
-@pytest.mark.parametrize("step", [17, pytest.param(1, marks=pytest.mark.slow)])
-def test_an_interrupt_leaves_no_half_change_and_a_store_that_works(store, other, name, step):
-    store.apply(name, [Put("left", 0), Put("right", 0)])
-
-    def use():
-        session = store.open_session(60)
-        numbers = [record.value for record in store.read(name).records.values()]
-        number = max(numbers) + 1
-        store.apply(name, [Put("left", number), Put("right", number, session.id)])
-        store.watch(name, 0).abandon()
-        store.end_session(session.id)
-        store.apply(name, [Put("right", number)])
-
-    for moment in itertools.count(1, step):
-        ended = interrupted(use, moment, code=CODE) is None
-        records = other.read(name, soon()).records
-        if "right" in records:
-            assert records["left"].value == records["right"].value
-        else:  # its session has ended
-            assert other.apply(name, [Put("right", records["left"].value)])
-        if ended:
-            break
-    assert moment > 500, "the interrupts did not reach the code"
-    use()
-    assert [*other.read(name, soon()).records] == ["left", "right"]

@@ -248,10 +248,12 @@ class Contender:
             raise
         finally:
             self._unwatch()
-        if self._unsure and lease is None:
+        if not self._unsure:
+            self._leases.settle(self._claim.nonce)
+            if self._place is not None:
+                self._leases.put(self._place, _PLACE)
+        elif lease is None:
             undo()
-        elif self._place is not None:
-            self._leases.put(self._place, _PLACE, reusable=not self._unsure)
         return lease
 
     def _queue(self, ask: _Ask) -> PendingLease:

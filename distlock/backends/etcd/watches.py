@@ -38,11 +38,11 @@ class Watch:
     prefix: bool
     deletes_only: bool
     number: int
-    _watches: dict[int, Watch] = field(repr=False)
+    _cancel: Callable[[int], bool] = field(repr=False)
 
     def cancel(self) -> bool:
         """Do not call back; False if it was called, or is about to be."""
-        return self._watches.pop(self.number, None) is not None
+        return self._cancel(self.number)
 
     def request(self) -> Json:
         """Return the request for it."""
@@ -102,7 +102,7 @@ class Watches:
         the thread is needed, and no more threads can be had.
         """
         number = next(self._numbers)
-        watch = Watch(key, since, callback, prefix, deletes_only, number, self._watches)
+        watch = Watch(key, since, callback, prefix, deletes_only, number, self._cancel)
         try:
             self._watches[number] = watch
             self._wake()
@@ -111,9 +111,19 @@ class Watches:
             raise
         return watch
 
+    def _cancel(self, number: int) -> bool:
+        was_there = self._watches.pop(number, None) is not None
+        if was_there and not self._watches:
+            self._interrupt()
+        return was_there
+
     def close(self) -> None:
         """Watch nothing any more; the thread ends soon."""
         self._watches.clear()
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """Let the thread see what is wanted now."""
         if (stream := self._stream) is not None:
             stream.interrupt()
 
@@ -129,8 +139,7 @@ class Watches:
                     self._wakeups = None
                 raise
         wakeups.put(None)
-        if (stream := self._stream) is not None:
-            stream.interrupt()
+        self._interrupt()
 
     # On the thread
 
