@@ -25,6 +25,7 @@ EXTRAS = {
     "psycopg": "postgresql",
     "psycopg2": "postgresql",
     "kazoo": "zookeeper",
+    "etcd3gw": "etcd",
 }
 
 Apps = Sequence[AppConfig] | None

@@ -101,21 +101,22 @@ class TestTheEntry:
 
 class TestAMissingDriver:
     @pytest.fixture
-    def without_kazoo(self, monkeypatch, tmp_path):
+    def without(self, driver, monkeypatch, tmp_path):
         """A backend whose module imports a driver that is not there."""
-        (tmp_path / "needs_kazoo.py").write_text("import kazoo.client\n")
+        (tmp_path / "needs_driver.py").write_text(f"import {driver}.client\n")
         monkeypatch.syspath_prepend(tmp_path)
-        for name in [name for name in sys.modules if name.partition(".")[0] == "kazoo"]:
+        for name in [name for name in sys.modules if name.partition(".")[0] == driver]:
             monkeypatch.delitem(sys.modules, name)
-        monkeypatch.setitem(sys.modules, "kazoo", None)
+        monkeypatch.setitem(sys.modules, driver, None)
         yield
-        sys.modules.pop("needs_kazoo", None)
+        sys.modules.pop("needs_driver", None)
 
-    def test_comes_with_the_line_that_installs_it(self, settings, without_kazoo):
-        settings.DISTLOCK = {"default": {"BACKEND": "needs_kazoo.Backend"}}
+    @pytest.mark.parametrize(("driver", "extra"), [("kazoo", "zookeeper"), ("etcd3gw", "etcd")])
+    def test_comes_with_the_line_that_installs_it(self, settings, without, extra):
+        settings.DISTLOCK = {"default": {"BACKEND": "needs_driver.Backend"}}
         (message,) = messages()
         assert message.id == "distlock.E002"
-        assert "django-distlock[zookeeper]" in message.hint
+        assert f"django-distlock[{extra}]" in message.hint
 
     def test_is_not_suspected_behind_a_wrong_path(self, settings):
         settings.DISTLOCK = {"default": {"BACKEND": "kazzoo.Backend"}}
