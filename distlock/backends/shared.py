@@ -41,6 +41,7 @@ from distlock.backends.store import (
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
@@ -126,7 +127,7 @@ class SharedBackend(BaseBackend):
                 return None
             pause = _LONGEST_WAIT if overdue is None else _PATIENCE
             until = clock() + min(pause, self.settings.interval(self.settings.lease))
-            hint = self._store.watch(directory, look.revision, look.behind)
+            hint = self._hint(directory, look)
             try:
                 yield Wait(hint, until if deadline is None else min(until, deadline))
             finally:
@@ -137,6 +138,12 @@ class SharedBackend(BaseBackend):
             if look.overdue != overdue:
                 overdue, since = look.overdue, clock()
         return look.lease
+
+    def _hint(self, directory: str, look: Look) -> Pending[None]:
+        try:
+            return self._store.watch(directory, look.revision, look.behind)
+        except LockUnavailable:  # who has a place in the queue looks by itself
+            return Pending()
 
     def _look(
         self, claim: Claim, passed_over: frozenset[str], deadline: float | None, *, waits: bool

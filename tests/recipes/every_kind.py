@@ -15,7 +15,7 @@ ONE_LEASE = {"zookeeper"}
 SHORTEST = {"zookeeper": 3.0, "etcd": 2.0}
 SHORT = 1.0
 #: what the tests of faults run on every day; on the others they take long
-FAULTS_EVERY_DAY = {"local", "sqlite", "postgresql"}
+FAULTS_EVERY_DAY = {"local", "postgresql"}
 
 
 def pytest_generate_tests(metafunc):

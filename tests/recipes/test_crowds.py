@@ -1,5 +1,6 @@
 """64 wait for a semaphore of 4: all are served, in their order, and a hand-over costs the same."""
 
+import os
 import threading
 
 import pytest
@@ -99,6 +100,34 @@ def test_all_are_served_and_a_hand_over_costs_the_same(backend, using, name, mon
     # The first ones of a few cost less. If all were woken each time, it would be 8 times as many.
     assert many < 2 * few + 2, (few, many)
     assert many < 12, (few, many)
+
+
+def stand_in_line(using, name, number):
+    """Wait in so many threads at once; return their tokens by their names."""
+    tokens = {}
+
+    def wait():
+        with Semaphore(name, VALUE, using=using) as lock:
+            tokens[f"{os.getpid()}:{threading.current_thread().name}"] = lock.token
+
+    threads = [threading.Thread(target=wait, name=f"waiter-{one}") for one in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return tokens
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_those_of_several_processes_are_served_in_their_order(actor, using, name):
+    with Semaphore(name, VALUE, using=using, n=VALUE) as held:
+        waiting = [actor("process").call(stand_in_line, using, name, MANY // 4) for _ in range(4)]
+        line = eventually(lambda: len(found := held.info().waiters) == MANY and found)
+    tokens = {}
+    for each in waiting:
+        tokens |= each.result(4 * PATIENCE)
+    assert sorted(tokens, key=tokens.__getitem__) == [f"{one.pid}:{one.thread}" for one in line]
 
 
 @pytest.mark.slow

@@ -202,7 +202,7 @@ def is_unused(lock):
 @pytest.mark.shared
 @pytest.mark.faults
 class TestNetwork:
-    @pytest.mark.parametrize("how", ["refuse", "silence"])
+    @pytest.mark.parametrize("how", ["refuse", pytest.param("silence", marks=pytest.mark.slow)])
     def test_an_outage_while_waiting_is_told_and_leaves_no_waiter(self, proxy, loop, name, how):
         if proxy is None:
             return

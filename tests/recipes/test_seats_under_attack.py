@@ -13,7 +13,7 @@ from contextlib import suppress
 
 import pytest
 
-from distlock import LockUnavailable, locks
+from distlock import LockLost, LockUnavailable, locks
 from distlock.backends.local_store import LocalStore
 from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import Delete, Put
@@ -300,8 +300,37 @@ class TestOutages:
             apply.before = lambda *_: None
             eventually(lambda: not held.info().waiters)
 
+    def test_who_waits_keeps_its_place_where_nothing_can_be_watched(self, brief, monkeypatch, name):
+        def refuse(*_):
+            error = LockUnavailable("not now")
+            error.maybe_applied = False
+            raise error
+
+        with Semaphore(name, 1) as held:
+            monkeypatch.setattr(LocalStore, "watch", refuse)
+            waiting = in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE)
+            eventually(lambda: held.info().waiters)
+        assert waiting() is True
+
 
 class TestLostLeases:
+    def test_when_the_session_of_the_process_ends_holders_are_told_and_waiters_line_up_anew(
+        self, brief, name
+    ):
+        told = Once()
+        lock = Semaphore(name, 1, on_lost=told)
+        lock.acquire()
+        waiting = in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE)
+        eventually(lambda: lock.info().waiters)
+        records = brief.store.read(f"semaphore:{name}").records.values()
+        (session,) = {record.session for record in records} - {None}
+        brief.store.end_session(session)
+        assert waiting() is True
+        told.wait()
+        with pytest.raises(LockLost):
+            lock.release()
+        assert lock.info().taken == 1
+
     def test_a_lost_seat_is_freed_though_the_session_goes_on(self, brief, name):
         """Its thread has ended, so it is not renewed; the seats of other threads are."""
         told, other = Once(), Semaphore(f"{name}:other", 1)

@@ -13,9 +13,10 @@ from distlock.backends.seats import Seats
 from distlock.core.section import run_under
 from distlock.recipes import Semaphore
 from distlock.types.lease import Kind
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
-from tests.contract.watch import Once, cleaned_up, eventually, waits
+from tests.contract.watch import Once, eventually, waits
 from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
     ONE_LEASE,
     ONE_PROCESS,
@@ -389,6 +390,7 @@ class TestManyAtOnce:
         assert referee.most > 3
 
 
+@pytest.mark.faults
 class TestLeases:
     def test_a_lease_of_its_own_that_runs_out(self, first, second, short, using, name):
         told = Once()
@@ -406,6 +408,7 @@ class TestLeases:
         assert seats(second, name, 1).acquire(timeout=1.5 * short) is False
         lock.verify()
 
+    @pytest.mark.slow
     def test_seats_with_no_own_lease_and_no_renewal_run_out_too(self, short, kind, using, name):
         if kind in ONE_LEASE:
             lock = Semaphore(name, 1, using=using, renew=False)
@@ -479,6 +482,31 @@ class TestCancelled:
         assert is_unused(using, name)
 
 
+def greenlets(name):
+    """As a child that gevent has patched: let greenlets take turns; say whether there was room."""
+    import gevent
+
+    inside, most = [], []
+
+    def turn():
+        with Semaphore(name, 2):
+            inside.append(None)
+            most.append(len(inside))
+            gevent.sleep(0.005)
+            inside.pop()
+
+    gevent.joinall([gevent.spawn(turn) for _ in range(10)], raise_error=True)
+    write_line(len(most), max(most) <= 2)
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+def test_greenlets_take_seats_of_their_own(child, using, name):
+    taking = child("tests.recipes.test_semaphore:greenlets", name, gevent=True)
+    assert taking.finish() == ["10 True"]
+    assert is_unused(using, name)
+
+
 class TestBlocks:
     """``with`` in unusual places, on the backend of one process."""
 
@@ -547,10 +575,3 @@ class WithoutStore(LocalBackend):
     @property
     def store(self):
         raise NotSupported(f"DISTLOCK[{self.alias!r}]: WithoutStore keeps locks only")
-
-
-def test_nothing_is_left_to_be_cleaned_up(local, name):
-    with Semaphore(name, 1):
-        pass
-    assert cleaned_up()
-    assert ONE_PROCESS
