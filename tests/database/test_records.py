@@ -465,3 +465,32 @@ def test_the_child_of_a_fork_watches_and_changes_on_its_own(store, name):
     assert os.waitstatus_to_exitcode(status) == 0
     assert before.wait(clock() + PATIENCE)
     assert keys(store, name) == ["a", "b"]
+
+
+@ON_SQLITE
+def test_children_that_are_forked_in_the_middle_of_changes_leave_these_alone(store, name, sql):
+    over = threading.Event()
+
+    def change():
+        made = 0
+        while not over.is_set():
+            changes = [Put("first", made), Put("second", made), Put(f"{made}", "x" * 10_000)]
+            assert store.apply(name, changes)
+            made += 1
+        return made
+
+    with ThreadPoolExecutor(1) as threads:
+        changing = threads.submit(change)
+        try:
+            for _ in range(60):
+                child = os.fork()
+                if not child:
+                    os._exit(0)
+                os.waitpid(child, 0)
+        finally:
+            over.set()
+        made = changing.result()
+    found = store.read(name).records
+    assert found["first"].value == found["second"].value == made - 1
+    assert len(found) == made + 2
+    assert sql("PRAGMA integrity_check") == [("ok",)]
