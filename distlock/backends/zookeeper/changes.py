@@ -227,7 +227,7 @@ class Applying:
         """Send the change, and more, if the sessions are those of the connection; await replies."""
         client = self._client
         if left(self._deadline, 1.0) <= 0:
-            raise client.unavailable(f"lets others change {self._path} before us all the time")
+            raise client.unavailable(f"has not carried out a change of {self._path} in time")
 
         def may_send() -> bool:
             return all(each.alive and each.shared is client.session for each in bound.values())

@@ -87,6 +87,7 @@ class ZooKeeperStore(RecordStore):
             _, listed, own, *replies = client.ask(requests, deadline)
             listing = client.found(listed)
             if listing is None:
+                self._seen_last.keep(Seen(DirectoryNode(path), {}))
                 return Snapshot(directory, 0, {})
             children, stat = listing
             paths = [f"{path}/{child}" for child in children if not is_mark(child)]
