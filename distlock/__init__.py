@@ -13,6 +13,7 @@ from distlock.exceptions import (
     NotSupported,
     ReleasedInTransaction,
     StaleToken,
+    ValueNotAgreed,
 )
 from distlock.lock import Lock
 from distlock.types.lease import Lease, LockInfo, Owner, State
@@ -32,6 +33,7 @@ __all__ = [
     "ReleasedInTransaction",
     "StaleToken",
     "State",
+    "ValueNotAgreed",
     "locks",
 ]
 

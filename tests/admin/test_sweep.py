@@ -5,6 +5,7 @@ from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 
 from distlock.conf import locks
+from distlock.recipes import Semaphore
 from distlock.types.lease import State
 
 LOCAL = "distlock.backends.local.LocalBackend"
@@ -51,6 +52,13 @@ def test_it_says_and_writes_down_what_it_did(two, sweep, expired, taken, users):
     assert [entry.object_id for entry in entries] == ["other:", "default:"]
     assert entries[1].change_message == "Swept: 2 expired, 0 removed."
     assert entries[1].user == users["operator"]
+
+
+def test_what_nobody_uses_is_swept_of_semaphores_too(two, sweep):
+    with Semaphore("mailer", 3):
+        pass
+    sweep()
+    assert list(locks["default"].store.directories()) == []
 
 
 def test_the_log_of_a_sweep_leads_to_the_list(two, sweep, operator, url):

@@ -6,6 +6,7 @@ import pytest
 
 from distlock import Lock, locks
 from distlock.celery import SKIPPED
+from distlock.recipes import Semaphore
 from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.stage import LIMIT, cue, published
@@ -78,6 +79,9 @@ def test_a_short_run_keeps_its_lock_for_a_while(tasks, key, using):
 def test_the_sweep_is_a_task(key, prefork):
     lock = Lock(key, using="mariadb", lease=0.5, renew=False)
     lock.acquire()
+    with Semaphore(key, 3, using="mariadb"):
+        pass
     eventually(lambda: locks["mariadb"].inspect(key).state is not State.HELD)
     app.send_task("distlock.sweep", kwargs={"using": ["mariadb", "zookeeper"]})
     eventually(lambda: locks["mariadb"].inspect(key).state is State.FREE)
+    eventually(lambda: f"semaphore:{key}" not in locks["mariadb"].store.directories())

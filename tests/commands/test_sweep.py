@@ -12,6 +12,7 @@ from django.db import connections
 from distlock import Lock
 from distlock.conf import locks
 from distlock.models import DatabaseLock
+from distlock.recipes import Semaphore
 from distlock.types.lease import State
 from tests.contract.watch import eventually
 from tests.databases import ALIASES
@@ -38,6 +39,14 @@ class TestOnce:
         assert run("sweep").out == "default: 0 expired, 1 removed\n"
         assert list(DatabaseLock.objects.values_list("lock", flat=True)) == ["new"]
         locks.close_all()
+
+    @on_one_engine
+    def test_forgets_the_semaphores_that_nobody_uses(self, shared, run):
+        with Semaphore("mailer", 3), Semaphore("printer", 2):
+            pass
+        with Semaphore("mailer", 3):
+            assert run("sweep").code == 0
+            assert list(shared.store.directories()) == ["semaphore:mailer"]
 
     def test_leaves_what_is_held_alone(self, shared, run, holder):
         process = holder("stock")

@@ -11,8 +11,9 @@ from distlock import (
     LockTimeout,
     LockUnavailable,
     NotSupported,
+    StaleToken,
+    ValueNotAgreed,
 )
-from distlock.exceptions import StaleToken, ValueNotAgreed
 
 ALL = [
     LockDeadlock,
@@ -59,6 +60,7 @@ def test_a_lost_lock_never_reads_as_one_that_was_not_held():
         "LockUnavailable",
         "LockDeadlock",
         "NotSupported",
+        "ValueNotAgreed",
     ],
 )
 def test_the_package_offers_the_name(name):
