@@ -208,6 +208,11 @@ def tasks_of(using):
         self.lock.verify()
         return [*taken, self.lock.info().taken]
 
+    @task("slot_checked", lock="{key}", slots=2)
+    def slot_checked(self, key):
+        act(self, key)
+        self.lock.check()
+
     @task("slot_watchful", lock="{key}", slots=2, on_lost="terminate")
     def slot_watchful(self, key):
         publish(f"{key}:started", token=self.lock.token)

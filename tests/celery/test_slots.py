@@ -182,6 +182,28 @@ def test_a_task_is_terminated_that_runs_or_waits(tasks, key, slots, signame):
 
 
 @pytest.mark.slow
+def test_a_process_that_is_stopped_for_longer_than_its_lease_has_lost_its_seat(tasks, key, slots):
+    stopped, other = tasks.slot_checked.delay(key), tasks.slot_checked.delay(key)
+    runs = {run["id"]: run for run in (published(f"{key}:started"), published(f"{key}:started"))}
+    pid = runs[stopped.id]["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        waiting = tasks.slot_wait.delay(key, 1)
+        third = published(f"{key}:started", LIMIT)
+        assert third["id"] == waiting.id
+        tokens = {holder.token for holder in slots.info().holders}
+        assert tokens == {runs[other.id]["token"], third["token"]}
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    cue(f"{key}:end", 3)
+    with pytest.raises(LockLost):
+        stopped.get(timeout=LIMIT)
+    assert waiting.get(timeout=LIMIT) == key
+    other.get(timeout=LIMIT)
+    until_free(slots)
+
+
+@pytest.mark.slow
 def test_a_task_whose_seat_is_broken_is_ended(tasks, key, slots):
     result = tasks.slot_watchful.delay(key)
     token = published(f"{key}:started")["token"]
