@@ -207,6 +207,15 @@ def test_what_was_seen_last_is_not_relied_on(store, other, name):
     assert set(other.read(name).records) == set(store.read(name).records) == {"a"}
 
 
+def test_what_others_changed_before_a_change_of_ours_is_not_taken_for_known(store, other, name):
+    """Joining does not read what it does not depend on; what it has not read it does not know."""
+    seen = store.apply(name, [Put("a", 1)])
+    other.apply(name, [Put("a", 2)])
+    assert store.apply(name, [Put("b", 1)], [Absent("b")])
+    assert store.apply(name, [Put("a", 3)], [Exists("a", seen)]) is None
+    assert store.get(name, "a").value == 2
+
+
 def test_who_joins_or_leaves_does_not_wait_for_those_who_are_faster(
     store, backend, other, monkeypatch, name
 ):
