@@ -1,5 +1,6 @@
 """Records in a database: what the common suite of the stores cannot know of."""
 
+import json
 import os
 import signal
 import threading
@@ -311,7 +312,8 @@ def told(postgresql, name):
         dbname=info["NAME"],
         autocommit=True,
     )
-    listener.execute(f"LISTEN {channel_of(name)}")
+    for channel in {channel_of(name), channel_of(name, "a"), channel_of(name, "b")}:
+        listener.execute(f"LISTEN {channel}")
     yield lambda timeout: [one.payload for one in listener.notifies(timeout=timeout, stop_after=1)]
     listener.close()
 
@@ -322,7 +324,33 @@ def test_a_change_is_told_if_somebody_waits_for_it(store, make, name, told, sql)
     watch = store.watch(name, revision)
     eventually(lambda: listeners(sql) == 1)
     changed = make(wait="auto").store.apply(name, [Put("a", 2)])
-    assert told(PATIENCE) == [f"{changed} {name}"]
+    assert json.loads(told(PATIENCE)[0]) == [name, changed, ["a"]]
+    assert watch.wait(clock() + PATIENCE)
+
+
+@ON_POSTGRESQL
+def test_a_change_of_one_record_is_not_told_to_who_waits_for_another(store, make, name, told, sql):
+    """So a hand-over costs as much if many wait, each for its own record."""
+    while channel_of(name, "b") in (channel_of(name, "a"), channel_of(name)):
+        name += "'"
+    revision = store.apply(name, [Put("a", 1), Put("b", 1)])
+    watch = store.watch(name, revision, "b")
+    eventually(lambda: listeners(sql) == 1)
+    other = make(wait="auto").store
+    other.apply(name, [Put("a", 2)])
+    assert told(0) == []
+    other.apply(name, [Put("b", 2)])
+    assert watch.wait(clock() + PATIENCE)
+
+
+@ON_POSTGRESQL
+@pytest.mark.parametrize("key", ["a", None])
+def test_the_end_of_a_session_is_told(store, make, session, name, told, sql, key):
+    revision = store.apply(name, [Put("a", 1, session)])
+    watch = store.watch(name, revision, key)
+    eventually(lambda: listeners(sql) == 1)
+    make(wait="auto").store.end_session(session)
+    assert json.loads(told(PATIENCE)[0]) == [name, None, None]
     assert watch.wait(clock() + PATIENCE)
 
 

@@ -6,11 +6,11 @@ in the middle keeps no row locked. SQLite has no server; there it is a transacti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.record_listener import channel_of, key_of
+from distlock.backends.database.record_listener import News, channel_of, key_of
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
     RECORDS,
@@ -99,7 +99,9 @@ class MySQLRecords(RecordSQL):
             )
         return statements
 
-    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> list[str]:
+    def end(
+        self, connection: Connection, sessions: Sequence[str], *, expired: bool
+    ) -> Sequence[Address]:
         """See RecordSQL.end()."""
         sql = _in_transaction(self._ending(sessions, expired=expired))
         connection.ask(Statement(sql, named_values("session", sessions)))
@@ -150,15 +152,27 @@ class PostgreSQLRecords(RecordSQL):
             "SELECT (SELECT revision FROM changed), EXISTS (SELECT 1 FROM directory),"
             " EXISTS (SELECT 1 FROM held), CASE WHEN EXISTS (SELECT 1 FROM changed) THEN FALSE"
             f" ELSE {self._stale.format('(SELECT id FROM directory)')} END,"
-            # Kept until the commit: who begins to listen before that waits for it.
-            " EXISTS (SELECT 1 FROM changed)"
-            f" AND NOT pg_try_advisory_xact_lock({key_of(channel_of(edit.directory))})"
+            f" CASE WHEN EXISTS (SELECT 1 FROM changed) THEN ({self._heard(edit)}) END"
         )
         statements = [lock, f"WITH {', '.join(parts)} {verdict}"]
         if create:
             statements.insert(0, self._create)
         answer = connection.ask(Statement("; ".join(statements), edit.params()))
-        return Verdict._make(answer.rows[-1])
+        revision, found, held, stale, heard = answer.rows[-1]
+        return Verdict(revision, found, held, stale, heard.split(",") if heard else ())
+
+    def _heard(self, edit: Edit) -> str:
+        """Ask for the channels on which somebody listens.
+
+        The locks are kept until the commit: who begins to listen before that waits for it, and
+        then sees the change.
+        """
+        channels = {channel_of(edit.directory, key) for key in (None, *edit.keys)}
+        values = ", ".join(f"('{channel}', {key_of(channel)})" for channel in sorted(channels))
+        return (
+            f"SELECT string_agg(channel, ',') FROM (VALUES {values}) c (channel, key)"
+            " WHERE NOT pg_try_advisory_xact_lock(key)"
+        )
 
     def _alive(self, edit: Edit) -> str:
         if not edit.sessions:
@@ -195,20 +209,21 @@ class PostgreSQLRecords(RecordSQL):
             )
         return parts
 
-    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> list[str]:
+    def end(
+        self, connection: Connection, sessions: Sequence[str], *, expired: bool
+    ) -> Sequence[Address]:
         """See RecordSQL.end()."""
         delete, touch, clear = self._ending(sessions, expired=expired)
-        sql = f"{delete}; {touch} RETURNING name; {clear}"
+        clear = clear.replace(" WHERE ", f" USING {DIRECTORIES} d WHERE d.id = directory AND ", 1)
+        sql = f"{delete}; {touch}; {clear} RETURNING d.name, {RECORDS}.name"
         rows = connection.ask(Statement(sql, named_values("session", sessions))).rows
-        return [name for (name,) in rows]
+        return [(directory, key) for directory, key in rows]
 
-    def tell(self, directories: Sequence[str], revision: int) -> Statement | None:
+    def tell(self, news: Collection[tuple[str, News]]) -> Statement | None:
         """See RecordSQL.tell()."""
-        calls, texts = [], []
-        for directory in directories:
-            calls.append("pg_notify(%s, %s)")
-            texts += [channel_of(directory), f"{revision} {directory}"]
-        return Statement(f"SELECT {', '.join(calls)}", tuple(texts))
+        calls = ", ".join(["pg_notify(%s, %s)"] * len(news))
+        texts = [text for channel, one in news for text in (channel, one.text())]
+        return Statement(f"SELECT {calls}", tuple(texts))
 
 
 class SQLiteRecords(RecordSQL):
@@ -274,7 +289,9 @@ class SQLiteRecords(RecordSQL):
             connection.ask(self.renew(sessions))
         return connection.ask(self.there(sessions, records)).rows
 
-    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> list[str]:
+    def end(
+        self, connection: Connection, sessions: Sequence[str], *, expired: bool
+    ) -> Sequence[Address]:
         """See RecordSQL.end()."""
         with transaction(connection):
             for statement in self._ending(sessions, expired=expired):

@@ -1,7 +1,8 @@
 """Hears of changes of records by PostgreSQL's NOTIFY.
 
 NOTIFY costs its sender more than a change does, so a change is told only if somebody listens: who
-listens holds an advisory lock that says so. Directories share channels, and locks, by the hash of
+listens holds an advisory lock that says so. Each directory, and each record, has a channel, so that
+a change wakes only those processes that wait for it. They share channels, and locks, by the hash of
 their names, because the server has room for so many locks only.
 https://www.postgresql.org/docs/current/sql-notify.html
 """
@@ -9,7 +10,9 @@ https://www.postgresql.org/docs/current/sql-notify.html
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Collection
+from typing import NamedTuple
 
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Session
@@ -19,17 +22,40 @@ from distlock.concurrency.clock import clock
 
 #: Seconds for which a channel is kept that is not needed any more.
 _KEEP = 2.0
+#: Bytes of a text that NOTIFY takes, at the most.
+_LONGEST_TEXT = 7999
 
 
-def channel_of(directory: str) -> str:
-    """Return the channel on which changes of a directory are told."""
-    return f"distlock_records_{hashlib.sha256(directory.encode()).digest()[0]}"
+def channel_of(directory: str, key: str | None = None) -> str:
+    """Return the channel on which changes of a directory, or of one record, are told."""
+    name = directory if key is None else f"{directory}\0{key}"
+    return f"distlock_records_{hashlib.sha256(name.encode()).digest()[0]}"
 
 
 def key_of(channel: str) -> int:
     """Return the advisory lock that says that somebody listens. Never change this."""
     digest = hashlib.sha256(f"distlock records\0{channel}".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)
+
+
+class News(NamedTuple):
+    """What is told of a change; None for what is not known."""
+
+    directory: str
+    revision: int | None = None
+    keys: Collection[str] | None = None
+
+    def text(self) -> str:
+        """Return it as one text of the length that NOTIFY takes."""
+        keys = None if self.keys is None else sorted(self.keys)
+        text = json.dumps([self.directory, self.revision, keys], ensure_ascii=False)
+        if len(text.encode()) > _LONGEST_TEXT:
+            return News(self.directory, self.revision).text()
+        return text
+
+    @classmethod
+    def read(cls, text: str) -> News:
+        return cls(*json.loads(text))
 
 
 class RecordListener:
@@ -45,15 +71,15 @@ class RecordListener:
         """Return the descriptor that is readable when something was heard, -1 if there is none."""
         return -1 if self._session is None else self._session.fileno()
 
-    def listen(self, directories: Collection[str]) -> bool:
-        """Listen for changes of these directories, from now on; False if that is not possible.
+    def listen(self, channels: Collection[str]) -> bool:
+        """Listen on these channels, from now on; False if that is not possible.
 
         Behind a pooler it is not: what is heard would go to nobody. Raises a StatementFailed.
         """
         if self._pool.pooled:
             return False
         now = clock()
-        needed = {channel_of(directory) for directory in directories}
+        needed = set(channels)
         new = sorted(needed - self._channels.keys())
         if new and self._session is None:
             self._session = self._pool.open()
@@ -79,19 +105,18 @@ class RecordListener:
         self._channels |= dict.fromkeys(needed, now + _KEEP)
         return True
 
-    def heard(self) -> list[tuple[str, int]]:
-        """Return the directories and revisions that were told since the last time.
+    def heard(self) -> list[News]:
+        """Return what was told since the last time.
 
         Raises a StatementFailed if the session was lost, and with it perhaps what was told.
         """
         if self._session is None:
             return []
         try:
-            told = [text.partition(" ") for text in self._session.notifications()]
+            return list(map(News.read, self._session.notifications()))
         except BaseException:
             self.close()
             raise
-        return [(directory, int(revision)) for revision, _, directory in told]
 
     def close(self) -> None:
         """End the session; it is opened again when it is needed."""

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.engines import dialect_of
+from distlock.backends.database.record_listener import News
 from distlock.backends.database.sql import LONGEST, in_list, named_values
 from distlock.backends.database.statements import Statement
 from distlock.backends.store import Absent, Address, Change, Condition, Delete, Exists, Put
@@ -57,6 +58,11 @@ class Edit:
             list(conditions),
         )
 
+    @property
+    def keys(self) -> list[str]:
+        """The keys of all records that it changes."""
+        return sorted({*self.deleted, *(put.key for put in self.puts)})
+
     def params(self) -> dict[str, Any]:
         """Return the parameters of all statements that make the changes."""
         params = {
@@ -87,8 +93,8 @@ class Verdict(NamedTuple):
     held: bool = True
     #: it has records of sessions whose time is over
     stale: bool = False
-    #: somebody listens for its changes, see tell()
-    heard: bool = False
+    #: the channels, see tell(), on which somebody listens for what was changed
+    heard: Sequence[str] = ()
 
 
 class RecordSQL(ABC):
@@ -218,10 +224,12 @@ class RecordSQL(ABC):
         return connection.ask(asked._replace(sql=text + asked.sql)).rows
 
     @abstractmethod
-    def end(self, connection: Connection, sessions: Sequence[str], *, expired: bool) -> list[str]:
+    def end(
+        self, connection: Connection, sessions: Sequence[str], *, expired: bool
+    ) -> Sequence[Address]:
         """Delete sessions with their records, and touch the directories of these.
 
-        Returns the directories of which others have to be told. ``expired``: end only those whose
+        Returns the records of which others have to be told. ``expired``: end only those whose
         time is over. That is decided under the lock of the row, so a renewal comes before or after.
         """
 
@@ -268,8 +276,8 @@ class RecordSQL(ABC):
             {**named_values("directory", directories), **named_values("key", keys)},
         )
 
-    def tell(self, directories: Sequence[str], revision: int) -> Statement | None:
-        """Tell those who listen of a change, 0 if its revision is not known; None if nobody can."""
+    def tell(self, news: Collection[tuple[str, News]]) -> Statement | None:
+        """Tell those who listen on some channels; None if nobody can."""
         return None
 
     # Sweeping

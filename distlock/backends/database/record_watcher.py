@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.record_listener import RecordListener
+from distlock.backends.database.record_listener import News, RecordListener, channel_of
 from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement
@@ -178,8 +178,9 @@ class RecordWatcher:
                 rest = last_watch + _LINGER - clock()
                 if watches:
                     # Listen before looking: what happens after the look is told.
-                    names = {watch.directory for watch in watches.copy().values()}
-                    listening = listener is not None and listener.listen(names)
+                    watched = watches.copy().values()
+                    channels = {channel_of(watch.directory, watch.key) for watch in watched}
+                    listening = listener is not None and listener.listen(channels)
                     first_end = self._look(all_of_them=failed)
                     pause = random.uniform(0.5, 1.0) * _SLOW if listening else next(pauses)
                     rest, failed = min(pause, max(first_end, _SHORTEST_PAUSE)), False
@@ -211,7 +212,7 @@ class RecordWatcher:
         while True:
             if listener is None:
                 return alarm.wait(until - clock())
-            looks = [self._hear(*told) for told in listener.heard()]
+            looks = [self._hear(news) for news in listener.heard()]
             if any(looks):
                 return False
             if alarm.wait(until - clock(), listener.fileno()):
@@ -219,15 +220,18 @@ class RecordWatcher:
             if clock() >= until:
                 return False
 
-    def _hear(self, directory: str, revision: int) -> bool:
-        """Answer those who watch a directory that was changed; whether to look at its records."""
+    def _hear(self, news: News) -> bool:
+        """Answer those whose directory or record was changed; whether to look for others."""
         look = False
         for token, watch in self._watches.copy().items():
-            if watch.directory == directory:
-                if watch.key is None and revision > watch.since:
-                    self._answer(token, watch)
-                elif watch.key is not None or not revision:
-                    look = True
+            if watch.directory != news.directory:
+                continue
+            if news.revision is None or (watch.key is not None and news.keys is None):
+                look = True
+            elif news.revision > watch.since and (
+                watch.key is None or news.keys is None or watch.key in news.keys
+            ):
+                self._answer(token, watch)
         return look
 
     def _look(self, *, all_of_them: bool) -> float:

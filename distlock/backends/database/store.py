@@ -23,6 +23,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_engines import record_sql_for
+from distlock.backends.database.record_listener import News, channel_of
 from distlock.backends.database.record_sql import Edit, Verdict
 from distlock.backends.database.record_watcher import RecordWatcher
 from distlock.backends.database.runner import StatementRunner
@@ -132,8 +133,8 @@ class DatabaseStore(RecordStore):
             if verdict.revision is not None:
                 keys = {change.key for change in changes}
                 self._watcher.note_change(directory, keys)
-                if verdict.heard:
-                    self._tell([directory], verdict.revision, until)
+                news = News(directory, verdict.revision, keys)
+                self._tell([(channel, news) for channel in verdict.heard], until)
                 return verdict.revision
             if not verdict.found and not create:
                 create = True
@@ -208,11 +209,15 @@ class DatabaseStore(RecordStore):
         self._watcher.look_soon()
 
     def _end(self, sessions: Sequence[str], deadline: float | None, *, expired: bool) -> None:
-        def end(db: Connection) -> list[str]:
+        def end(db: Connection) -> Sequence[Address]:
             return self._closing(db, lambda: self._sql.end(db, sessions, expired=expired))
 
-        if changed := self._ask(end, deadline):
-            self._tell(changed, 0, deadline)
+        gone = self._ask(end, deadline)
+        channels = {(directory, channel_of(directory, key)) for directory, key in gone}
+        channels |= {(directory, channel_of(directory)) for directory, _ in gone}
+        self._tell(
+            [(channel, News(directory)) for directory, channel in sorted(channels)], deadline
+        )
 
     # Waking up
 
@@ -220,9 +225,9 @@ class DatabaseStore(RecordStore):
         """See RecordStore.watch()."""
         return self._watcher.watch(directory, since, key)
 
-    def _tell(self, directories: Sequence[str], revision: int, deadline: float | None) -> None:
+    def _tell(self, news: Collection[tuple[str, News]], deadline: float | None) -> None:
         """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
-        statement = self._sql.tell(directories, revision)
+        statement = self._sql.tell(news) if news else None
         if statement is not None:
             with suppress(errors.StatementFailed):  # they look now and then
                 self._runner.attempt(lambda db: db.ask(statement), deadline)
