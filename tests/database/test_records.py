@@ -14,6 +14,7 @@ from django.test import TestCase, override_settings
 
 from distlock import LockUnavailable, locks
 from distlock.backends.database.record_listener import channel_of
+from distlock.backends.database.statements import Statement
 from distlock.backends.store import Absent, Delete, Exists, Put, SessionEnded, Unchanged
 from distlock.concurrency.clock import clock
 from distlock.exceptions import NotSupported
@@ -150,6 +151,18 @@ def test_twenty_threads_in_two_directories_with_ending_sessions(store, name):
     for directory in directories:
         assert len(keys(store, directory)) == 100
         assert all(key.startswith("kept:") for key in keys(store, directory))
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_a_change_leaves_the_session_as_it_was(make, name):
+    backend = make(sessions=1)
+    ask = Statement("SELECT @@wait_timeout, @@in_transaction, CONNECTION_ID()")
+    before = backend.pool.run(ask).rows
+    session = backend.store.open_session(60).id
+    assert backend.store.apply(name, [Put("a", 1, session)], [Absent("a")])
+    assert not backend.store.apply(name, [Put("a", 1)], [Absent("a")])
+    backend.store.end_session(session)
+    assert backend.pool.run(ask).rows == before
 
 
 ORPHANS = (
