@@ -155,7 +155,7 @@ class LocalBackend(BaseBackend):
 
     def sweep(self) -> SweepResult:
         with self._mutex:
-            ended = [name for name, held in self._held.items() if held.expired]
+            ended = tuple(name for name, held in self._held.items() if held.expired)
             for name in ended:
                 del self._held[name]
             return SweepResult(expired=len(ended))

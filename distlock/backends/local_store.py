@@ -101,30 +101,38 @@ class LocalStore(RecordStore):
         deadline: float | None = None,
     ) -> int | None:
         with self._mutex:
-            self._end_expired()
-            found = self._find(directory)
-            if not all(_holds(condition, found) for condition in conditions):
-                return None
-            for change in changes:
-                if isinstance(change, Put) and change.session not in (None, *self._sessions):
-                    raise SessionEnded(f"a session for records of {directory!r} has ended")
-            revision, records = self._next_revision(), {**found.records}
-            for change in changes:
-                if isinstance(change, Put) and change.session is not None:
-                    self._sessions[change.session].directories.add(directory)
-            for change in changes:
-                old = records.pop(change.key, None)
-                if isinstance(change, Put):
-                    created = old.created if old else revision
-                    records[change.key] = _Kept(change.text, created, revision, change.session)
-            self._directories[directory] = _Directory(revision, records)
-        self._wake(directory, {change.key for change in changes})
+            revision = self._apply(directory, changes, conditions)
+        if revision is not None:
+            self._wake(directory, {change.key for change in changes})
+        return revision
+
+    def _apply(
+        self, directory: str, changes: Sequence[Change], conditions: Collection[Condition]
+    ) -> int | None:
+        """See apply(). The caller has the mutex."""
+        self._end_expired()
+        found = self._find(directory)
+        if not all(_holds(condition, found) for condition in conditions):
+            return None
+        for change in changes:
+            if isinstance(change, Put) and change.session not in (None, *self._sessions):
+                raise SessionEnded(f"a session for records of {directory!r} has ended")
+        revision, records = self._next_revision(), {**found.records}
+        for change in changes:
+            if isinstance(change, Put) and change.session is not None:
+                self._sessions[change.session].directories.add(directory)
+        for change in changes:
+            old = records.pop(change.key, None)
+            if isinstance(change, Put):
+                created = old.created if old else revision
+                records[change.key] = _Kept(change.text, created, revision, change.session)
+        self._directories[directory] = _Directory(revision, records)
         return revision
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
         with self._mutex:
             self._end_expired()
-            names = [name for name, found in self._directories.items() if found.records]
+            names = tuple(name for name, found in self._directories.items() if found.records)
         return sorted(name for name in names if name.startswith(prefix))
 
     # Sessions
@@ -217,7 +225,7 @@ class LocalStore(RecordStore):
         with self._mutex:
             before = len(self._sessions)
             self._end_expired()
-            empty = [name for name, found in self._directories.items() if not found.records]
+            empty = tuple(name for name, found in self._directories.items() if not found.records)
             for name in empty:
                 del self._directories[name]
             return SweepResult(before - len(self._sessions), len(empty))

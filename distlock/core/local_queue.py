@@ -110,16 +110,16 @@ class LocalQueue:
     def waiting(self, key: Key) -> tuple[Waiting, ...]:
         """Return who waits for a lock here, behind another thread or task, by when they came."""
         with self._mutex:
-            tickets = [
+            tickets = tuple(
                 ticket
                 for queued_for, queue in self._queues.items()
                 if queued_for[: len(key)] == key
                 for ticket in queue
                 if not ticket.called
-            ]
-        tickets.sort(key=lambda ticket: ticket.since)
+            )
         now = clock()
-        return tuple(ticket.waiting(now) for ticket in tickets)
+        in_order = sorted(tickets, key=lambda ticket: ticket.since)
+        return tuple(ticket.waiting(now) for ticket in in_order)
 
     def count(self, key: Key) -> int:
         """Return how many threads and tasks are in the queue for a lock, its holder included."""
@@ -141,11 +141,11 @@ class LocalQueue:
         """Let in all who wait under the same owner's name: the lock is now theirs as well."""
         with self._mutex:
             queue = self._queues.get(ticket.key, deque())
-            for other in [other for other in queue if other is not ticket]:
-                if other.owner == ticket.owner:
-                    queue.remove(other)
-                    other.joined = True
-                    self._call(other)
+            same = (one for one in queue if one is not ticket and one.owner == ticket.owner)
+            for other in tuple(same):
+                queue.remove(other)
+                other.joined = True
+                self._call(other)
 
     def _call_next(self, queue: deque[Ticket]) -> None:
         """Let the first one come, if it has not yet."""

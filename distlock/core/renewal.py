@@ -116,7 +116,7 @@ class LeaseRenewer:
         with self.mutex:
             self._wakes_at = math.inf  # who is added from here on sets a timer of its own
             now = clock()
-            due = [hold for hold in self._running.values() if hold.next_check <= now]
+            due = tuple(hold for hold in self._running.values() if hold.next_check <= now)
         try:
             self._end(due)
             self._ask_for(due)
@@ -139,10 +139,10 @@ class LeaseRenewer:
         """Ask for holds of named owners that are not renewed and will end soon."""
         batches = defaultdict(list)
         with self.mutex:
-            for hold in due:
-                if hold.lease.nonce in self._running and not hold.needs_renewal and hold.named:
-                    hold.note_asked()
-                    batches[hold.backend].append(hold)
+            running = (hold for hold in due if hold.lease.nonce in self._running)
+            for hold in tuple(hold for hold in running if hold.named and not hold.needs_renewal):
+                hold.note_asked()
+                batches[hold.backend].append(hold)
         for batch in batches.values():
             with suppress(RuntimeError):  # no more threads can be had: its end counts as a loss
                 start(self._ask, "distlock-renewal", batch)
@@ -158,20 +158,21 @@ class LeaseRenewer:
         batches = defaultdict(list)
         orphans = []
         with self.mutex:
-            for hold in self._running.values():
-                kind = hold.backend, hold.renewal_failed
-                if (
-                    kind in kinds
-                    and hold.needs_renewal
-                    and not hold.renewing
-                    and hold.can_be_renewed_with_others(now)
-                ):
-                    if hold.alive:
-                        hold.renewing = True
-                        batches[kind].append(hold)
-                    else:
-                        hold.orphaned = True
-                        orphans.append(hold)
+            soon = (
+                hold
+                for hold in self._running.values()
+                if (hold.backend, hold.renewal_failed) in kinds
+                and hold.needs_renewal
+                and not hold.renewing
+                and hold.can_be_renewed_with_others(now)
+            )
+            for hold in tuple(soon):
+                if hold.alive:
+                    hold.renewing = True
+                    batches[hold.backend, hold.renewal_failed].append(hold)
+                else:
+                    hold.orphaned = True
+                    orphans.append(hold)
         for hold in orphans:
             logger.warning(
                 "%s ended without releasing %r, which is not renewed any more",
