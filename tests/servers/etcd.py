@@ -41,9 +41,12 @@ class Certificates:
     def make(self, server: Server) -> None:
         """Make the files, as the user of ``server``."""
         key = "-newkey rsa:2048 -nodes -days 2"
-        authority = f"req -x509 {key} -subj /CN=authority -keyout ca.key -out ca.pem"
+        usage = "-addext keyUsage=critical,keyCertSign,cRLSign"
+        authority = f"req -x509 {key} -subj /CN=authority {usage} -keyout ca.key -out ca.pem"
         self._openssl(server, authority)
-        server.write("server.ext", f"subjectAltName=IP:{HOST}\n")
+        # Python 3.13 and later want to know by which key a certificate was signed.
+        signer = "authorityKeyIdentifier=keyid\nsubjectKeyIdentifier=hash\n"
+        server.write("server.ext", f"subjectAltName=IP:{HOST}\n{signer}")
         for name, extensions in (("server", "-extfile server.ext"), ("client", "")):
             # A common name would be the user for etcd, also for what its own gateway asks.
             request = f"req {key} -subj /O=tests -keyout {name}.key -out {name}.csr"
