@@ -13,7 +13,7 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, in_line
 
 #: as long as a test may take: a lock that is left to nobody is never free again
-LEASE = 3600
+LEASE = 300
 
 ROUNDS = 150
 TASKS = 10
