@@ -242,6 +242,19 @@ def test_conditions_are_looked_at_under_the_lock(store, name, kind, waiting):
     assert len(won) == 1
 
 
+@ON_SERVERS
+def test_a_connection_that_has_fallen_silent_does_not_cost_a_session(make, kind, proxied, name):
+    """As where a firewall has forgotten it: the renewal is sent again on another one."""
+    proxy = proxied(kind)
+    store = make(timeout=4).store
+    session = store.open_session(600).id
+    store.apply(name, [Put("a", 1, session)])
+    silent = proxy.forget(b"UPDATE database_lock_session")
+    renewal = store.renew([session], [(name, "a")], clock() + 3)
+    assert silent.is_set()
+    assert (renewal.alive, renewal.present) == ({session}, {(name, "a")})
+
+
 # Conditions that are special here
 
 

@@ -41,7 +41,7 @@ from distlock.backends.store import (
 )
 from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import RELIED_ON, SweepResult
@@ -185,7 +185,11 @@ class DatabaseStore(RecordStore):
         records: Collection[Address] = (),
         deadline: float | None = None,
     ) -> Renewal:
-        """See RecordStore.renew(). It is one packet for some hundred sessions and records."""
+        """See RecordStore.renew(). It is one packet for some hundred sessions and records.
+
+        If a locked row or a silent connection holds it up, another connection has the second half
+        of the time.
+        """
         there: set[tuple[str, str]] = set()
         some_sessions, some_records = iter(sorted(sessions)), iter(sorted(records))
         while True:
@@ -197,8 +201,7 @@ class DatabaseStore(RecordStore):
             def renew(db: Connection) -> list[tuple[str, str]]:
                 return self._sql.renew_all(db, renewed, looked_at)  # noqa: B023
 
-            # at_once: threads may have all sessions in use, waiting for rows that are locked.
-            there.update(map(tuple, self._ask(renew, deadline, at_once=True)))  # type: ignore[arg-type]
+            there.update((one, other) for one, other in self._ask_twice(renew, deadline))
         alive = frozenset(name for name in sessions if (name, "") in there)
         present = frozenset(address for address in records if address in there)
         return Renewal(alive, frozenset(sessions) - alive, present, frozenset(records) - present)
@@ -285,6 +288,20 @@ class DatabaseStore(RecordStore):
                     raise self._unavailable(failed) from failed.__cause__
             except errors.StatementFailed as failed:
                 raise self._unavailable(failed) from failed.__cause__
+
+    def _ask_twice(self, function: Callable[[Connection], T], deadline: float | None) -> T:
+        """See _ask(). The first attempt has half of the time, the second one the other half."""
+        # Without a deadline both together last as long as the database gets for an answer.
+        timeout = self._pool.timeout
+        half = (timeout if deadline is None else left(deadline, 2 * timeout)) / 2
+        # at_once: threads may have all sessions in use, waiting for rows that are locked.
+        try:
+            return self._runner.attempt(function, clock() + half, at_once=True)
+        except (errors.RowLocked, errors.StatementTimeout, errors.FileLocked):
+            pass
+        except errors.StatementFailed as failed:
+            raise self._unavailable(failed) from failed.__cause__
+        return self._ask(function, clock() + half, at_once=True)
 
     def _closing(self, connection: Connection, send: Callable[[], T]) -> T:
         """Send a packet with a transaction; close the session if that may be open after an error.
