@@ -48,7 +48,7 @@ LAYERS = [
     ["backends.database.pool"],
     ["backends.database.runner", "backends.database.queue"],
     ["backends.database.queries", "backends.database.transactions"],
-    ["backends.database.record_listener"],
+    ["backends.database.record_listener", "backends.database.record_runner"],
     ["backends.database.record_sql"],
     ["backends.database.record_engines", "backends.database.record_watcher"],
     ["backends.database.store"],

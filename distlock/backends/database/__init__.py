@@ -15,6 +15,7 @@ caller_transaction  locks inside the caller's transaction, on SQLite
 store               small records for recipes
 record_sql          the statements about records
 record_engines      those in which the engines differ
+record_runner       runs the statements about records
 record_listener     hears of changes from PostgreSQL
 record_watcher      wakes those who wait for a change of records
 schema              makes the table if it is missing

@@ -45,15 +45,23 @@ class StatementRunner:
         self.pool = pool
         self.caller = caller
 
-    def work(self, function: Function[T], deadline: float | None, nonce: str | None = None) -> T:
+    def work(
+        self,
+        function: Function[T],
+        deadline: float | None,
+        nonce: str | None = None,
+        *,
+        at_once: bool = False,
+    ) -> T:
         """Call a function, again while others keep a row locked; LockUnavailable if it fails.
 
         ``nonce`` says whose hold it is about; that may be known to one connection only.
+        ``at_once``: if all sessions are in use, open one more.
         """
         until = clock() + self.pool.limit(deadline)
         while True:
             try:
-                return self.attempt(function, until, nonce)
+                return self.attempt(function, until, nonce, at_once=at_once)
             except RowLocked as failed:
                 if clock() + ROW_WAIT >= until:
                     raise self.unavailable(failed) from failed.__cause__
@@ -68,10 +76,7 @@ class StatementRunner:
         *,
         at_once: bool = False,
     ) -> T:
-        """Call a function; raises a StatementFailed.
-
-        See work(). ``at_once``: if all sessions are in use, open one more.
-        """
+        """Call a function; raises a StatementFailed. See work()."""
 
         if self.caller and (connection := self.caller.connection(nonce)):
             connection.dialect = self.pool.dialect_for(connection.wrapper)

@@ -17,17 +17,14 @@ from contextlib import suppress
 from itertools import chain, islice
 from typing import Any, TypeVar
 
-from django.db import connections
-
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_engines import record_sql_for
 from distlock.backends.database.record_listener import News, channel_of
+from distlock.backends.database.record_runner import RecordRunner
 from distlock.backends.database.record_sql import Edit, Verdict
 from distlock.backends.database.record_watcher import RecordWatcher
-from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sqlite_session import CallerConnection
 from distlock.backends.store import (
     Address,
     Change,
@@ -39,11 +36,10 @@ from distlock.backends.store import (
     SessionEnded,
     Snapshot,
 )
-from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.exceptions import LockUnavailable
 from distlock.types.lease import RELIED_ON, SweepResult
 from distlock.types.owners import gevent_patched
 
@@ -56,21 +52,15 @@ T = TypeVar("T")
 
 
 class DatabaseStore(RecordStore):
-    """Keeps records in three tables beside that of the locks.
-
-    It uses sessions of its own, also where the caller has a transaction open: what a transaction
-    has changed would be gone after a rollback, while its owner relies on it.
-    """
+    """Keeps records in three tables beside that of the locks."""
 
     def __init__(self, pool: Pool, vendor: str, keep: float) -> None:
         """``vendor`` is the engine's; empty directories are kept for ``keep`` seconds."""
         self._pool = pool
         self._sql = record_sql_for(vendor)
         self._keep = keep
-        self._on_sqlite = vendor == "sqlite"
-        self._runner = StatementRunner(
-            pool, _TestCaseConnection(pool.database) if self._on_sqlite else None
-        )
+        self._runner = RecordRunner(pool, on_sqlite=vendor == "sqlite")
+        #: a statement that fails in the middle of a packet leaves its transaction open
         self._leaves_open = vendor == "mysql"
         self._watcher = RecordWatcher(
             self._runner,
@@ -94,7 +84,7 @@ class DatabaseStore(RecordStore):
         until = clock() + self._pool.limit(deadline)
         pauses = chain((0.0,), backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE))
         while True:
-            rows = self._ask(lambda db: db.ask(self._sql.read(directory, key)).rows, until)
+            rows = self._runner.work(lambda db: db.ask(self._sql.read(directory, key)).rows, until)
             # Of a session without a row only the records are left to be deleted.
             ended = {
                 session
@@ -125,11 +115,11 @@ class DatabaseStore(RecordStore):
         """
         edit = Edit.of(directory, changes, conditions)
         if edit.sessions:
-            self._refuse_in_transaction(f"records of {directory!r}")
+            self._runner.refuse_in_transaction(f"records of {directory!r}")
         until = clock() + self._pool.limit(deadline)
         create = ended = False
         while True:
-            verdict = self._ask(lambda db: self._apply(db, edit, create), until)  # noqa: B023
+            verdict = self._runner.work(lambda db: self._apply(db, edit, create), until)  # noqa: B023
             if verdict.revision is not None:
                 keys = {change.key for change in changes}
                 self._watcher.note_change(directory, keys)
@@ -167,16 +157,16 @@ class DatabaseStore(RecordStore):
             except errors.NoTable:  # where no records can be none are
                 return ()
 
-        rows = self._ask(in_use, deadline)
+        rows = self._runner.work(in_use, deadline)
         return sorted(name for (name,) in rows)
 
     # Sessions
 
     def open_session(self, seconds: float, deadline: float | None = None) -> Session:
         """See RecordStore.open_session(). Raises NotSupported as apply() does."""
-        self._refuse_in_transaction("a session for records")
+        self._runner.refuse_in_transaction("a session for records")
         name, sent_at = os.urandom(16).hex(), clock()
-        self._ask(lambda db: db.ask(self._sql.open_session(name, seconds)), deadline)
+        self._runner.work(lambda db: db.ask(self._sql.open_session(name, seconds)), deadline)
         return Session(name, seconds, sent_at + seconds * RELIED_ON)
 
     def renew(
@@ -201,7 +191,7 @@ class DatabaseStore(RecordStore):
             def renew(db: Connection) -> list[tuple[str, str]]:
                 return self._sql.renew_all(db, renewed, looked_at)  # noqa: B023
 
-            there.update((one, other) for one, other in self._ask_twice(renew, deadline))
+            there.update((one, other) for one, other in self._runner.work_twice(renew, deadline))
         alive = frozenset(name for name in sessions if (name, "") in there)
         present = frozenset(address for address in records if address in there)
         return Renewal(alive, frozenset(sessions) - alive, present, frozenset(records) - present)
@@ -215,7 +205,7 @@ class DatabaseStore(RecordStore):
         def end(db: Connection) -> Sequence[Address]:
             return self._closing(db, lambda: self._sql.end(db, sessions, expired=expired))
 
-        gone = self._ask(end, deadline)
+        gone = self._runner.work(end, deadline)
         channels = {(directory, channel_of(directory, key)) for directory, key in gone}
         channels |= {(directory, channel_of(directory)) for directory, _ in gone}
         self._tell(
@@ -245,21 +235,21 @@ class DatabaseStore(RecordStore):
         """See RecordStore.sweep()."""
         ended = removed = after = 0
         last: list[str] = []
-        while rows := self._ask(lambda db: db.ask(self._sql.ended(_BATCH)).rows, deadline):
+        while rows := self._runner.work(lambda db: db.ask(self._sql.ended(_BATCH)).rows, deadline):
             names = sorted(name for (name,) in rows)
             if names == last:  # another node of a cluster, whose clock is behind, has refused
                 break
             self._end(names, deadline, expired=True)
             ended, last = ended + len(names), names
-        ((now,),) = self._ask(lambda db: db.ask(self._sql.server_time()).rows, deadline)
+        ((now,),) = self._runner.work(lambda db: db.ask(self._sql.server_time()).rows, deadline)
         newest = int(now) - int(self._keep * 1_000_000)
-        while rows := self._ask(
+        while rows := self._runner.work(
             lambda db: db.ask(self._sql.empty(after, _BATCH, newest)).rows,  # noqa: B023
             deadline,
         ):
             ids = [row_id for (row_id,) in rows]
             remove = self._sql.remove_empty(ids, newest)
-            removed += self._ask(lambda db: db.ask(remove).affected, deadline)  # noqa: B023
+            removed += self._runner.work(lambda db: db.ask(remove).affected, deadline)  # noqa: B023
             after = ids[-1]
         return SweepResult(ended, removed)
 
@@ -270,38 +260,8 @@ class DatabaseStore(RecordStore):
         except errors.NoTable:
             return SweepResult()
         except errors.StatementFailed as failed:
-            raise self._unavailable(failed) from failed.__cause__
+            raise self._runner.unavailable(failed) from failed.__cause__
         return self.sweep()
-
-    # Asking
-
-    def _ask(
-        self, function: Callable[[Connection], T], deadline: float | None, *, at_once: bool = False
-    ) -> T:
-        """Call a function with a session; it may be called twice. Raises LockUnavailable."""
-        until = clock() + self._pool.limit(deadline)
-        while True:
-            try:
-                return self._runner.attempt(function, until, at_once=at_once)
-            except errors.RowLocked as failed:
-                if clock() + errors.ROW_WAIT >= until:
-                    raise self._unavailable(failed) from failed.__cause__
-            except errors.StatementFailed as failed:
-                raise self._unavailable(failed) from failed.__cause__
-
-    def _ask_twice(self, function: Callable[[Connection], T], deadline: float | None) -> T:
-        """See _ask(). The first attempt has half of the time, the second one the other half."""
-        # Without a deadline both together last as long as the database gets for an answer.
-        timeout = self._pool.timeout
-        half = (timeout if deadline is None else left(deadline, 2 * timeout)) / 2
-        # at_once: threads may have all sessions in use, waiting for rows that are locked.
-        try:
-            return self._runner.attempt(function, clock() + half, at_once=True)
-        except (errors.RowLocked, errors.StatementTimeout, errors.FileLocked):
-            pass
-        except errors.StatementFailed as failed:
-            raise self._unavailable(failed) from failed.__cause__
-        return self._ask(function, clock() + half, at_once=True)
 
     def _closing(self, connection: Connection, send: Callable[[], T]) -> T:
         """Send a packet with a transaction; close the session if that may be open after an error.
@@ -314,46 +274,6 @@ class DatabaseStore(RecordStore):
             if self._leaves_open:
                 connection.usable = False
             raise
-
-    def _unavailable(self, failed: errors.StatementFailed) -> LockUnavailable:
-        if not isinstance(failed, errors.NoTable):
-            return self._runner.unavailable(failed)
-        database = self._pool.database
-        error = LockUnavailable(
-            f"database {database!r} has no tables for the records of semaphores and the like:"
-            f" run `manage.py migrate distlock --database={database}`"
-        )
-        error.__cause__ = failed.__cause__
-        return error
-
-    def _refuse_in_transaction(self, what: str) -> None:
-        """Raise NotSupported on SQLite within a transaction of the caller.
-
-        In it a rollback would take back what its owner relies on, unnoticed. And our own session
-        could not write before its end. The transaction around a test case does not count.
-        """
-        if not self._on_sqlite:
-            return
-        wrapper: Any = connections[self._pool.database]
-        if wrapper.connection is None or not wrapper.connection.in_transaction:
-            return
-        own = len(wrapper.atomic_blocks) - blocks_of_test_case(wrapper)
-        if own or not wrapper.in_atomic_block:
-            raise NotSupported(
-                f"{what} in the database {self._pool.database!r}: on SQLite they cannot be made"
-                " within a transaction; enter it after that, or use another backend"
-            )
-
-
-class _TestCaseConnection:
-    """Finds the connection of a test case, whose transaction locks our own sessions out."""
-
-    def __init__(self, database: str) -> None:
-        self._database = database
-
-    def connection(self, nonce: str | None = None) -> CallerConnection | None:
-        connection = connection_of_test_case(self._database)
-        return None if connection is None else CallerConnection(connection)
 
 
 def _snapshot(directory: str, rows: Sequence[tuple[Any, ...]]) -> Snapshot:

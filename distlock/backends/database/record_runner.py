@@ -1,0 +1,92 @@
+"""Runs statements about records, on sessions of our own even within a transaction of the caller."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from django.db import connections
+
+from distlock.backends.database.errors import (
+    FileLocked,
+    NoTable,
+    RowLocked,
+    StatementFailed,
+    StatementTimeout,
+)
+from distlock.backends.database.pool import Pool
+from distlock.backends.database.runner import Function, StatementRunner
+from distlock.backends.database.sqlite_session import CallerConnection
+from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
+from distlock.concurrency.clock import clock, left
+from distlock.exceptions import LockUnavailable, NotSupported
+
+T = TypeVar("T")
+
+
+class RecordRunner(StatementRunner):
+    """A database, through shared sessions.
+
+    What a transaction of the caller has changed would be gone after a rollback, while its owner
+    relies on it. So its connection is used only if it is that of a test case, on SQLite.
+    """
+
+    def __init__(self, pool: Pool, *, on_sqlite: bool) -> None:
+        super().__init__(pool, _TestCaseConnection(pool.database) if on_sqlite else None)
+
+    def work_twice(self, function: Function[T], deadline: float | None) -> T:
+        """See work(). If the first half of the time is not enough, try anew in the second one.
+
+        So a locked row or a silent session does not cost all of the time.
+        """
+        # Without a deadline both together last as long as the database gets for an answer.
+        timeout = self.pool.timeout
+        half = (timeout if deadline is None else left(deadline, 2 * timeout)) / 2
+        # at_once: threads may have all sessions in use, waiting for rows that are locked.
+        try:
+            return self.attempt(function, clock() + half, at_once=True)
+        except (RowLocked, StatementTimeout, FileLocked):
+            pass
+        except StatementFailed as failed:
+            raise self.unavailable(failed) from failed.__cause__
+        return self.work(function, clock() + half, at_once=True)
+
+    def unavailable(self, failed: StatementFailed) -> LockUnavailable:
+        """See StatementRunner.unavailable(). The tables are others than that of the locks."""
+        if not isinstance(failed, NoTable):
+            return super().unavailable(failed)
+        database = self.pool.database
+        error = LockUnavailable(
+            f"database {database!r} has no tables for the records of semaphores and the like:"
+            f" run `manage.py migrate distlock --database={database}`"
+        )
+        error.__cause__ = failed.__cause__
+        return error
+
+    def refuse_in_transaction(self, what: str) -> None:
+        """Raise NotSupported on SQLite within a transaction of the caller.
+
+        In it a rollback would take back what its owner relies on, unnoticed. And our own session
+        could not write before its end. The transaction around a test case does not count.
+        """
+        if self.caller is None:
+            return
+        wrapper: Any = connections[self.pool.database]
+        if wrapper.connection is None or not wrapper.connection.in_transaction:
+            return
+        own = len(wrapper.atomic_blocks) - blocks_of_test_case(wrapper)
+        if own or not wrapper.in_atomic_block:
+            raise NotSupported(
+                f"{what} in the database {self.pool.database!r}: on SQLite they cannot be made"
+                " within a transaction; enter it after that, or use another backend"
+            )
+
+
+class _TestCaseConnection:
+    """Finds the connection of a test case, whose transaction locks our own sessions out."""
+
+    def __init__(self, database: str) -> None:
+        self._database = database
+
+    def connection(self, nonce: str | None = None) -> CallerConnection | None:
+        connection = connection_of_test_case(self._database)
+        return None if connection is None else CallerConnection(connection)
