@@ -123,6 +123,8 @@ class SeatRequests:
                 # Who has a place in the queue keeps it over an outage that ends in time.
                 if not waits or pause <= 0:
                     error.maybe_applied = error.maybe_applied or waits
+                    if not error.maybe_applied:
+                        self.bound.pop(claim.nonce, None)  # nobody will have to cancel it
                     raise
             time.sleep(pause)
         if wait:
