@@ -25,6 +25,7 @@ from distlock.backends.store import (
     Delete,
     Exists,
     Put,
+    Record,
     RecordStore,
     Session,
     SessionEnded,
@@ -112,8 +113,11 @@ class SeatRequests:
                     if lease := self._grant(seats, claim, limit, deadline):
                         return Look(lease, 0)
                 elif waits:
-                    self._session.get(deadline)  # the place in the queue lasts as long as this
-                    return look
+                    # The place in the queue lasts as long as the session.
+                    session = self._session.get(deadline)
+                    place = records[waiting_key(claim.nonce)]
+                    if place.session == session.id or self._join_queue(claim, deadline, place):
+                        return look
                 elif not wait:
                     return look
                 elif self._join_queue(claim, deadline):
@@ -182,16 +186,24 @@ class SeatRequests:
             )  # fmt: skip
         return _lease_on(session, claim.granted(token, sent_at))
 
-    def _join_queue(self, claim: Claim, deadline: float | None) -> bool:
-        """Take the last place in the queue; False if that has to be tried again after a look."""
+    def _join_queue(
+        self, claim: Claim, deadline: float | None, place: Record | None = None
+    ) -> bool:
+        """Take the last place in the queue; False if that has to be tried again after a look.
+
+        With ``place``: keep that one, on the session that the process has now.
+        """
+        directory, waiting = directory_of(claim.kind, claim.name), waiting_key(claim.nonce)
+        conditions: list[Condition] = [
+            Absent(cancelled_key(claim.nonce)),
+            Absent(held_key(claim.nonce)),
+        ]
+        if place is not None:
+            conditions.append(Exists(waiting))
         session = self._session.get(deadline)
+        change = Put(waiting, place.value if place else value_of(claim), session.id)
         try:
-            joined = self._store.apply(
-                directory_of(claim.kind, claim.name),
-                [Put(waiting_key(claim.nonce), value_of(claim), session.id)],
-                [Absent(cancelled_key(claim.nonce)), Absent(held_key(claim.nonce))],
-                deadline,
-            )
+            joined = self._store.apply(directory, [change], conditions, deadline)
         except SessionEnded:
             joined = None
             self._session.drop(session)

@@ -10,6 +10,7 @@ import itertools
 import threading
 import uuid
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -311,6 +312,39 @@ class TestOutages:
             waiting = in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE)
             eventually(lambda: held.info().waiters)
         assert waiting() is True
+
+    def test_who_waits_keeps_its_place_when_the_process_has_another_session(
+        self, brief, monkeypatch, wrapped, name
+    ):
+        """After an outage the store may still know the session that the process has given up."""
+        open_session, renewals = LocalStore.open_session, wrapped("renew")
+
+        def open_for_long(store, seconds, *_):
+            return replace(open_session(store, 60), seconds=seconds, deadline=clock() + seconds)
+
+        def refuse(*_):
+            raise LockUnavailable("not now")
+
+        def places():
+            found = brief.store.read(f"semaphore:{name}").records
+            return [(key, one.created) for key, one in found.items() if key.startswith("w/")]
+
+        def sessions():
+            found = brief.store.read(f"semaphore:{name}").records
+            return {one.session for key, one in found.items() if key.startswith("w/")}
+
+        monkeypatch.setattr(LocalStore, "open_session", open_for_long)
+        with Semaphore(name, 1, lease=600, renew=False):
+            waiting = []
+            for number in (1, 2):
+                waiting.append(in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE))
+                eventually(lambda: len(places()) == number)  # noqa: B023 - called at once
+            before, earlier = places(), sessions()
+            renewals.before = refuse
+            eventually(lambda: not earlier & sessions())
+            renewals.before = lambda *_: None
+            assert places() == before
+        assert waiting[0]() is True
 
 
 class TestLostLeases:
