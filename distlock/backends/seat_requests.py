@@ -110,7 +110,7 @@ class SeatRequests:
                 turn = seats.turn(claim, limit, passed_over)
                 look = Look(None, seats.snapshot.revision, turn.behind, turn.overdue)
                 if turn.granted:
-                    if lease := self._grant(seats, claim, limit, deadline):
+                    if lease := self._grant(seats, claim, limit, passed_over, deadline):
                         return Look(lease, 0)
                 elif waits:
                     # The place in the queue lasts as long as the session.
@@ -152,7 +152,12 @@ class SeatRequests:
         return _lease_on(self._session.latest(session), Lease(claim, record.created, math.inf))
 
     def _grant(
-        self, seats: Seats, claim: Claim, limit: int, deadline: float | None
+        self,
+        seats: Seats,
+        claim: Claim,
+        limit: int,
+        passed_over: frozenset[str],
+        deadline: float | None,
     ) -> Lease | None:
         """Write down that a claim has its seats; None if others were faster, or did not agree."""
         snapshot = seats.snapshot
@@ -164,7 +169,9 @@ class SeatRequests:
         ]
         conditions: list[Condition] = [Absent(cancelled_key(claim.nonce))]
         if waiting_key(claim.nonce) in snapshot.records:
-            changes.append(Delete(waiting_key(claim.nonce)))
+            # Who did not come loses its place, or the next one would have to wait for it, too.
+            gone = [waiting_key(claim.nonce), *seats.passed_by(claim, passed_over)]
+            changes.extend(map(Delete, gone))
             conditions.append(Exists(waiting_key(claim.nonce)))
             record = seats.limit_record
             conditions.append(Exists(LIMIT, record.revision) if record else Absent(LIMIT))

@@ -20,6 +20,7 @@ import time
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
 from distlock.backends.store import Record, Snapshot
@@ -159,19 +160,21 @@ class Seats:
 
         ``passed_over`` are waiters that had their turn and did not come.
         """
-        own = waiting_key(claim.nonce)
-        ahead: list[Record] = []
-        for record in self.waiters:
-            if record.key == own:
-                break
-            if record.key not in passed_over:
-                ahead.append(record)
+        ahead = [record for record in self._ahead_of(claim) if record.key not in passed_over]
         free = limit - self.taken
         if ahead:
             first = ahead[0]
             due = int(first.value["seats"]) <= free
             return Turn(False, ahead[-1].key, first.key if due else None)
         return Turn(claim.seats <= free)
+
+    def passed_by(self, claim: Claim, passed_over: Collection[str]) -> list[str]:
+        """Return the keys of those who came before a claim and are passed over by it."""
+        return [record.key for record in self._ahead_of(claim) if record.key in passed_over]
+
+    def _ahead_of(self, claim: Claim) -> list[Record]:
+        own = waiting_key(claim.nonce)
+        return list(takewhile(lambda record: record.key != own, self.waiters))
 
     def lease_of(self, record: Record) -> Lease:
         """Return the lease that a holder's record stands for; its local deadline means nothing."""

@@ -50,8 +50,8 @@ logger = logging.getLogger("distlock")
 
 #: Seconds between two looks of one who waits, though nothing has woken it: hints may be lost.
 _LONGEST_WAIT = 5.0
-#: Seconds after which the first in line is passed over, if it could have its seats and has not
-#: taken them: its process may have been stopped, or be dying.
+#: Seconds after which the first in line loses its place, if it could have its seats and has not
+#: taken them: its process may have been stopped or killed. If it goes on, it lines up anew.
 _PATIENCE = 1.0
 #: Seconds that the last answer may take, beyond the caller's time limit.
 _LAST_ANSWER = 1.0

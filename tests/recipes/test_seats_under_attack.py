@@ -212,6 +212,53 @@ class TestRaces:
         assert others == [True]
         assert lock.info().taken == 1
 
+    def test_the_number_of_seats_changes_between_the_look_and_the_grant(self, local, wrapped, name):
+        apply, held, said = wrapped("apply"), Semaphore(name, 2, n=2), []
+
+        def resize(known, directory, changes, *_):
+            if grants(changes) and not said:
+                said.append(None)
+                said[0] = in_thread(Semaphore(name).resize, 1)()
+
+        held.acquire()
+        waiting = in_thread(Semaphore(name, None, n=2).acquire, timeout=PATIENCE)
+        eventually(lambda: held.info().waiters)
+        apply.before = resize
+        held.release()
+        assert "n=2" in str(waiting())
+        assert said == [2]
+        assert held.info().slots == 1
+        eventually(lambda: is_unused(held))
+
+    def test_one_who_did_not_come_holds_up_one_only(self, brief, wrapped, monkeypatch, name):
+        """Those behind that one do not wait for it again, each for a second."""
+        held, apply, go_on = Semaphore(name, 1), wrapped("apply"), threading.Event()
+
+        def hold_back(known, directory, changes, *_):
+            if grants(changes) and threading.current_thread().name == "slow":
+                go_on.wait(PATIENCE)
+
+        held.acquire()
+        order = []
+
+        def wait():
+            with Semaphore(name, 1):
+                order.append(threading.current_thread().name)
+
+        threads = []
+        for thread_name in ["slow", "one", "two", "three"]:
+            threads.append(threading.Thread(target=wait, name=thread_name, daemon=True))
+            threads[-1].start()
+            eventually(lambda: len(held.info().waiters) == len(threads))  # noqa: B023
+        apply.before = hold_back
+        held.release()
+        eventually(lambda: order)
+        eventually(lambda: "slow" not in [one.thread for one in held.info().waiters])
+        eventually(lambda: len(order) == 3)
+        go_on.set()
+        eventually(lambda: len(order) == 4)
+        assert order == ["one", "two", "three", "slow"]
+
     def test_the_first_in_line_is_passed_over_just_when_it_comes(self, brief, wrapped, name):
         """It was slow; when its request arrives at last, the seat is taken."""
         apply, held, passed_by = wrapped("apply"), Semaphore(name, 1), threading.Event()
