@@ -253,7 +253,7 @@ class TestRaces:
         apply.before = hold_back
         held.release()
         eventually(lambda: order)
-        eventually(lambda: "slow" not in [one.thread for one in held.info().waiters])
+        assert "slow" not in [one.thread for one in held.info().waiters]
         eventually(lambda: len(order) == 3)
         go_on.set()
         eventually(lambda: len(order) == 4)
