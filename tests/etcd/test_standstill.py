@@ -95,6 +95,7 @@ def test_a_leader_that_was_stopped_and_goes_on_keeps_no_lock(apart, ensemble, ac
         lock.release()
     info = locks["third"].inspect(name)
     assert (info.state, info.token) == (State.HELD, next_token)
+    assert Lock(name, using="third").force_release(next_token)
 
 
 @pytest.fixture
@@ -119,10 +120,11 @@ def test_a_leader_that_is_cut_off_keeps_no_lock(separable, apart, actor, name):
     eventually(lambda: any(member.leads() for member in others))
     passed(LEASE / 4)
     leader.resume()
-    _, both_held = next_one.result(2 * PATIENCE)
+    next_token, both_held = next_one.result(2 * PATIENCE)
     assert not both_held
     assert not lock.held
     separable.heal()
+    assert Lock(name, using="third").force_release(next_token)
     with pytest.raises(LockLost):
         lock.release()
 
@@ -159,7 +161,8 @@ def test_a_clock_that_is_moved_ends_no_lease_and_keeps_none(movable, child, seco
     killed = child(hold, "other", name)
     killed.line()
     killed.kill()
-    assert Lock(name).acquire(timeout=PATIENCE)
+    with Lock(name, timeout=PATIENCE) as lock:
+        lock.verify()
 
 
 @pytest.mark.slow
