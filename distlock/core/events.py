@@ -45,25 +45,25 @@ def send_loss(hold: HeldLease, reason: str) -> None:
     if reason is BROKEN and hold.named:
         hold.lost = reason = hold.why_gone()
     if reason is HANDED_OVER:
-        logger.info("%r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
+        logger.info("%s: %s", _described(lease, hold.backend), reason)
         return
     # A lease that nobody was to renew ends as planned; any other loss is somebody's emergency.
     level = logging.ERROR if hold.needs_renewal else logging.INFO
-    logger.log(level, "lost %r on %r, %s: %s", lease.name, hold.backend.alias, _of(lease), reason)
+    logger.log(level, "lost %s: %s", _described(lease, hold.backend), reason)
     for on_lost in hold.on_lost:
         try:
             on_lost(lease)
         except BaseException:  # even sys.exit(): the others must still be called
-            logger.exception("on_lost of lock %r failed", lease.name)
+            logger.exception("on_lost of %s %r failed", lease.claim.kind, lease.name)
     lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
 
 
 def _log(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
     level = logging.WARNING if signal is lock_broken else logging.DEBUG
     if logger.isEnabledFor(level):
-        verb = _VERBS[signal]
-        logger.log(level, "%s %r on %r, %s", verb, lease.name, backend.alias, _of(lease))
+        logger.log(level, "%s %s", _VERBS[signal], _described(lease, backend))
 
 
-def _of(lease: Lease) -> str:
-    return f"token {lease.token}, owner {str(lease.owner)!r}"
+def _described(lease: Lease, backend: BaseBackend) -> str:
+    lock = f"{lease.claim.kind} {lease.name!r} on {backend.alias!r}"
+    return f"{lock}, token {lease.token}, owner {str(lease.owner)!r}"
