@@ -137,7 +137,7 @@ class Seats:
             if agreed is None:
                 raise ValueNotAgreed(
                     f"{claim.kind} {claim.name!r}: value was not given, and nobody has said yet how"
-                    " many seats it has; `manage.py locks resize` does"
+                    " many seats it has; say it with `manage.py locks resize NAME NUMBER`"
                 )
             wanted = agreed
         others = any(
@@ -147,7 +147,8 @@ class Seats:
         if agreed not in (None, wanted) and others:
             raise ValueNotAgreed(
                 f"value={wanted}: {claim.kind} {claim.name!r} has {agreed} seats for those who use"
-                " it now. Use the same value everywhere, or change it for all with resize()"
+                " it now. Use the same value everywhere, or change it for all with resize() or"
+                " `manage.py locks resize NAME NUMBER`"
             )
         if claim.seats > wanted:
             raise LockError(
@@ -198,7 +199,7 @@ class Seats:
     def info(self, alias: str) -> LockInfo:
         """Return who holds seats, by since when, and who waits, in the order of being served."""
         kind, name = kind_and_name(self.snapshot.directory)
-        slots = (self.limit or 1) if kind is Kind.SEMAPHORE else 1
+        slots = (self.limit or 0) if kind is Kind.SEMAPHORE else 1
         waiters = tuple(self._waiting(record) for record in self.waiters)
         info = LockInfo(
             name, alias, token=self._last_token, waiters=waiters, kind=kind, slots=slots

@@ -49,8 +49,7 @@ def add_name(parser: CommandParser, *, required: bool = True) -> None:
 def add_kind(parser: CommandParser) -> None:
     parser.add_argument(
         "--kind",
-        type=Kind,
-        choices=list(Kind),
+        type=kind,
         metavar="KIND",
         help="Only this kind of lock: lock, semaphore or rwlock. All kinds by default.",
     )
@@ -94,6 +93,15 @@ def _argument(checked: Callable[[str], str]) -> Callable[[str], str]:
 
 #: What a lock may be called, and how it may be described.
 name, description = _argument(checked_name), _argument(checked_description)
+
+
+def kind(value: str) -> Kind:
+    """Return the kind of lock that ``value`` names."""
+    try:
+        return Kind(value)
+    except ValueError as error:
+        kinds = ", ".join(Kind)
+        raise argparse.ArgumentTypeError(f"must be one of {kinds}, not {value!r}") from error
 
 
 def prefix(value: str) -> str:
@@ -156,7 +164,8 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
 
 def slots(value: str) -> Slots:
     """Return a number of slots, or AGREED."""
-    number = int(value) if value.isascii() and value.isdecimal() else value
+    digits = value.removeprefix("-")
+    number = int(value) if digits.isascii() and digits.isdecimal() else value
     try:
         checked_slots("it", number, at_least=None)
     except ValueError as error:

@@ -78,7 +78,8 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
 def _shared_fields(info: LockInfo) -> Iterator[tuple[str, str]]:
     yield "state", info.state.value
     if info.kind is Kind.SEMAPHORE:
-        yield "seats", f"{info.taken} of {info.slots} are taken"
+        taken = f"{info.taken} of {info.slots} are taken"
+        yield "seats", taken if info.slots else "nobody has said yet how many there are"
     if info.state is State.FREE and info.token is not None:
         yield "last token", str(info.token)
     for number, holder in enumerate(info.holders, 1):

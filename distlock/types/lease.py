@@ -197,8 +197,9 @@ class LockInfo:
 
     ``kind`` tells a semaphore and a read/write lock from a lock. Several may hold these: ``owner``,
     ``token`` and the like are then of the one who has held it for longest, ``other_holders`` are
-    the rest, and ``holders`` are all. Of a semaphore ``slots`` is how many seats it has, ``seats``
-    how many of them the first holder has, and ``taken`` how many are taken in all.
+    the rest, and ``holders`` are all. Of a semaphore ``slots`` is how many seats it has (0 if
+    nobody has said yet), ``seats`` how many of them the first holder has, and ``taken`` how many
+    are taken in all.
     """
 
     name: str

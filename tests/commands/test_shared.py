@@ -7,6 +7,7 @@ import shlex
 
 import pytest
 
+from distlock.commands.exit_codes import NOT_HELD
 from distlock.recipes import RWLock, Semaphore
 
 
@@ -37,6 +38,18 @@ def test_a_list_may_be_of_one_kind(mailer, run, taken):
         assert row.split()[1] == "rwlock"
         (row,) = run("list", "--kind=lock").out.splitlines()[1:]
         assert row.split()[1] == "lock"
+
+
+def test_a_kind_that_there_is_not_is_refused_with_those_that_there_are(local, run):
+    ended = run("list", "--kind=mutex")
+    assert ended.code != 0
+    assert "--kind: must be one of lock, semaphore, rwlock, not 'mutex'" in ended.err
+
+
+def test_a_semaphore_that_nobody_has_used_is_shown_without_a_number(local, run):
+    shown = run("show", "mailer", "--kind=semaphore")
+    assert shown.code == NOT_HELD
+    assert "nobody has said yet how many there are" in shown.out
 
 
 def test_json_has_all_holders(mailer, run_json):
