@@ -106,7 +106,7 @@ class BaseLock:
         reached again, or when its lease ends.
         """
         if run(manager.release(self._key, self._current_owner, self)):
-            warn_if_uncommitted(self.name)
+            warn_if_uncommitted(self._key)
 
     async def arelease(self) -> None:
         """See release()."""
@@ -131,7 +131,7 @@ class BaseLock:
             if exc_type is GeneratorExit and owner != current:
                 manager.release_soon(key, owner, self)
             elif run(manager.release(key, owner, self)) and owner == current:
-                warn_if_uncommitted(self.name)
+                warn_if_uncommitted(self._key)
         except Exception as error:
             if exc is None:
                 raise

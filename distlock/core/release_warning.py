@@ -8,15 +8,18 @@ from typing import Any
 
 from django.db import connections
 
+from distlock.core.held import Key
 from distlock.exceptions import ReleasedInTransaction
+from distlock.types.lease import Kind
 
 _INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
 
 
-def warn_if_uncommitted(name: str) -> None:
+def warn_if_uncommitted(key: Key) -> None:
     """Warn if a transaction of this thread is open, other than the one around a test case.
 
-    The next holder would not see what was written under the lock until that transaction commits.
+    The next holder would not see what was written under the lock, which has this key, until that
+    transaction commits.
     """
     for connection in connections.all(initialized_only=True):
         # This runs at each release, and as a rule no transaction is open.
@@ -25,10 +28,13 @@ def warn_if_uncommitted(name: str) -> None:
         ):
             continue
         if _has_open_transaction(connection):
+            _, name, *kinds = key
+            kind = kinds[0] if kinds else Kind.LOCK
+            instead = ", or use `with lock.atomic():`" if kind is Kind.LOCK else ""
             warnings.warn(
-                f"lock {name!r} was released inside a transaction on {connection.alias!r} that is"
+                f"{kind} {name!r} was released inside a transaction on {connection.alias!r} that is"
                 " still open: the next holder cannot see its changes yet. Release it after the"
-                " transaction, or use `with lock.atomic():`.",
+                f" transaction{instead}.",
                 ReleasedInTransaction,
                 stacklevel=_callers_level(),
             )

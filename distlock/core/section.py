@@ -132,9 +132,10 @@ def _token_and_what(info: LockInfo) -> str:
 
 def refuse_in_event_loop(method: F) -> F:
     """Refuse a lock's method inside an event loop, as the ORM does, and name its async twin."""
+    name, shown = method.__name__, method.__qualname__.removeprefix("BaseLock.")
+    block = " or `async with`" if name in ("acquire", "release") else ""
     return async_unsafe(
-        f"{method.__qualname__}() would block the event loop; use `await"
-        f" lock.a{method.__name__}()` or `async with`."
+        f"{shown}() would block the event loop; use `await lock.a{name}()`{block}."
     )(method)
 
 

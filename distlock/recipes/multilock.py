@@ -304,8 +304,8 @@ class MultiLock:
             return
         entered.raise_errors()
         if owner == current_actor().owner:
-            for name in entered.freed:
-                warn_if_uncommitted(name)
+            for key in entered.freed:
+                warn_if_uncommitted(key)
 
     async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
         entered = EnteredLocks.once(self._parts, owner)

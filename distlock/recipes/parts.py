@@ -9,6 +9,7 @@ from typing import Self
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
 from distlock.core.base_lock import BaseLock
+from distlock.core.held import Key
 from distlock.core.section import add_leave_error
 from distlock.exceptions import LockError, LockLost
 from distlock.types.lease import Owner
@@ -22,7 +23,10 @@ def checked_part(part: object) -> str | BaseLock:
     """Return a name or a lock; TypeError for anything else."""
     if isinstance(part, (str, BaseLock)):
         return part
-    raise TypeError(f"names_or_locks must be names and locks, not {part!r}")
+    raise TypeError(
+        f"names_or_locks must be names and locks, not {part!r}; give each as an argument of its"
+        " own, and of a read/write lock its reader() or its writer()"
+    )
 
 
 class EnteredLocks:
@@ -35,8 +39,8 @@ class EnteredLocks:
     def __init__(self) -> None:
         self._entries: list[tuple[BaseLock, Owner, tuple[str, int]]] = []
         self._errors: list[LockError] = []
-        #: the names of the locks that are free now
-        self.freed: list[str] = []
+        #: the keys of the locks that are free now
+        self.freed: list[Key] = []
 
     @classmethod
     def once(cls, parts: Iterable[BaseLock], owner: Owner) -> Self:
@@ -66,7 +70,7 @@ class EnteredLocks:
             if before[1] < 0 or _is_inside(part, owner, before):
                 try:
                     if (yield from part._leaving(owner)):
-                        self.freed.append(part.name)
+                        self.freed.append(part._key)
                 except LockError as error:
                     if _is_inside(part, owner, before):
                         raise  # it is of another lock, whose loss ends the body that runs here

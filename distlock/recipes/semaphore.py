@@ -143,10 +143,10 @@ class Semaphore(BaseLock):
     # Inside
 
     def _taking(self, n: int | None) -> Semaphore:
-        if n is None or n == self._options.seats:
+        if n is None or (seats := _checked_seats(n, self.value)) == self._options.seats:
             return self
         other = copy(self)
-        other._options = replace(self._options, seats=_checked_seats(n, self.value))
+        other._options = replace(self._options, seats=seats)
         return other
 
     @property

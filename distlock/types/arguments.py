@@ -58,7 +58,7 @@ def _checked(argument: str, value: object, longest: int, *, spaces: bool = False
 
 def checked_flag(argument: str, value: object) -> bool:
     """Return a true or false argument; TypeError for anything else."""
-    if not isinstance(value, int):
+    if not isinstance(value, int) or value not in (0, 1):
         raise TypeError(f"{argument} must be True or False, not {value!r}")
     return bool(value)
 

@@ -7,8 +7,18 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
+from django.db import transaction
 
-from distlock import LockError, LockLost, LockNotHeld, LockTimeout, NotSupported, locks
+from distlock import (
+    LockError,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    NotSupported,
+    ReleasedInTransaction,
+    locks,
+)
 from distlock.backends.seats import Seats
 from distlock.core.section import run_under
 from distlock.recipes import Semaphore
@@ -350,13 +360,55 @@ def test_bad_input_names_the_argument(arguments, error, words):
         Semaphore("mailer", **arguments)
 
 
-@pytest.mark.parametrize(("n", "error"), [(0, ValueError), (4, ValueError), ("2", TypeError)])
+@pytest.mark.parametrize(
+    ("n", "error"), [(0, ValueError), (4, ValueError), ("2", TypeError), (True, TypeError)]
+)
 def test_a_bad_number_of_seats_is_refused_by_acquire(local, n, error):
     lock = Semaphore("mailer", 3)
     with pytest.raises(error, match="^n must be"):
         lock.acquire(n=n)
     with pytest.raises(error, match="^value must be"):
         lock.resize(n if n != 4 else -4)
+
+
+def test_a_number_in_the_place_of_blocking_is_refused(local):
+    with pytest.raises(TypeError, match="^blocking must be True or False, not 2$"):
+        Semaphore("mailer", 3).acquire(2)
+
+
+def test_it_is_not_known_how_many_seats_there_are_before_anyone_has_said(local):
+    assert Semaphore("mailer").info().slots == 0
+    assert Semaphore("mailer").locked()
+    assert not Semaphore("mailer", 1).locked()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_leaving_inside_an_open_transaction_warns_and_advises_nothing_that_it_cannot(local):
+    lock = Semaphore("mailer", 1)
+    with transaction.atomic(), pytest.warns(ReleasedInTransaction) as caught, lock:
+        pass
+    said = str(caught[0].message)
+    assert said.startswith("semaphore 'mailer' was released inside a transaction")
+    assert "atomic()" not in said
+
+
+def test_the_log_says_that_it_was_a_semaphore_that_was_broken(local, caplog):
+    lock = Semaphore("mailer", 1)
+    lock.acquire()
+    assert lock.force_release(lock.token)
+    assert "broke semaphore 'mailer' on 'default', token" in caplog.text
+    with pytest.raises(LockLost):
+        lock.release()
+
+
+def test_an_event_loop_is_not_blocked(local):
+    async def body():
+        with pytest.raises(SynchronousOnlyOperation, match=r"^acquire\(\).*async with"):
+            Semaphore("mailer", 1).acquire()
+        with pytest.raises(SynchronousOnlyOperation, match=r"`await lock.ainfo\(\)`\.$"):
+            Semaphore("mailer", 1).info()
+
+    asyncio.run(body())
 
 
 class TestManyAtOnce:

@@ -76,8 +76,9 @@ class RecordRunner(StatementRunner):
         own = len(wrapper.atomic_blocks) - blocks_of_test_case(wrapper)
         if own or not wrapper.in_atomic_block:
             raise NotSupported(
-                f"{what} in the database {self.pool.database!r}: on SQLite they cannot be made"
-                " within a transaction; enter it after that, or use another backend"
+                f"{what} in the database {self.pool.database!r}: on SQLite nobody can take a seat"
+                " inside a transaction. Take it before the transaction begins (a view: outside of"
+                " ATOMIC_REQUESTS), or use another backend"
             )
 
 

@@ -115,7 +115,7 @@ class DatabaseStore(RecordStore):
         """
         edit = Edit.of(directory, changes, conditions)
         if edit.sessions:
-            self._runner.refuse_in_transaction(f"records of {directory!r}")
+            self._runner.refuse_in_transaction(repr(directory))
         until = clock() + self._pool.limit(deadline)
         create = ended = False
         while True:
@@ -164,7 +164,7 @@ class DatabaseStore(RecordStore):
 
     def open_session(self, seconds: float, deadline: float | None = None) -> Session:
         """See RecordStore.open_session(). Raises NotSupported as apply() does."""
-        self._runner.refuse_in_transaction("a session for records")
+        self._runner.refuse_in_transaction("semaphores and read/write locks")
         name, sent_at = os.urandom(16).hex(), clock()
         self._runner.work(lambda db: db.ask(self._sql.open_session(name, seconds)), deadline)
         return Session(name, seconds, sent_at + seconds * RELIED_ON)
