@@ -5,6 +5,7 @@ import threading
 import pytest
 
 from distlock import Lock, locks
+from distlock.backends.etcd.connections import Connections, Unanswered
 from distlock.types.lease import State
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, waits
@@ -195,3 +196,59 @@ def test_the_list_has_locks_that_are_held_and_none_that_are_only_waited_for(
     assert wait.result(PATIENCE)
     assert [info.name for info in backend.list(name)] == [name]
     assert backend.inspect(name).state is State.HELD
+
+
+# Answers that get lost: the server has carried out the request
+
+
+@pytest.fixture
+def lose(monkeypatch):
+    """``lose(n, call)``: call it, and lose the answer to the n-th transaction that it asks for."""
+    post = Connections.post
+
+    def losing(number, call):
+        own, asked = threading.get_ident(), []
+
+        def posted(connections, url, **request):
+            answer = post(connections, url, **request)
+            if threading.get_ident() == own and url.endswith("/kv/txn"):
+                asked.append(url)
+                if len(asked) == number:
+                    raise Unanswered(OSError("lost"), sent=True)
+            return answer
+
+        monkeypatch.setattr(Connections, "post", posted)
+        return call()
+
+    return losing
+
+
+@pytest.mark.parametrize("number", range(1, 7))
+def test_a_lost_answer_while_waiting_is_no_hold_too_many(
+    configure, actor, lose, etcd, new_leases, held, name, number
+):
+    def wait():
+        lock = Lock(name, using="default", lease=600)
+        lose(number, lock.acquire)
+        return lock.token, lock.release()
+
+    waiter = actor("thread", "default").call(wait)
+    waiting(held)
+    behind = actor("thread", "third").lock(name).start("acquire")
+    waiting(held, 2)
+    token = held.token
+    held.release()
+    assert waiter.result(PATIENCE)[0] > token
+    assert behind.result(PATIENCE)
+    assert len(etcd.keys(f"/distlock/locks/{name}/")) == 1
+    long = [one for one in new_leases() if etcd.time_to_live(one)["grantedTTL"] == "600"]
+    assert not long
+
+
+@pytest.mark.parametrize("number", range(1, 6))
+def test_a_lost_answer_while_giving_up_leaves_no_place(lose, etcd, held, using, name, number):
+    lock = Lock(name, using=using)
+    assert lose(number, lambda: lock.acquire(timeout=0.3)) is False
+    eventually(lambda: len(etcd.keys(f"/distlock/locks/{name}/")) == 1)
+    held.release()
+    assert not etcd.keys(f"/distlock/locks/{name}/")

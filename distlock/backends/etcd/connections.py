@@ -71,9 +71,12 @@ class _Connection:
 
     def close(self) -> None:
         """Close it in this process."""
-        with suppress(OSError):
+        with suppress(OSError, AttributeError):  # it may not have been made to the end
             self._file.close()
             self._socket.close()
+
+    def __del__(self) -> None:
+        self.close()  # an interrupt has left it to nobody
 
     def exchange(self, request: bytes, deadline: float) -> Response:
         """Send a request, and return the answer; ValueError or EOFError if it is no HTTP."""
