@@ -1,7 +1,9 @@
 """Processes that are killed or stopped, and servers that cannot be reached: seats of all kinds."""
 
+import random
 import signal
 import sqlite3
+import time
 from contextlib import closing, suppress
 
 import pytest
@@ -25,7 +27,7 @@ ALONE = [
     pytest.param({"make": "writer"}, id="writer"),
 ]
 #: seconds; a server that does not answer is told of after that
-ANSWER_LIMIT = 2
+ANSWER_LIMIT = 1
 
 
 def new(name, make, **options):
@@ -148,6 +150,46 @@ def test_one_who_is_stopped_at_the_head_of_the_queue_keeps_nobody_out(
     stopped.finish()
 
 
+def work_for_ever(name, who):
+    """As a child: take one or two of three seats, again and again."""
+    dice, number = random.Random(who), 0
+    while True:
+        number += 1
+        lock = Semaphore(name, 3, n=dice.choice([1, 1, 2]))
+        with suppress(LockLost, LockUnavailable):
+            if lock.acquire(timeout=dice.choice([0.05, 5])):
+                time.sleep(dice.random() * 0.02)
+                lock.release()
+        if number % 5 == 0:
+            write_line(number)
+
+
+@pytest.mark.shared
+@pytest.mark.brief
+@pytest.mark.slow
+def test_a_storm_of_kills_and_stops(child, kind, using, name):
+    """At no moment more seats are taken than there are, and at the end nothing is."""
+    dice, lock = random.Random(name), Semaphore(name, 3, using=using)
+    working = [child(work_for_ever, name, who) for who in range(5)]
+    for round_number in range(12):
+        for process in working:
+            process.line()
+        victim = dice.randrange(len(working))
+        stop(working[victim], kind)
+        for _ in range(10):
+            assert answer(lock.info).taken <= 3
+        if round_number % 2:
+            working[victim].signal(signal.SIGCONT)
+        else:
+            working[victim].kill()
+            working[victim] = child(work_for_ever, name, 100 + round_number)
+    for process in working:
+        process.kill()
+    eventually(lambda: is_unused(lock))
+    with lock:
+        lock.verify()
+
+
 @pytest.fixture
 def served(kind):
     """Whether there is a server."""
@@ -210,7 +252,7 @@ class TestNetwork:
         assert answer(lambda: lock.acquire(timeout=PATIENCE))
         with actors(loop) as make:
             waiting = [
-                make(what).lock(name, make="semaphore", value=1).start("acquire", timeout=3)
+                make(what).lock(name, make="semaphore", value=1).start("acquire", timeout=1.5)
                 for what in ("thread", "task")
             ]
             eventually(lambda: len(lock.info().waiters) == 2)
