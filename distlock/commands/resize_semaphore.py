@@ -15,7 +15,8 @@ from distlock.recipes.semaphore import Semaphore, checked_count
 
 HELP = (
     "Change for all how many seats a semaphore has. Nobody is evicted. Who still says another"
-    ' is refused from then on, so this is for those who say none, or "agreed".'
+    " number is refused while others use it; when nobody does, the next one to say a number"
+    ' decides. So this is for those who say none, or "agreed".'
 )
 EPILOG = epilog(DONE, FAILED, USAGE)
 

@@ -110,8 +110,9 @@ class Semaphore(BaseLock):
         """Change for all how many seats there are; return how many there were, None if unknown.
 
         Nobody is evicted: with fewer seats than are taken, new ones are granted once enough have
-        been left. Whoever still says the old number gets ValueNotAgreed from then on, so leave
-        ``value`` out where the number is to change without a deploy.
+        been left. Whoever still says the old number gets ValueNotAgreed while others hold seats or
+        wait; when nobody does, the old number holds again. So leave ``value`` out where the number
+        is to change without a deploy.
         """
         return self._resize(checked_count("value", value), None)
 

@@ -401,6 +401,12 @@ def test_the_log_says_that_it_was_a_semaphore_that_was_broken(local, caplog):
         lock.release()
 
 
+def test_what_resize_has_said_is_overruled_when_nobody_uses_it(local):
+    Semaphore("mailer").resize(5)
+    with Semaphore("mailer", 3), pytest.raises(LockError, match="value=5: .* 3 seats"):
+        Semaphore("mailer", 5).acquire()
+
+
 def test_an_event_loop_is_not_blocked(local):
     async def body():
         with pytest.raises(SynchronousOnlyOperation, match=r"^acquire\(\).*async with"):
