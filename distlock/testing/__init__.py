@@ -106,7 +106,7 @@ def _sentence(hold: HeldLease) -> str:
     lease = hold.lease
     state = f"was lost ({hold.lost}) and not left" if hold.lost else "was not left"
     return (
-        f"lock {lease.name!r} on {hold.backend.alias!r} {state} by the test;"
+        f"{lease.claim.kind} {lease.name!r} on {hold.backend.alias!r} {state} by the test;"
         f" {lease.owner} took it (token {lease.token})"
     )
 
