@@ -6,7 +6,8 @@ import pytest
 
 from distlock import Lock, locks
 from distlock.backends.etcd.connections import Connections, Unanswered
-from distlock.types.lease import State
+from distlock.types.lease import Claim, State
+from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, waits
 
@@ -137,6 +138,21 @@ def test_a_waiters_place_ends_soon_however_long_its_lease_is(actor, using, held,
     waiting(held)
     (place,) = etcd.keys(f"/distlock/locks/{name}/w/").values()
     assert int(etcd.time_to_live(place["lease"])["grantedTTL"]) <= 10
+
+
+def test_who_waits_does_not_get_a_lock_that_has_passed_on_under_its_owners_name(actor, using, name):
+    """The holder's key that is watched is deleted, and another one is there."""
+    held = Lock(name, using="other", owner="order-42", renew=False)
+    held.acquire()
+    wait = actor("thread", using).lock(name).start("acquire")
+    waiting(held)
+    taken_over = Claim(name, current_owner("order-42"), 30.0)
+    lease = locks["third"].try_acquire(taken_over)
+    assert lease.token > held.token
+    assert waits(wait, 0.3)
+    assert locks["third"].verify(lease)
+    assert locks["third"].release(lease)
+    assert wait.result(PATIENCE)
 
 
 # What it costs, counted in requests and not in time
