@@ -54,9 +54,12 @@ def test_a_wrong_option_is_refused_by_name(options, complaint):
     [
         ({"verify_certs": False, "check_hostname": True}, "check_hostname goes only with"),
         ({"keyfile": "/nowhere.key"}, "keyfile goes only with certfile"),
-        ({"ca": "/nowhere.pem"}, "cannot load the certificates (FileNotFoundError"),
-        ({"certfile": "/nowhere.pem"}, "cannot load the certificates (FileNotFoundError"),
-        ({"certfile": 5}, "cannot load the certificates (TypeError"),
+        ({"ca": "/nowhere.pem"}, "cannot load ca '/nowhere.pem' (FileNotFoundError"),
+        (
+            {"certfile": "/nowhere.pem"},
+            "cannot load certfile '/nowhere.pem' with keyfile None (FileNotFoundError",
+        ),
+        ({"certfile": 5}, "cannot load certfile 5 with keyfile None (TypeError"),
     ],
 )
 def test_wrong_certificates_are_refused_by_name(tls, complaint):

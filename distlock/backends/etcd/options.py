@@ -143,15 +143,17 @@ class Options:
             self._settings.refuse("OPTIONS['tls']: check_hostname goes only with verify_certs")
         if tls["certfile"] is None and tls["keyfile"] is not None:
             self._settings.refuse("OPTIONS['tls']: keyfile goes only with certfile")
+        files = f"ca {tls['ca']!r}"
         try:
             context = ssl.create_default_context(cafile=tls["ca"])
             context.check_hostname = bool(check_hostname)
             context.verify_mode = ssl.CERT_REQUIRED if tls["verify_certs"] else ssl.CERT_NONE
+            files = f"certfile {tls['certfile']!r} with keyfile {tls['keyfile']!r}"
             if tls["certfile"] is not None:
                 # Without a function for it OpenSSL would ask the terminal for a password.
                 password = tls["keyfile_password"] or ""
                 context.load_cert_chain(tls["certfile"], tls["keyfile"], lambda: password)
         except (OSError, TypeError, ValueError) as error:
             problem = f"{type(error).__name__}: {error}"
-            self._settings.refuse(f"OPTIONS['tls']: cannot load the certificates ({problem})")
+            self._settings.refuse(f"OPTIONS['tls']: cannot load {files} ({problem})")
         return context
