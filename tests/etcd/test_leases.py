@@ -151,6 +151,25 @@ def test_at_least_goes_on_for_so_long_after_the_last_renewal_and_not_much_longer
     assert backend.release(lease)
 
 
+def test_a_lease_of_another_length_is_had_though_an_answer_was_lost(configure, proxied, etcd, name):
+    """Also if the key was written meanwhile, as by a request that nobody waited for."""
+    proxy = proxied("etcd")
+    backend = locks[configure()]
+    lease = backend.try_acquire(Claim(name, current_owner(), 30.0))
+    lost = proxy.lose_reply(to=b"kv/txn")
+    assert backend.renew([lease.lasting(100.0)]) == {lease.nonce: True}
+    assert lost.is_set()
+    assert int(etcd.time_to_live(lease_of(etcd, name))["grantedTTL"]) == 100
+    (key,) = etcd.keys(f"/distlock/locks/{name}/h/")
+    etcd.put(key, "{}", lease_of(etcd, name))
+    answers = [backend.renew([lease.lasting(300.0)]) for _ in range(2)]
+    assert answers == [{}, {lease.nonce: True}]
+    assert int(etcd.time_to_live(lease_of(etcd, name))["grantedTTL"]) == 300
+    assert backend.inspect(name).token == lease.token
+    etcd.delete(key)
+    assert backend.renew([lease.lasting(600.0)]) == {lease.nonce: False}
+
+
 def test_a_cancelled_claim_leaves_neither_key_nor_lease(backend, etcd, new_leases, name):
     claim = Claim(name, current_owner(), 30.0)
     backend.try_acquire(claim)

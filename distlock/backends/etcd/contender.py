@@ -137,7 +137,7 @@ class Contender:
         else:
             leases.put(lease, ttl, reusable=not reply.repeated)
             return None, holder
-        leases.add(claim.nonce, Hold(key, revision, lease, ttl, record, not self._unsure))
+        leases.add(claim.nonce, Hold(key, revision, revision, lease, ttl, record, not self._unsure))
         if not self._unsure:
             leases.settle(claim.nonce)
         return claim.granted(revision, lease.sent_at), holder

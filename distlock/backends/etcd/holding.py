@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
-from distlock.backends.etcd.kv import Json, created, delete, get, put, txn
+from distlock.backends.etcd.kv import Json, created, delete, get, modified, put, txn
 from distlock.backends.etcd.leases import Hold, Leases, whole_seconds
 from distlock.backends.etcd.records import Entry, LockKeys
 from distlock.types.lease import Claim, Lease
@@ -41,8 +41,8 @@ class Holding:
                 answers[nonce] = False
             elif _fits(hold, wanted[nonce].duration):
                 kept[nonce] = hold
-            else:
-                answers[nonce] = self._rebind(hold, wanted[nonce], deadline)
+            elif (is_held := self._rebind(hold, wanted[nonce], deadline)) is not None:
+                answers[nonce] = is_held
         for _ in range(_TRIES):
             if not kept:
                 break
@@ -75,26 +75,41 @@ class Holding:
             for place, nonce in enumerate(some):
                 if not reply.inner(place).succeeded:
                     answers[nonce] = False
-                elif nonce not in ended and alive.proven_by(reply):
+                elif nonce not in ended:
                     hold = holds[nonce]
-                    hold.lease = hold.lease.renewed(alive.sent_at)
-                    answers[nonce] = True
+                    hold.modified = reply.revision
+                    if alive.proven_by(reply):
+                        hold.lease = hold.lease.renewed(alive.sent_at)
+                        answers[nonce] = True
         return answers
 
-    def _rebind(self, hold: Hold, lease: Lease, deadline: float | None) -> bool:
-        """Bind the key to a lease of another length; False if the hold is lost."""
+    def _rebind(self, hold: Hold, lease: Lease, deadline: float | None) -> bool | None:
+        """Bind the key to a lease of another length; False if the hold is lost.
+
+        None if it has to be tried again, because the key was written by an earlier request that had
+        no answer. One that comes late must not bind the key to a lease that nobody keeps alive.
+        """
         ttl = whole_seconds(lease.duration)
         # A new lease, which runs from now on: the caller counts from when this was called.
         new = self._client.grant(ttl, deadline)
         record = hold.record.renewed_for(lease.duration, new.ttl)
         reply = self._client.txn(
-            [created(hold.key, hold.created)],
+            [created(hold.key, hold.created), modified(hold.key, hold.modified)],
             [put(hold.key, record.to_value(), new.id)],
-            deadline=deadline,
+            [get(hold.key)],
+            deadline,
         )
         if not reply.succeeded:
-            self._leases.end(new.id, deadline)
-            return False
+            there = next(iter(reply.found()), None)
+            if there is None or there.created != hold.created:
+                self._leases.end(new.id, deadline)
+                return False
+            hold.modified = there.modified
+            if there.lease != new.id:
+                self._leases.end(new.id, deadline)
+                return None
+        else:
+            hold.modified = reply.revision
         old, hold.lease, hold.ttl, hold.record = hold.lease, new, ttl, record
         self._leases.end(old.id, deadline)
         return True

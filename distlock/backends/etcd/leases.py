@@ -30,6 +30,8 @@ class Hold:
 
     key: str
     created: int
+    #: the revision that has written the key last, as far as this process knows
+    modified: int
     lease: EtcdLease
     #: the length that was asked for; the cluster may have granted more
     ttl: int
@@ -43,7 +45,9 @@ class Hold:
         """Return a hold that another process has taken, as it was read."""
         record = entry.record
         lease = EtcdLease(entry.lease, record.ttl, float("-inf"))
-        return cls(entry.key, entry.created, lease, record.ttl, record, reusable=False)
+        return cls(
+            entry.key, entry.created, entry.modified, lease, record.ttl, record, reusable=False
+        )
 
     @property
     def ends(self) -> float:

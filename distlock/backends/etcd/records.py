@@ -170,6 +170,7 @@ class Entry:
     kind: str
     nonce: str
     created: int
+    modified: int
     lease: int
     record: Record
 
@@ -180,7 +181,7 @@ class Entry:
         nonce = last.lstrip(_RESERVED).partition("-")[0]
         name = unescaped(path.rpartition("/")[2])
         record = Record.read(kv.value)
-        return cls(kv.key, name, kind, nonce, kv.created, kv.lease, record)
+        return cls(kv.key, name, kind, nonce, kv.created, kv.modified, kv.lease, record)
 
     @property
     def token(self) -> int:
