@@ -264,7 +264,10 @@ def use_after_fork(directory):
     store = store_of()
     session = store.open_session(60)
     put(directory, "parent", os.getpid(), session.id)
+    put(directory, "parent", 0, session.id)
+    assert store.watch(directory, 0).wait(clock() + PATIENCE)
     watched = store.watch(directory, store.read(directory).revision)
+    passed(0.2)  # so that who watches for all is just waiting for the server
 
     def child():
         mine = store.open_session(60)

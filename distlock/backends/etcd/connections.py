@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import select
 import socket
 import ssl
@@ -241,6 +242,15 @@ class Stream:
         with suppress(OSError):
             # Not SSLSocket's own method, which would take the session from under that thread.
             socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+    def close_in_child(self) -> None:
+        """Close the copy that the child of a fork has.
+
+        The parent's thread may have been reading. Then the file over the socket stays locked here
+        for ever, and close() would wait for that.
+        """
+        with suppress(OSError):
+            os.close(socket.socket.detach(self._socket))
 
     def close(self) -> None:
         """Close it in this process."""

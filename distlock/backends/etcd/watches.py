@@ -79,7 +79,7 @@ class Watches:
     def after_fork_in_child(self) -> None:
         """Watch nothing: the stream, and those who wait for its events, are the parent's."""
         if self._stream is not None:
-            self._stream.close()
+            self._stream.close_in_child()
         self._stream = None
         #: Who pops a watch from here is the one who calls back, or cancels it.
         self._watches: dict[int, Watch] = {}
