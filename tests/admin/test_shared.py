@@ -157,12 +157,12 @@ def test_locks_are_listed_though_the_records_cannot_be_read(
 
     with Lock("stock"):
         with connections["default"].cursor() as cursor:
-            cursor.execute("ALTER TABLE database_lock_record RENAME TO elsewhere")
+            cursor.execute("ALTER TABLE database_lock_record RENAME COLUMN session TO other")
         try:
             text = get("list")
         finally:
             with connections["default"].cursor() as cursor:
-                cursor.execute("ALTER TABLE elsewhere RENAME TO database_lock_record")
+                cursor.execute("ALTER TABLE database_lock_record RENAME COLUMN other TO session")
     assert "stock" in text
     assert "Semaphores and read/write locks cannot be read" in text
     locks.close_all()

@@ -166,9 +166,8 @@ def test_a_sweep_frees_what_ended_and_removes_what_has_long_been_free(make, name
     # SQLite's own clock counts in milliseconds: it may be over a moment later for a sweep
     swept = eventually(lambda: (done := backend.sweep()).expired and done)
     assert swept.expired == 1
-    if swept.removed == 0:
-        eventually(lambda: backend.sweep().removed == 1)
-    assert sql(f"SELECT count(*) FROM {TABLE}")[0][0] == 1
+    # What is removed may also be an empty directory of records.
+    eventually(lambda: backend.sweep() and sql(f"SELECT count(*) FROM {TABLE}")[0][0] == 1)
     assert backend.verify(held)
     assert backend.try_acquire(claim(ended.name)).token > ended.token
 
