@@ -175,9 +175,11 @@ class LeaseRenewer:
                     orphans.append(hold)
         for hold in orphans:
             logger.warning(
-                "%s ended without releasing %r, which is not renewed any more",
+                "%s ended without releasing %s %r on %r, which is not renewed any more",
                 hold.lease.owner,
+                hold.lease.claim.kind,
                 hold.lease.name,
+                hold.backend.alias,
             )
         for (backend, _), batch in batches.items():
             try:

@@ -59,7 +59,7 @@ def test_a_named_hold_outlives_the_thread_that_took_it_while_another_is_inside(i
 
 def test_a_named_hold_whose_thread_has_ended_is_renewed_again_when_it_is_entered(in_thread, caplog):
     in_thread(enter)
-    eventually(lambda: "ended without releasing" in caplog.text)
+    eventually(lambda: "ended without releasing lock " in caplog.text)
     lock = Lock("order", owner="cart")
     lock.acquire()
     renewed_twice(lock)
