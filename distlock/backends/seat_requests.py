@@ -106,7 +106,7 @@ class SeatRequests:
                     raise LockUnavailable(f"{claim.kind} {claim.name!r}: the claim was cancelled")
                 if lease := self._granted_before(seats, claim):
                     return Look(lease, 0)
-                limit = seats.limit_for(claim)
+                limit = seats.limit_for(claim, self._alias)
                 turn = seats.turn(claim, limit, passed_over)
                 look = Look(None, seats.snapshot.revision, turn.behind, turn.overdue)
                 if turn.granted:

@@ -126,8 +126,10 @@ class Seats:
         record = self.limit_record
         return record.value if record is not None and self.limit == limit else {"limit": limit}
 
-    def limit_for(self, claim: Claim) -> int:
+    def limit_for(self, claim: Claim, alias: str) -> int:
         """Return how many seats there are to be for a claim, which may be the first to say so.
+
+        ``alias`` is that of the backend, for the errors.
 
         ValueNotAgreed if it says another number than those who use it, or none and nobody has said
         any; LockError if it wants more than there are.
@@ -137,7 +139,8 @@ class Seats:
             if agreed is None:
                 raise ValueNotAgreed(
                     f"{claim.kind} {claim.name!r}: value was not given, and nobody has said yet how"
-                    " many seats it has; say it with `manage.py locks resize NAME NUMBER`"
+                    f" many seats it has; say it with `manage.py locks resize --using={alias}"
+                    " NAME NUMBER`"
                 )
             wanted = agreed
         others = any(
@@ -148,7 +151,7 @@ class Seats:
             raise ValueNotAgreed(
                 f"value={wanted}: {claim.kind} {claim.name!r} has {agreed} seats for those who use"
                 " it now. Use the same value everywhere, or change it for all with resize() or"
-                " `manage.py locks resize NAME NUMBER`"
+                f" `manage.py locks resize --using={alias} NAME NUMBER`"
             )
         if claim.seats > wanted:
             raise LockError(

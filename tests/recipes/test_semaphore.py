@@ -291,7 +291,8 @@ class TestValue:
 
     def test_none_takes_what_was_said(self, first, second, using, name):
         nobody = seats(second, name, None)
-        with pytest.raises(LockError, match=f"semaphore '{name}': value was not given"):
+        unsaid = f"semaphore '{name}': value was not given.* resize --using=default NAME NUMBER"
+        with pytest.raises(LockError, match=unsaid):
             nobody.acquire(blocking=False)
         take(first, name, 1)
         assert nobody.acquire(blocking=False) is False
