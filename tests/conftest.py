@@ -185,9 +185,18 @@ def server(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
         yield get
 
 
+#: The tables of locks and of records.
+TABLES = (
+    "database_lock",
+    "database_lock_record",
+    "database_lock_session",
+    "database_lock_directory",
+)
+
+
 @pytest.fixture
 def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, Any]]:
-    """``backend_settings(kind)``: a ``DISTLOCK`` whose backend is of that kind, without locks."""
+    """``backend_settings(kind)``: a ``DISTLOCK`` of that kind, without locks and records."""
 
     def make(
         kind: str, *, alias: str = "default", OPTIONS: dict[str, Any] | None = None, **entry: Any
@@ -195,7 +204,8 @@ def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, 
         options = dict(OPTIONS or {})
         backend = _LOCAL_BACKEND
         if kind in ALIASES:
-            request.getfixturevalue(kind).execute("DELETE FROM database_lock")
+            for table in TABLES:
+                request.getfixturevalue(kind).execute(f"DELETE FROM {table}")
             backend = _DATABASE_BACKEND
             options = {"database": ALIASES[kind], "idle": 60, **options}
         elif kind == "zookeeper":

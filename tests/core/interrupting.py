@@ -31,7 +31,9 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
             return  # so does the callback of a weak reference
         if event in MOMENTS and frame.f_code.co_filename.startswith(code):
             passed += 1
-            if passed == moment:
+            if passed == moment and _in_destructor(frame):
+                passed -= 1  # of garbage, where an error reaches nobody, too
+            elif passed == moment:
                 sys.setprofile(None)
                 raised.append(error())
                 raise raised[0]
@@ -44,3 +46,11 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
     finally:
         sys.setprofile(None)
     return raised.pop() if raised else None  # left there, it would know itself by its traceback
+
+
+def _in_destructor(frame):
+    while frame is not None:
+        if frame.f_code.co_name == "__del__":
+            return True
+        frame = frame.f_back
+    return False
