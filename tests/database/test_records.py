@@ -307,17 +307,20 @@ def test_missing_tables_are_named_with_the_line_that_makes_them(store, without_t
 
 
 @EVERYWHERE
-def test_a_sweep_of_locks_needs_no_tables_of_records(without_tables, make):
-    make().sweep()
+def test_a_sweep_of_locks_needs_no_tables_of_records(make, request):
+    backend = make()
+    request.getfixturevalue("without_tables")
+    backend.sweep()
 
 
 @EVERYWHERE
-def test_a_sweep_of_locks_sweeps_records(make, store, name, sql):
+def test_a_sweep_of_locks_sweeps_records(make, name, sql):
+    backend = make(keep=0.001)
+    store = backend.store
     session = store.open_session(600).id
     store.apply(name, [Put("a", 1, session)])
     sql(f"UPDATE database_lock_session SET expires_at = 1 WHERE id = '{session}'")
     sql("UPDATE database_lock_directory SET revision = 1")
-    backend = make(keep=0.001)
     assert backend.sweep().expired >= 1
     backend.sweep()
     assert sql(f"SELECT id FROM database_lock_record WHERE session = '{session}'") == []

@@ -179,7 +179,8 @@ def test_an_abandoned_watch_leaves_nothing(store, directory):
         return not any(ref() for ref in left)
 
     eventually(collected)
-    assert threading.active_count() <= threads
+    # One or two threads may serve them all, but none has a thread of its own.
+    assert threading.active_count() <= threads + 2
     assert store.apply(directory, [Put("a", 1)])
 
 
