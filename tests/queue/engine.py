@@ -127,7 +127,11 @@ class PostgreSQL(Engine):
         return [ident for (ident,) in rows]
 
     def holding(self):
-        return self.number("SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted")
+        # Who listens for changes of records has a lock that says so; it is in no queue.
+        return self.number(
+            "SELECT COUNT(*) FROM pg_locks l JOIN pg_stat_activity a USING (pid)"
+            " WHERE locktype = 'advisory' AND granted AND a.query NOT LIKE '%LISTEN%'"
+        )
 
     def cancel(self, ident):
         self.server.execute(f"SELECT pg_cancel_backend({ident})")
