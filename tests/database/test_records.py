@@ -408,6 +408,16 @@ def listeners(sql):
     return number
 
 
+@EVERYWHERE
+def test_who_watches_looks_again_when_the_backend_is_closed(store, name):
+    watch = store.watch(name, store.apply(name, [Put("a", 1)]))
+    store.close()
+    assert watch.wait(clock() + PATIENCE)
+    again = store.watch(name, store.read(name).revision)
+    store.apply(name, [Put("a", 2)])
+    assert again.wait(clock() + PATIENCE)
+
+
 @ON_POSTGRESQL
 def test_a_listener_whose_session_was_ended_wakes_everybody(store, name, sql):
     watch = store.watch(name, 0)

@@ -112,11 +112,13 @@ class RecordWatcher:
         self._watches: dict[object, _Watch] = {}
 
     def close(self) -> None:
-        """End the thread and its session, unless somebody watches."""
+        """End the thread and its session. Those who watch are answered, and may watch again."""
         with self._mutex:
             self._closed = True
             if self._alarm is not None:
                 self._alarm.ring()
+        for token, watch in self._watches.copy().items():
+            self._answer(token, watch)
 
     def watch(self, directory: str, since: int, key: str | None) -> Pending[None]:
         """See RecordStore.watch()."""

@@ -226,7 +226,7 @@ class DatabaseStore(RecordStore):
                 self._runner.attempt(lambda db: db.ask(statement), deadline)
 
     def close(self) -> None:
-        """Give the session back that listens for changes, unless somebody waits for some."""
+        """Give the session back that listens for changes. Who waits for some looks again."""
         self._watcher.close()
 
     # Clearing
