@@ -185,9 +185,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Callable[[str], Any]]:
         yield get
 
 
-#: The tables of locks and of records.
-TABLES = (
-    "database_lock",
+TABLES_OF_RECORDS = (
     "database_lock_record",
     "database_lock_session",
     "database_lock_directory",
@@ -197,6 +195,7 @@ TABLES = (
 @pytest.fixture
 def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, Any]]:
     """``backend_settings(kind)``: a ``DISTLOCK`` of that kind, without locks and records."""
+    cleared: set[str] = set()
 
     def make(
         kind: str, *, alias: str = "default", OPTIONS: dict[str, Any] | None = None, **entry: Any
@@ -204,8 +203,12 @@ def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, 
         options = dict(OPTIONS or {})
         backend = _LOCAL_BACKEND
         if kind in ALIASES:
-            for table in TABLES:
-                request.getfixturevalue(kind).execute(f"DELETE FROM {table}")
+            database = request.getfixturevalue(kind)
+            database.execute("DELETE FROM database_lock")
+            # Once in a test: some make a second backend for the records of the first one.
+            for table in () if kind in cleared else TABLES_OF_RECORDS:
+                database.execute(f"DELETE FROM {table}")
+            cleared.add(kind)
             backend = _DATABASE_BACKEND
             options = {"database": ALIASES[kind], "idle": 60, **options}
         elif kind == "zookeeper":
