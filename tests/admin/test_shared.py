@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 
 import pytest
 from django.contrib.admin.models import LogEntry
 
-from distlock import Lock, locks
+from distlock import Lock, LockError, locks
 from distlock.admin.rows import HoldRef
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import shared_locks
@@ -31,8 +32,9 @@ def mailer(local):
     first.acquire()
     second.acquire()
     yield second
-    while first.held:
-        first.release()
+    for _ in range(2):
+        with suppress(LockError):  # a test may have broken one
+            first.release()
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ import contextlib
 import inspect
 import sys
 import threading
+import weakref
 from pathlib import Path
 
 import distlock
@@ -50,7 +51,7 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
 
 def _in_destructor(frame):
     while frame is not None:
-        if frame.f_code.co_name == "__del__":
+        if frame.f_code.co_name == "__del__" or frame.f_code.co_filename == weakref.__file__:
             return True
         frame = frame.f_back
     return False

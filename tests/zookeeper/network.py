@@ -28,6 +28,10 @@ class Network:
         """Lose the next reply to a request that contains ``to``, whichever server sends it."""
         return _Any([proxy.lose_reply(to) for proxy in self._proxies])
 
+    def delay(self, to):
+        """Keep back the next request that contains ``to``, whichever server it goes to."""
+        return _Delays([proxy.delay(to) for proxy in self._proxies])
+
     def __enter__(self):
         return self
 
@@ -49,3 +53,15 @@ class _Any:
         while not self.is_set() and time.monotonic() < end:
             time.sleep(0.005)
         return self.is_set()
+
+
+class _Delays:
+    """The delays of several proxies, of which one comes to keep something back."""
+
+    def __init__(self, delays):
+        self._delays = delays
+        self.kept_back = _Any([delay.kept_back for delay in delays])
+
+    def end(self):
+        for delay in self._delays:
+            delay.end()

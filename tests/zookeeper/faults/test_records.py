@@ -163,7 +163,7 @@ def test_a_put_that_is_on_its_way_is_undone_by_the_end_of_its_session(
     store, session, network, actor, name
 ):
     store.apply(name, [Put("free", 1)])
-    (delay,) = network.delay(MARK.encode())
+    delay = network.delay(MARK.encode())
     putting = actor("thread").call(store.apply, name, [Put("a", MARK, session.id)])
     assert delay.kept_back.wait(PATIENCE)
     ending = actor("thread").call(store.end_session, session.id)
@@ -216,7 +216,7 @@ def test_a_session_that_ends_takes_nothing_along_that_others_have_put(
 
 def while_kept_back(network, actor, change, meanwhile):
     """Return what comes of a change that the server gets only after something else."""
-    (delay,) = network.delay(MARK.encode())
+    delay = network.delay(MARK.encode())
     changing = actor("thread").call(change)
     assert delay.kept_back.wait(PATIENCE)
     meanwhile()
@@ -292,7 +292,7 @@ def test_a_request_that_was_lost_is_made_again(store, other, network, actor, nam
         store.apply(name, [Put("free", 1)])
     since = store.read(name).revision
     other.apply(f"{name}:2", [Put("free", 1)])
-    (delay,) = network.delay(MARK.encode())
+    delay = network.delay(MARK.encode())
     changing = actor("thread").call(store.apply, name, [Put("a", MARK)], [Unchanged(since)], soon())
     assert delay.kept_back.wait(PATIENCE)
     network.cut()
