@@ -333,6 +333,7 @@ class TestNetwork:
             assert answer(lambda: lock.acquire(timeout=PATIENCE))
             future = make("thread").lock(name, make="semaphore", value=1).start("acquire")
             eventually(lambda: lock.info().waiters)
+            passed(0.3)  # its own answer to joining comes after others can see it
             proxy.cut()
             answer(lock.info)
             with_retry(lock.release)
