@@ -16,7 +16,7 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.shared import SHARED_KINDS, every_kind
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
-from distlock.types.lease import Kind
+from distlock.types.lease import LOCK_KINDS, Kind
 from distlock.types.query import Counts, DisplayStatus, Page, cursor_of, page_of
 
 
@@ -157,7 +157,7 @@ def _pages_of_local_holds(alias: str, query: Query) -> dict[Kind, Page]:
             [info for info in infos if info.kind is kind],
             replace(query.for_source(alias, kind), status=None),
         )
-        for kind in Kind
+        for kind in LOCK_KINDS
     }
 
 

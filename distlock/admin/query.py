@@ -11,7 +11,7 @@ from django.http import QueryDict
 from django.utils.http import urlencode
 
 from distlock.types.arguments import MAX_NAME
-from distlock.types.lease import Kind, LockInfo
+from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
 from distlock.types.query import Cursor, DisplayStatus, LockQuery, Order, cursor_of
 
 #: Values of the filter "held longer than", in seconds.
@@ -51,7 +51,7 @@ class Query(LockQuery):
             backwards=before is not None,
             aliases=aliases,
             backend=backend if backend in aliases else "",
-            kind=next((each for each in Kind if each == parameters.get("kind")), None),
+            kind=next((each for each in LOCK_KINDS if each == parameters.get("kind")), None),
             start_source=start_source,
         )
 

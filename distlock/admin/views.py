@@ -33,7 +33,7 @@ from distlock.admin.query import HELD_FOR_CHOICES, Query
 from distlock.admin.rows import KINDS, LABELS, HoldRef
 from distlock.conf import locks
 from distlock.types.arguments import MAX_NAME
-from distlock.types.lease import Kind
+from distlock.types.lease import LOCK_KINDS, Kind
 from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus, Order
 
@@ -92,7 +92,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
             query=query,
             overview=overview(query, wait_for_silent="retry" in request.GET),
             statuses=[(status, LABELS[status]) for status in DisplayStatus],
-            kinds=[(kind, KINDS[kind] or _("Lock")) for kind in Kind],
+            kinds=[(kind, KINDS[kind] or _("Lock")) for kind in LOCK_KINDS],
             held_for_choices=HELD_FOR_CHOICES,
             by_name=query.url(order=Order.NAME, start=None),
             by_age=query.url(order=Order.AGE, start=None),
@@ -101,7 +101,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
     def lock_view(self, request: HttpRequest) -> HttpResponse:
         """Show one lock: ``?backend=…&name=…``."""
         alias, name = request.GET.get("backend", ""), request.GET.get("name", "")
-        kind = next((each for each in Kind if each == request.GET.get("kind")), Kind.LOCK)
+        kind = next((each for each in LOCK_KINDS if each == request.GET.get("kind")), Kind.LOCK)
         # Only the length: someone who writes the table by hand can use names that Lock refuses.
         if not 0 < len(name) <= MAX_NAME or alias not in _aliases(request):
             raise Http404

@@ -149,7 +149,7 @@ class SeatRequests:
             # is not known here, so the lease is renewed before anyone relies on it.
             session = Session(record.session or "", claim.reserved, clock())
             self.bound[claim.nonce] = session
-        return _lease_on(self._session.latest(session), Lease(claim, record.created, math.inf))
+        return lease_on(self._session.latest(session), Lease(claim, record.created, math.inf))
 
     def _grant(
         self,
@@ -162,7 +162,7 @@ class SeatRequests:
         """Write down that a claim has its seats; None if others were faster, or did not agree."""
         snapshot = seats.snapshot
         sent_at = clock()
-        session = self._session_for(claim, deadline)
+        session = self.session_for(claim, deadline)
         changes: list[Change] = [
             Put(LIMIT, seats.limit_value(limit)),
             Put(held_key(claim.nonce), value_of(claim), session.id),
@@ -182,8 +182,7 @@ class SeatRequests:
             token = self._store.apply(snapshot.directory, changes, conditions, deadline)
         except SessionEnded:
             token = None
-            self._session.drop(session)
-            self.bound.pop(claim.nonce, None)
+            self.drop_session(claim, session)
         if token is None:
             return None
         if seats.limit not in (None, limit):
@@ -191,7 +190,7 @@ class SeatRequests:
                 "%s %r on %r has %d seats from now on, it had %d",
                 claim.kind, claim.name, self._alias, limit, seats.limit,
             )  # fmt: skip
-        return _lease_on(session, claim.granted(token, sent_at))
+        return lease_on(session, claim.granted(token, sent_at))
 
     def _join_queue(
         self, claim: Claim, deadline: float | None, place: Record | None = None
@@ -216,6 +215,11 @@ class SeatRequests:
             self._session.drop(session)
         return joined is not None
 
+    def drop_session(self, claim: Claim, session: Session) -> None:
+        """Note that the session that a claim was to be bound to has ended."""
+        self._session.drop(session)
+        self.bound.pop(claim.nonce, None)
+
     def shares_session(self, claim: Claim) -> bool:
         """Return whether the seats of a claim are bound to the session of the process."""
         shared = self._shared_lease
@@ -228,7 +232,8 @@ class SeatRequests:
             with suppress(LockUnavailable):  # it ends by itself
                 self._store.end_session(session.id, deadline)
 
-    def _session_for(self, claim: Claim, deadline: float | None) -> Session:
+    def session_for(self, claim: Claim, deadline: float | None) -> Session:
+        """Return the session that what a claim is granted is to be bound to, with time left."""
         if self.shares_session(claim):
             return self._session.get(deadline)
         session = self.bound.get(claim.nonce)  # of an attempt for which others were too fast
@@ -237,7 +242,7 @@ class SeatRequests:
         return session
 
 
-def _lease_on(session: Session, lease: Lease) -> Lease:
+def lease_on(session: Session, lease: Lease) -> Lease:
     """Return a lease as far as its session bears it, which may be shorter than was asked for."""
     lease = lease.until(min(lease.deadline, session.deadline))
     return lease if lease.duration <= session.seconds else lease.lasting(session.seconds)

@@ -17,6 +17,7 @@ from typing import cast
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.process_session import ProcessSession
+from distlock.backends.recipe_records import RecipeRecords
 from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, Look, SeatRequests
 from distlock.backends.seats import (
     LIMIT,
@@ -83,6 +84,8 @@ class SharedBackend(BaseBackend):
         self._requests = SeatRequests(
             self._store, self._session, self.alias, self.settings.lease if own_lengths else None
         )
+        #: what recipes do with records, beside its seats
+        self.records = RecipeRecords(self._store, self._requests, self.alias)
         self.capabilities = Capabilities(
             lease_lengths=own_lengths,
             outlives_process=backend.capabilities.outlives_process,

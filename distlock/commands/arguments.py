@@ -22,7 +22,7 @@ from distlock.conf import locks
 from distlock.exceptions import LockError
 from distlock.recipes.slots import AGREED, Slots, checked_slots
 from distlock.types.arguments import checked_description, checked_name
-from distlock.types.lease import Kind, LockInfo
+from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
 
 T = TypeVar("T")
 
@@ -98,9 +98,9 @@ name, description = _argument(checked_name), _argument(checked_description)
 def kind(value: str) -> Kind:
     """Return the kind of lock that ``value`` names."""
     try:
-        return Kind(value)
-    except ValueError as error:
-        kinds = ", ".join(Kind)
+        return next(kind for kind in LOCK_KINDS if kind == value)
+    except StopIteration as error:
+        kinds = ", ".join(LOCK_KINDS)
         raise argparse.ArgumentTypeError(f"must be one of {kinds}, not {value!r}") from error
 
 

@@ -146,7 +146,7 @@ class LockManager:
         unknown = request.asked and not (
             isinstance(error, LockUnavailable) and not error.maybe_applied
         )
-        _undo(error, self._abandon, request, unknown)
+        undo(error, self._abandon, request, unknown)
 
     def _abandon(self, request: AcquireRequest, unknown: bool) -> None:
         """Take back what has come of a request, or may have, and let the next one come."""
@@ -207,7 +207,7 @@ class LockManager:
         if isinstance(error, LockNotHeld) or hold.why_lost() is not None:
             hold.on_end()
         else:
-            _undo(error, self._free_later, hold)
+            undo(error, self._free_later, hold)
 
     def _free_later(self, hold: HeldLease) -> None:
         self._held.discard(hold)
@@ -299,8 +299,8 @@ class LockManager:
             self._renewer.drop(hold)
 
 
-def _undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
-    """Clean up after an error. What is called may be called twice."""
+def undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
+    """Clean up after an error or an interrupt. What is called may be called twice."""
     if isinstance(error, GeneratorExit):
         # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
         start(call, "distlock-undo", *args)

@@ -21,11 +21,24 @@ LONGEST_LEASE = 1_000_000_000
 
 
 class Kind(StrEnum):
-    """What kind of lock a name is of; locks of two kinds may have one name."""
+    """What a name is of; one name may be of a lock, a semaphore and a group, say."""
 
     LOCK = "lock"
     SEMAPHORE = "semaphore"
     RWLOCK = "rwlock"
+    ELECTION = "election"
+    GROUP = "group"
+    BARRIER = "barrier"
+    EVENT = "event"
+    QUEUE = "queue"
+    CONFIG = "config"
+    TOPIC = "topic"
+    NAMES = "names"
+    PROGRESS = "progress"
+
+
+#: the kinds that are held as a lock is
+LOCK_KINDS = (Kind.LOCK, Kind.SEMAPHORE, Kind.RWLOCK)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,162 @@
+"""What recipes do with the records of a directory: change them by a plan, and be a member.
+
+A member of a group, or a candidate of an election, has a claim and a lease, as one who has a seat:
+its record is renewed together with all others of the process, its loss is told in time, and what
+an answer that was lost has left behind is taken back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
+from distlock.backends.seats import cancelled_key, directory_of, held_key, value_of
+from distlock.backends.store import (
+    Absent,
+    Change,
+    Condition,
+    Delete,
+    Exists,
+    Put,
+    RecordStore,
+    SessionEnded,
+    Snapshot,
+)
+from distlock.concurrency.backoff import backoff_until
+from distlock.concurrency.clock import clock
+from distlock.exceptions import LockUnavailable
+from distlock.types.lease import Claim, Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be done with the records of a directory, as they were found.
+
+    - ``changes``, ``conditions``: see RecordStore.apply(); without changes nothing is asked.
+    - ``result``: what the caller is told when it is done.
+    - ``data``: for join(), what the new member's record says; None refuses the member.
+    """
+
+    changes: Sequence[Change] = ()
+    conditions: Collection[Condition] = ()
+    result: Any = None
+    data: Mapping[str, Any] | None = None
+
+
+#: Makes a plan of what was found. It is called again if others were faster, and may raise.
+Decide: TypeAlias = Callable[[Snapshot], Plan]
+
+
+class Done(NamedTuple):
+    """What came of a plan: the revision of the change, None if there was none; and its result."""
+
+    revision: int | None
+    result: Any
+
+
+class Joined(NamedTuple):
+    """What came of joining: the lease of the member, None if it was refused; and the result."""
+
+    lease: Lease | None
+    result: Any
+
+
+class RecipeRecords:
+    """The records of all recipes of one backend. See RecordStore for deadlines and errors."""
+
+    def __init__(self, store: RecordStore, requests: SeatRequests, alias: str) -> None:
+        self._store = store
+        self._requests = requests
+        self._alias = alias
+
+    def change(self, directory: str, decide: Decide, deadline: float | None = None) -> Done:
+        """Read a directory, and do what ``decide`` makes of it, until nobody was faster.
+
+        LockUnavailable if others were faster each time, until the deadline.
+        """
+        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
+            plan = decide(self._store.read(directory, deadline))
+            if not plan.changes:
+                return Done(None, plan.result)
+            revision = self._store.apply(directory, plan.changes, plan.conditions, deadline)
+            if revision is not None:
+                return Done(revision, plan.result)
+            time.sleep(pause)
+        raise self._too_busy(directory)
+
+    def join(self, claim: Claim, decide: Decide, deadline: float | None = None) -> Joined:
+        """Put the record of a new member, with what else ``decide`` plans, until nobody was faster.
+
+        Its key is held_key() of the claim's nonce. It has what value_of() says of the claim, and
+        under "data" the plan's data. It is there until it is left or lost, see SharedBackend.renew.
+        After an error the claim has to be cancelled, unless nothing can have been applied.
+        """
+        directory, key = directory_of(claim.kind, claim.name), held_key(claim.nonce)
+        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
+            plan = decide(self._store.read(directory, deadline))
+            if plan.data is None:
+                return Joined(None, plan.result)
+            sent_at = clock()
+            session = self._requests.session_for(claim, deadline)
+            put = Put(key, {**value_of(claim), "data": dict(plan.data)}, session.id)
+            self._requests.bound[claim.nonce] = session
+            try:
+                token = self._store.apply(
+                    directory,
+                    [put, *plan.changes],
+                    [Absent(cancelled_key(claim.nonce)), *plan.conditions],
+                    deadline,
+                )
+            except SessionEnded:
+                token = None
+                self._requests.drop_session(claim, session)
+            if token is not None:
+                return Joined(lease_on(session, claim.granted(token, sent_at)), plan.result)
+            time.sleep(pause)
+        raise self._too_busy(directory)
+
+    def update(
+        self,
+        lease: Lease,
+        data: Mapping[str, Any],
+        changes: Sequence[Change] = (),
+        conditions: Collection[Condition] = (),
+        deadline: float | None = None,
+        *,
+        since: float,
+    ) -> int | None:
+        """Change what a member's record says; the revision, None if it is gone or one fails.
+
+        ``since`` is when it joined, in seconds since 1970 by the clock of this machine: for people.
+        """
+        session = self._requests.bound.get(lease.nonce)
+        if session is None:
+            return None
+        key = held_key(lease.nonce)
+        value = {**value_of(lease.claim), "since": int(since * 1e6), "data": dict(data)}
+        put = Put(key, value, session.id)
+        directory = directory_of(lease.claim.kind, lease.name)
+        try:
+            return self._store.apply(
+                directory, [put, *changes], [Exists(key), *conditions], deadline
+            )
+        except SessionEnded:
+            return None
+
+    def leave(
+        self, lease: Lease, changes: Sequence[Change] = (), deadline: float | None = None
+    ) -> int | None:
+        """Remove a member's record, and change others with it; None if it was gone already."""
+        directory, key = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
+        revision = self._store.apply(directory, [Delete(key), *changes], [Exists(key)], deadline)
+        self._requests.forget(lease.claim, deadline)
+        return revision
+
+    def _too_busy(self, directory: str) -> LockUnavailable:
+        return LockUnavailable(
+            f"{directory!r} on {self._alias!r}: others changed it each time that it was to be"
+            " changed"
+        )

@@ -1,0 +1,238 @@
+"""A record of this process in the directory of a recipe, for as long as the process keeps it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from typing import Any
+from weakref import ref
+
+from distlock.activity import current_activity
+from distlock.backends.recipe_records import Decide, Joined
+from distlock.backends.store import Change, Condition
+from distlock.concurrency import fork
+from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import Call, Steps, run
+from distlock.concurrency.threads import start
+from distlock.core.held import Entry, HeldLease
+from distlock.core.manager import manager, undo
+from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
+from distlock.recipes.recipe import Recipe
+from distlock.types.lease import Claim, Lease
+from distlock.types.owners import current_owner
+
+logger = logging.getLogger("distlock")
+
+#: Seconds between two attempts to join again.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
+
+
+class Membership:
+    """Keeps a record of this process: it is renewed with the leases, and its loss is told.
+
+    It lasts until it is left or lost, until the process ends, or until this object is collected as
+    garbage. With ``rejoins`` a record that was lost is put again, as that of a new member, as soon
+    as the backend answers. The child of a fork is no member.
+    """
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        decide: Decide,
+        *,
+        rejoins: bool = False,
+        on_lost: Callable[[Lease], object] | None = None,
+        is_alive: Callable[[], bool] | None = None,
+        description: str = "",
+    ) -> None:
+        """``decide`` plans what is written when it joins, see RecipeRecords.join().
+
+        ``on_lost(lease)`` is called on a thread of distlock's own, before others can see that the
+        record is gone. ``is_alive`` says whether who joined still runs; else it is renewed no more.
+        """
+        self._recipe = recipe
+        self._decide = decide
+        self._rejoins = rejoins
+        self._on_lost = on_lost
+        self._is_alive = is_alive
+        self._description = description
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Be no member: the record is the parent's."""
+        #: protects which hold this is; nothing is asked while it is taken
+        self._mutex = threading.Lock()
+        self._hold: HeldLease | None = None
+
+    # Steps
+
+    def joining(self, deadline: float | None = None) -> Steps[Joined]:
+        """Put the record; the lease is None if the plan refused it, or this is a member already."""
+        return self._joining(deadline, None)
+
+    def _joining(self, deadline: float | None, lost: HeldLease | None) -> Steps[Joined]:
+        """Join instead of ``lost``; whoever has left or joined meanwhile has the last word."""
+        recipe, backend = self._recipe, self._recipe._backend
+        claim = Claim(
+            recipe.name,
+            current_owner(),
+            backend.settings.lease,
+            self._description or current_activity(),
+            renews=True,
+            kind=recipe.kind,
+        )
+        take_back = partial(backend.cleanup.add, claim)
+        try:
+            join = partial(backend.records.join, claim, self._decide)
+            joined: Joined = yield recipe._ask(join, deadline, take_back)
+            if joined.lease is None or self._replace(lost, self._new_hold(joined.lease)):
+                return joined
+            take_back()
+            return Joined(None, joined.result)
+        except LockUnavailable as error:
+            if error.maybe_applied:
+                undo(error, take_back)
+            raise
+        except LockError:
+            raise
+        except BaseException as error:  # an interrupt; the record may be there
+            undo(error, self._forget, claim, take_back)
+            raise
+
+    def updating(
+        self,
+        data: Mapping[str, Any],
+        changes: Sequence[Change] = (),
+        conditions: Collection[Condition] = (),
+        deadline: float | None = None,
+    ) -> Steps[int | None]:
+        """Change what the record says; the revision, None if a condition failed or it is gone.
+
+        Raises LockNotHeld or LockLost.
+        """
+        hold = self._checked()
+        records = self._recipe._backend.records
+        since = time.time() - (clock() - hold.acquired_at)
+        update = partial(records.update, hold.lease, data, changes, conditions, since=since)
+        return (yield self._recipe._ask(update, deadline))  # type: ignore[no-any-return]
+
+    def leaving(self, changes: Sequence[Change] = (), deadline: float | None = None) -> Steps[bool]:
+        """Remove the record, and make other changes with it; False if it was gone already.
+
+        If that cannot be done now it is done later, and LockUnavailable is raised.
+        """
+        with self._mutex:
+            hold, self._hold = self._hold, None
+        if hold is None:
+            return False
+        manager.unwatch(hold)
+        backend, lease = self._recipe._backend, hold.lease
+        leave = partial(backend.records.leave, lease, changes)
+        try:
+            due = backend.calls.due(deadline)
+            return (yield Call(leave, due, executor=backend.release_calls)) is not None
+        except BaseException as error:
+            undo(error, backend.cleanup.add, lease.claim, leave)
+            raise
+
+    # Knowing
+
+    @property
+    def held(self) -> bool:
+        """Whether the record is there, by what this process knows."""
+        hold = self._hold
+        return hold is not None and hold.why_lost() is None
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease of the record, lost or not; None if it was not put, or was left."""
+        hold = self._hold
+        return None if hold is None else hold.lease
+
+    def check(self) -> Lease:
+        """Return the lease of the record; LockNotHeld or LockLost if it is not there. Asks nobody.
+
+        The token of the lease is the revision at which the record was put.
+        """
+        return self._checked().lease
+
+    # Inside
+
+    def _checked(self) -> HeldLease:
+        hold = self._hold
+        if hold is None:
+            raise LockNotHeld(f"{self._recipe!r}: this process has not joined, or has left")
+        if loss := hold.loss():
+            raise loss
+        return hold
+
+    def _new_hold(self, lease: Lease) -> HeldLease:
+        known = ref(self)  # the renewer must not keep this alive
+        entry = Entry(partial(_is_kept, known), on_lost=partial(_tell_loss, known))
+        key = self._recipe.using, self._recipe.name, self._recipe.kind
+        return HeldLease(self._recipe._backend, lease, entry, key=key)
+
+    def _replace(self, old: HeldLease | None, new: HeldLease) -> bool:
+        with self._mutex:
+            if self._hold is not old:
+                return False
+            self._hold = new
+            manager.watch(new)
+            return True
+
+    def _forget(self, claim: Claim, take_back: Callable[[], object]) -> None:
+        with self._mutex:
+            hold = self._hold
+            if hold is not None and hold.lease.nonce == claim.nonce:
+                self._hold = None
+                manager.unwatch(hold)
+        take_back()
+
+    def _lost(self, lease: Lease) -> None:
+        hold = self._hold
+        if hold is None or hold.lease.nonce != lease.nonce:
+            return
+        try:
+            if self._on_lost is not None:
+                self._on_lost(lease)
+        finally:
+            if self._rejoins:
+                start(_rejoin, "distlock-rejoin", ref(self), hold)
+
+    def _rejoin(self, lost: HeldLease) -> bool:
+        """Try once to join again; whether that is settled."""
+        if self._hold is not lost:
+            return True
+        try:
+            run(self._joining(None, lost))
+        except LockUnavailable:
+            return False
+        except Exception:
+            logger.exception("%r: this process could not join again", self._recipe)
+        return True
+
+
+def _rejoin(known: ref[Membership], lost: HeldLease) -> None:
+    for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
+        membership = known()
+        if membership is None or membership._rejoin(lost):
+            return
+        del membership  # it may be collected in the pause
+        time.sleep(pause)
+
+
+def _is_kept(known: ref[Membership]) -> bool:
+    membership = known()
+    if membership is None:
+        return False
+    return membership._is_alive is None or membership._is_alive()
+
+
+def _tell_loss(known: ref[Membership], lease: Lease) -> None:
+    if (membership := known()) is not None:
+        membership._lost(lease)

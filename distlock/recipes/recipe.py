@@ -1,0 +1,158 @@
+"""What all recipes over records do: look at a directory, change it, wait for a change of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, ClassVar, TypeVar
+
+from distlock.backends.recipe_records import Decide
+from distlock.backends.seats import directory_of
+from distlock.backends.shared import SharedBackend, shared_locks
+from distlock.backends.store import RecordStore, Snapshot
+from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
+from distlock.concurrency.steps import Call, Sleep, Steps, Wait
+from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.exceptions import LockUnavailable
+from distlock.types.arguments import checked_name, waiting_limit
+from distlock.types.lease import Kind
+
+T = TypeVar("T")
+
+#: Seconds between two looks of one who waits, though nothing has woken it: hints may be lost.
+_LONGEST_WAIT = 5.0
+#: Seconds that the last answer may take, beyond the caller's time limit.
+_LAST_ANSWER = 1.0
+#: Seconds between two attempts to ask a backend that does not answer one who waits.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+
+class Recipe:
+    """A coordination primitive with a name, whose state is the records of one directory.
+
+    What blocks is made of steps, see distlock.concurrency.steps: ``run()`` makes them for a thread,
+    ``arun()`` for a task.
+    """
+
+    #: what it is; a part of the directory's name
+    kind: ClassVar[Kind]
+
+    def __init__(self, name: str, using: str = DEFAULT_ALIAS) -> None:
+        """TypeError or ValueError for names that a Lock would refuse, too; nothing is asked yet."""
+        self.name = checked_name(name)
+        if not isinstance(using, str):
+            raise TypeError(f"using must be an alias of the DISTLOCK setting, not {using!r}")
+        self.using = using
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.name!r} using={self.using!r}>"
+
+    # Inside
+
+    @property
+    def _backend(self) -> SharedBackend:
+        return shared_locks(locks[self.using])
+
+    @property
+    def _store(self) -> RecordStore:
+        return locks[self.using].store
+
+    @property
+    def _directory(self) -> str:
+        return directory_of(self.kind, self.name)
+
+    def _ask(
+        self,
+        question: Callable[[float | None], object],
+        deadline: float | None = None,
+        undo: Callable[[], object] | None = None,
+    ) -> Call:
+        """Return the step that makes a blocking call with a deadline; its result is the call's."""
+        calls = self._backend.calls
+        # The last look is made when the time is up, and must not fail just for that.
+        until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
+        return Call(question, calls.due(until), undo, executor=calls)
+
+    def _read(self, deadline: float | None = None) -> Call:
+        """Return the step that reads the directory; its result is a Snapshot."""
+        return self._ask(partial(self._store.read, self._directory), deadline)
+
+    def _change(self, decide: Decide, deadline: float | None = None) -> Call:
+        """Return the step that changes the directory by a plan; its result is a Done."""
+        return self._ask(partial(self._backend.records.change, self._directory, decide), deadline)
+
+    def _until(
+        self,
+        look: Callable[[Snapshot], T | None],
+        deadline: float | None,
+        *,
+        watched: Callable[[Snapshot], str | None] | None = None,
+    ) -> Steps[T | None]:
+        """Return what ``look`` returns as soon as that is not None; None at the deadline.
+
+        It looks whenever the directory changes, or with ``watched`` when the record changes that
+        this returns the key of; and now and then. Raises LockUnavailable if the backend does not
+        answer by the deadline, and without one if it does not for the length of a lease.
+        """
+        snapshot: Snapshot = yield from self._read_patiently(deadline)
+        while (found := look(snapshot)) is None:
+            if deadline is not None and clock() >= deadline:
+                return None
+            key = watched(snapshot) if watched else None
+            snapshot = yield from self._read_later(snapshot, deadline, key=key)
+        return found
+
+    def _read_later(
+        self, seen: Snapshot, deadline: float | None, *, key: str | None = None, **patience: float
+    ) -> Steps[Snapshot]:
+        """Return the next snapshot after one, when there was a change; or now and then, without.
+
+        With ``key``: after a change of that record. See _read_patiently() for outages.
+        """
+        pause = min(_LONGEST_WAIT, self._backend.settings.interval(self._backend.settings.lease))
+        until = clock() + pause
+        hint = self._hint(seen, key)
+        try:
+            yield Wait(hint, until if deadline is None else min(until, deadline))
+        finally:
+            hint.abandon()
+        return (yield from self._read_patiently(deadline, **patience))
+
+    def _hint(self, seen: Snapshot, key: str | None) -> Pending[None]:
+        try:
+            return self._store.watch(self._directory, seen.revision, key)
+        except LockUnavailable:  # who waits looks by itself, too
+            return Pending()
+
+    def _read_patiently(
+        self, deadline: float | None, *, patience: float | None = None
+    ) -> Steps[Snapshot]:
+        """Read the directory; go on trying for ``patience`` seconds (a lease), or the deadline."""
+        lasts = self._backend.settings.lease if patience is None else patience
+        gives_up = clock() + lasts if deadline is None else deadline
+        for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
+            try:
+                return (yield self._read(deadline))  # type: ignore[no-any-return]
+            except LockUnavailable:
+                if clock() + pause >= gives_up:
+                    raise
+            yield Sleep(pause)
+        raise AssertionError("backoff() goes on for ever")
+
+
+def deadline_of(timeout: float | None) -> float | None:
+    """Return until when to wait by the local clock; None and -1 wait for ever, 0 does not wait.
+
+    TypeError, ValueError, OverflowError for others, see waiting_limit().
+    """
+    seconds = waiting_limit(True, timeout)[1]
+    return None if seconds is None else clock() + seconds
+
+
+def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:
+    """Return the names, sorted, under which a backend has something of a kind."""
+    start = directory_of(kind, "")
+    found: Any = locks[using].store.directories(start + prefix)
+    return [directory.removeprefix(start) for directory in found]
