@@ -72,13 +72,24 @@ class RecipeRecords:
         self._requests = requests
         self._alias = alias
 
-    def change(self, directory: str, decide: Decide, deadline: float | None = None) -> Done:
+    def change(
+        self,
+        directory: str,
+        decide: Decide,
+        deadline: float | None = None,
+        *,
+        keys: Collection[str] | None = None,
+    ) -> Done:
         """Read a directory, and do what ``decide`` makes of it, until nobody was faster.
 
+        With ``keys`` only these records are read, and the plan must depend on no others.
         LockUnavailable if others were faster each time, until the deadline.
         """
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
-            plan = decide(self._store.read(directory, deadline))
+            if keys is None:
+                plan = decide(self._store.read(directory, deadline))
+            else:
+                plan = decide(self._store.look(directory, keys, deadline))
             if not plan.changes:
                 return Done(None, plan.result)
             revision = self._store.apply(directory, plan.changes, plan.conditions, deadline)

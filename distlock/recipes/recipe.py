@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from reprlib import repr
 from typing import Any, ClassVar, TypeVar
 
 from distlock.backends.recipe_records import Decide
 from distlock.backends.seats import directory_of
 from distlock.backends.shared import SharedBackend, shared_locks
-from distlock.backends.store import RecordStore, Snapshot
+from distlock.backends.store import MAX_VALUE, Put, RecordStore, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -79,9 +80,19 @@ class Recipe:
         """Return the step that reads the directory; its result is a Snapshot."""
         return self._ask(partial(self._store.read, self._directory), deadline)
 
-    def _change(self, decide: Decide, deadline: float | None = None) -> Call:
-        """Return the step that changes the directory by a plan; its result is a Done."""
-        return self._ask(partial(self._backend.records.change, self._directory, decide), deadline)
+    def _change(
+        self,
+        decide: Decide,
+        deadline: float | None = None,
+        *,
+        keys: Collection[str] | None = None,
+    ) -> Call:
+        """Return the step that changes the directory by a plan; its result is a Done.
+
+        With ``keys`` only these records are read for it.
+        """
+        change = partial(self._backend.records.change, self._directory, decide, keys=keys)
+        return self._ask(change, deadline)
 
     def _until(
         self,
@@ -149,6 +160,21 @@ def deadline_of(timeout: float | None) -> float | None:
     """
     seconds = waiting_limit(True, timeout)[1]
     return None if seconds is None else clock() + seconds
+
+
+def checked_json(argument: str, value: object, record: Mapping[str, object]) -> None:
+    """Raise TypeError or ValueError that names the argument unless a record can be kept.
+
+    ``record`` is what is to be written, with ``value`` in it.
+    """
+    try:
+        Put(argument, record)
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(
+            f"{argument} must have at most {MAX_VALUE} bytes in JSON, with what is kept beside it,"
+            f" got {repr(value)}: {error}"
+        ) from error
 
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:

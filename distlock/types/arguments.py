@@ -33,9 +33,12 @@ def checked_owner(owner: object) -> str:
 
 def checked_description(description: object) -> str:
     """Return ``description``, which may be empty; TypeError or ValueError if it is refused."""
-    if description == "":
-        return ""
-    return _checked("description", description, MAX_DESCRIPTION, spaces=True)
+    return checked_text("description", description)
+
+
+def checked_text(argument: str, text: object) -> str:
+    """Return what is said to people, which may be empty; TypeError or ValueError if refused."""
+    return "" if text == "" else _checked(argument, text, MAX_DESCRIPTION, spaces=True)
 
 
 def _checked(argument: str, value: object, longest: int, *, spaces: bool = False) -> str:

@@ -125,19 +125,20 @@ class RecordSQL(ABC):
 
     # Records
 
-    def read(self, directory: str, key: str | None = None) -> Statement:
+    def read(self, directory: str, keys: Collection[str] | None = None) -> Statement:
         """Ask for a directory: time, its revision, and of each record its columns.
 
-        With ``key`` only of that one. There is always one row at least.
+        With ``keys`` only of these. There is always one row at least.
         """
-        one = "" if key is None else " AND r.name = %(key)s"
+        some = [] if keys is None else [*keys]
+        those = f" AND {in_list('r.name', 'key', some)}" if some else ""
         return Statement(
             f"{self.PRIMARY}SELECT {self.now}, d.revision, r.name, r.value, r.created, r.revision,"
             " r.session, s.expires_at FROM (SELECT 1 AS one) one"
             f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
-            f" LEFT JOIN {RECORDS} r ON r.directory = d.id{one}"
+            f" LEFT JOIN {RECORDS} r ON r.directory = d.id{those}"
             f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
-            {"directory": directory, "key": key},
+            {"directory": directory, **named_values("key", some)},
         )
 
     @abstractmethod

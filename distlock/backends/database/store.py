@@ -76,15 +76,19 @@ class DatabaseStore(RecordStore):
         """See RecordStore.read()."""
         return self._read(directory, None, deadline)
 
-    def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
-        """See RecordStore.get()."""
-        return self._read(directory, key, deadline).records.get(key)
+    def look(
+        self, directory: str, keys: Collection[str], deadline: float | None = None
+    ) -> Snapshot:
+        """See RecordStore.look()."""
+        return self._read(directory, keys, deadline)
 
-    def _read(self, directory: str, key: str | None, deadline: float | None) -> Snapshot:
+    def _read(
+        self, directory: str, keys: Collection[str] | None, deadline: float | None
+    ) -> Snapshot:
         until = clock() + self._pool.limit(deadline)
         pauses = chain((0.0,), backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE))
         while True:
-            rows = self._runner.work(lambda db: db.ask(self._sql.read(directory, key)).rows, until)
+            rows = self._runner.work(lambda db: db.ask(self._sql.read(directory, keys)).rows, until)
             # Of a session without a row only the records are left to be deleted.
             ended = {
                 session

@@ -76,6 +76,15 @@ class EtcdStore(RecordStore):
         # just after the latter may have been compacted, and then a watch would end at once.
         return Snapshot(directory, reply.revision, {record.key: record for record in records})
 
+    def look(
+        self, directory: str, keys: Collection[str], deadline: float | None = None
+    ) -> Snapshot:
+        own, asked = self._own_key(directory), [*keys]
+        reply = self._client.txn((), [get(_key(own, key)) for key in asked], (), deadline)
+        found = [kv for place in range(len(asked)) for kv in reply.found(place)]
+        records = sorted((_record(kv, own) for kv in found), key=lambda one: (one.created, one.key))
+        return Snapshot(directory, reply.revision, {record.key: record for record in records})
+
     def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
         own = self._own_key(directory)
         found = self._client.txn((), [get(_key(own, key))], (), deadline).found()

@@ -117,6 +117,26 @@ class ZooKeeperStore(RecordStore):
             without_values = {key: replace(node, value=None) for key, node in nodes.items()}
             self._seen_last.keep(Seen(seen, without_values, complete=True))
 
+    def look(
+        self, directory: str, keys: Collection[str], deadline: float | None = None
+    ) -> Snapshot:
+        """See RecordStore.look(). All is of one moment if the directory did not change between."""
+        client, path = self._client(), self._path(directory)
+        paths = {f"{path}/{escaped(key)}": key for key in keys}
+        reads = [GetData(each, None) for each in paths]
+        while True:
+            requests = [Sync(path), Stat(path, None), *reads, Stat(path, None)]
+            _, first, *replies, last = client.ask(requests, deadline)
+            before, after = (
+                revision_of(stat) if (stat := client.found(reply)) else 0 for reply in (first, last)
+            )
+            if before == after:
+                break
+        nodes = self._records(client, list(paths), replies)
+        records = [node.record(paths[each]) for each, node in nodes.items() if node is not None]
+        records.sort(key=lambda record: (record.created, record.key))
+        return Snapshot(directory, before, {one.key: one for one in records})
+
     def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
         client, path = self._client(), f"{self._path(directory)}/{escaped(key)}"
         _, read = client.ask([Sync(path), GetData(path, None)], deadline)
