@@ -107,12 +107,7 @@ class ProgramSupervisor:
         try:
             with theirs:
                 watchdog = self._start_watchdog(theirs, command, environment)
-            pause = min(self._timing.lease * _PAUSE, _LONGEST_PAUSE)
-            while not self._channel.closed:
-                select.select([self._channel], [], [], pause)
-                for kind, *values in self._channel.receive():
-                    self._handle(kind, *values)
-                self._send_deadline()
+            self._follow()
             if watchdog.wait() != 0:
                 self._end_without_watchdog()
         finally:
@@ -125,6 +120,15 @@ class ProgramSupervisor:
             if self._alone:
                 processes.adopt_orphans(False)
         return self._outcome
+
+    def _follow(self) -> None:
+        """Handle what the watchdog tells, and tell it of renewals, until it ends."""
+        pause = min(self._timing.lease * _PAUSE, _LONGEST_PAUSE)
+        while not self._channel.closed:
+            select.select([self._channel], [], [], pause)
+            for kind, *values in self._channel.receive():
+                self._handle(kind, *values)
+            self._send_deadline()
 
     def _start_watchdog(
         self, channel: socket.socket, command: Sequence[str], environment: Mapping[str, str]

@@ -82,10 +82,7 @@ class CursorConnection(RawConnection):
         cursor = self._wrapper.create_cursor()
         try:
             cursor.execute(statement.sql, statement.params)
-            results = [_result(cursor)]
-            next_set = getattr(cursor, "nextset", None)
-            while next_set is not None and next_set():
-                results.append(_result(cursor))
+            results = _results(cursor)
             cursor.close()
             return results
         except BaseException:
@@ -93,6 +90,14 @@ class CursorConnection(RawConnection):
             with contextlib.suppress(Exception):
                 cursor.close()
             raise
+
+
+def _results(cursor: Any) -> list[Result]:
+    results = [_result(cursor)]
+    next_set = getattr(cursor, "nextset", None)
+    while next_set is not None and next_set():
+        results.append(_result(cursor))
+    return results
 
 
 def _result(cursor: Any) -> Result:

@@ -237,10 +237,10 @@ class Pool:
                 self._wait_for(loan.latch, until)
             settings = connections.settings[self.database]
             loan.home = self._idle
-            while loan.home:
+            while True:
                 try:
                     session = loan.home.pop()
-                except IndexError:  # another thread was faster
+                except IndexError:
                     break
                 if (
                     not fresh

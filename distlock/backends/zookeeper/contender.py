@@ -16,7 +16,7 @@ from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
 from distlock.backends.zookeeper.requests import LOST, Reply
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Wait
+from distlock.concurrency.steps import Steps, Wait
 from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease
@@ -81,12 +81,11 @@ class Contender:
         """
         try:
             self._go_on()
-            while (until := self._wakes_at()) > clock():
-                if (yield Wait(self._pending, until)):
-                    lease = self._pending.take()
-                    if lease is not None:
-                        self._grants.note_taken(lease)
-                    return lease
+            if (yield from self._answered()):
+                lease = self._pending.take()
+                if lease is not None:
+                    self._grants.note_taken(lease)
+                return lease
             lease = self._abandon()
             if lease is None and self._unsure_since is not None:
                 raise self._unavailable("does not answer" if self._client.connected else "")
@@ -98,6 +97,13 @@ class Contender:
         except BaseException:
             self.cancel()
             raise
+
+    def _answered(self) -> Steps[bool]:
+        """Wait for the answer; False if there is something else to decide before."""
+        while (until := self._wakes_at()) > clock():
+            if (yield Wait(self._pending, until)):
+                return True
+        return False
 
     def cancel(self) -> None:
         """Give up, and free the lock if it was granted by then."""

@@ -75,7 +75,7 @@ class WaitManager:
     def enqueue(self, claim: Claim, deadline: float | None) -> PendingLease:
         """See BaseBackend.enqueue()."""
         evidence = HolderEvidence(self.rows, claim)
-        waiter: Waiter | None = None
+        waiters: list[Waiter] = []
         undo = partial(self.cancel_later, claim)
         try:
             attempt = Call(
@@ -84,28 +84,42 @@ class WaitManager:
             lease: Lease | None = yield attempt
             if lease is not None:
                 return lease
-            for pause in backoff_until(deadline, _FIRST_PAUSE, _LONGEST_PAUSE):
-                if not pause:  # the last attempt was made at the deadline
-                    break
-                waiter = Waiter(self, claim, evidence)
-                if self._start(waiter):
-                    if not (yield Wait(waiter.lease, deadline)):
-                        break
-                    return self._take(waiter)
-                yield Sleep(pause)
-                lease = yield attempt
-                if lease is not None:
-                    return lease
-            if waiter:
-                waiter.abandon()
+            lease = yield from self._wait(claim, evidence, attempt, deadline, waiters)
+            if lease is not None:
+                return lease
+            if waiters:
+                waiters[-1].abandon()
             try:
                 yield Call(evidence.check, clock() + LAST_ANSWER, executor=self._calls)
             except errors.StatementFailed as failed:
                 raise self.unavailable(failed) from failed.__cause__
             return None
         finally:
-            if waiter:
-                waiter.abandon()
+            if waiters:
+                waiters[-1].abandon()
+
+    def _wait(
+        self,
+        claim: Claim,
+        evidence: HolderEvidence,
+        attempt: Call,
+        deadline: float | None,
+        waiters: list[Waiter],
+    ) -> PendingLease:
+        """Wait in the queue, or ask again and again; who waits is noted in ``waiters``."""
+        for pause in backoff_until(deadline, _FIRST_PAUSE, _LONGEST_PAUSE):
+            if not pause:  # the last attempt was made at the deadline
+                break
+            waiters[:] = [Waiter(self, claim, evidence)]
+            if self._start(waiters[0]):
+                if not (yield Wait(waiters[0].lease, deadline)):
+                    break
+                return self._take(waiters[0])
+            yield Sleep(pause)
+            lease: Lease | None = yield attempt
+            if lease is not None:
+                return lease
+        return None
 
     def release(self, lease: Lease, limit: float | None = None) -> Result | None:
         """Free the lock and wake the next one; None if no session is kept for this lease.
