@@ -134,12 +134,13 @@ def test_everyone_watches_the_node_just_ahead_and_nothing_else(using, zookeeper,
         assert all(waits(each, 0.01) for each in waiting)
 
 
-def test_taking_a_free_lock_is_one_round_trip(configure, zookeeper, name):
+def test_taking_a_free_lock_is_one_round_trip(configure, zookeeper, tree, name):
     """Two requests that are sent together."""
     using = configure(session_timeout=60)  # no ping comes in between
     lock = Lock(name, using=using)
     lock.acquire()
     lock.release()
+    eventually(lambda: not tree.queue(name))  # nobody waits for the answer to the delete
     session = session_of(locks[using])
 
     def asked():
