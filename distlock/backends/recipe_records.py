@@ -38,12 +38,14 @@ class Plan:
     - ``changes``, ``conditions``: see RecordStore.apply(); without changes nothing is asked.
     - ``result``: what the caller is told when it is done.
     - ``data``: for join(), what the new member's record says; None refuses the member.
+    - ``beside``: for join(), returns further changes that name the claim of the new member.
     """
 
     changes: Sequence[Change] = ()
     conditions: Collection[Condition] = ()
     result: Any = None
     data: Mapping[str, Any] | None = None
+    beside: Callable[[Claim], Sequence[Change]] | None = None
 
 
 #: Makes a plan of what was found. It is called again if others were faster, and may raise.
@@ -113,11 +115,12 @@ class RecipeRecords:
             sent_at = clock()
             session = self._requests.session_for(claim, deadline)
             put = Put(key, {**value_of(claim), "data": dict(plan.data)}, session.id)
+            beside = () if plan.beside is None else plan.beside(claim)
             self._requests.bound[claim.nonce] = session
             try:
                 token = self._store.apply(
                     directory,
-                    [put, *plan.changes],
+                    [put, *beside, *plan.changes],
                     [Absent(cancelled_key(claim.nonce)), *plan.conditions],
                     deadline,
                 )

@@ -186,7 +186,7 @@ class Seats:
         value = record.value
         claim = Claim(
             name,
-            _owner(value),
+            owner_of(record),
             float(value["lease"]),
             str(value["description"]),
             record.key.removeprefix(_HELD),
@@ -213,11 +213,12 @@ class Seats:
         return replace(info.of(first), state=State.HELD, other_holders=tuple(others))
 
     def _holder(self, record: Record) -> Holder:
-        value, now, since, rest = record.value, self._now, self._since(record), record.remaining
+        value, rest = record.value, record.remaining
+        now, since = time_of(self.snapshot), since_when(record, self.snapshot)
         lease = float(value["lease"])
         until = None if rest is None else now + timedelta(seconds=rest)
         return Holder(
-            _owner(value),
+            owner_of(record),
             record.created,
             since,
             until,
@@ -231,28 +232,31 @@ class Seats:
         )
 
     def _waiting(self, record: Record) -> Waiting:
-        owner = _owner(record.value)
-        waited = max((self._now - self._since(record)).total_seconds(), 0.0)
+        owner, since = owner_of(record), since_when(record, self.snapshot)
+        waited = max((time_of(self.snapshot) - since).total_seconds(), 0.0)
         return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
 
     @property
     def _last_token(self) -> int | None:
         return None if self.limit_record is None else self.limit_record.revision
 
-    @property
-    def _now(self) -> datetime:
-        """The store's time; where it tells none, that of this machine, which is for people only."""
-        now = self.snapshot.now
-        return datetime.now(UTC) if now is None else _time(now)
 
-    def _since(self, record: Record) -> datetime:
-        by_store = self.snapshot.now is not None and record.created > _LEAST_TIME
-        return _time(record.created if by_store else int(record.value["since"]))
+def owner_of(record: Record) -> Owner:
+    """Return whose record it is, by what value_of() has put there."""
+    value = record.value
+    return Owner(str(value["owner"]), str(value["host"]), int(value["pid"]), str(value["thread"]))
+
+
+def time_of(snapshot: Snapshot) -> datetime:
+    """Return the store's time; where it tells none, that of this machine, which is for people."""
+    return datetime.now(UTC) if snapshot.now is None else _time(snapshot.now)
+
+
+def since_when(record: Record, snapshot: Snapshot) -> datetime:
+    """Return when a record was created, for people, if it has what value_of() says."""
+    by_store = snapshot.now is not None and record.created > _LEAST_TIME
+    return _time(record.created if by_store else int(record.value["since"]))
 
 
 def _time(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds / 1e6, UTC)
-
-
-def _owner(value: dict[str, Any]) -> Owner:
-    return Owner(str(value["owner"]), str(value["host"]), int(value["pid"]), str(value["thread"]))

@@ -31,7 +31,7 @@ from distlock.core.section import (
 )
 from distlock.exceptions import LockLost, LockNotHeld, LockTimeout
 from distlock.signals import lock_broken
-from distlock.types.arguments import checked_name
+from distlock.types.arguments import checked_name, checked_token
 from distlock.types.lease import LockInfo, Owner, State
 from distlock.types.owners import current_actor
 
@@ -245,7 +245,7 @@ class BaseLock:
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         """
-        lease = self._backend.force_release(self._backend_name, _checked_token(token))
+        lease = self._backend.force_release(self._backend_name, checked_token(token))
         if lease is not None:
             send_event(lock_broken, self._backend, lease)
         return lease is not None
@@ -253,7 +253,7 @@ class BaseLock:
     async def aforce_release(self, token: int) -> bool:
         """See force_release()."""
         backend = self._backend
-        breaking = partial(backend.force_release, self._backend_name, _checked_token(token))
+        breaking = partial(backend.force_release, self._backend_name, checked_token(token))
         lease = await backend.calls.run(breaking)
         if lease is not None:
             await asend_event(lock_broken, backend, lease)
@@ -314,9 +314,3 @@ class BaseLock:
         """Say who has the lock, as far as this process knows; no backend is asked for this."""
         hold = manager.holder(self._key)
         return holder_message(LockInfo(self.name, self.using) if hold is None else hold.info())
-
-
-def _checked_token(token: object) -> int:
-    if not isinstance(token, int) or isinstance(token, bool):
-        raise TypeError(f"token must be an int, not {token!r}")
-    return token

@@ -134,9 +134,9 @@ def refuse_in_event_loop(method: F) -> F:
     """Refuse a lock's method inside an event loop, as the ORM does, and name its async twin."""
     name, shown = method.__name__, method.__qualname__.removeprefix("BaseLock.")
     block = " or `async with`" if name in ("acquire", "release") else ""
-    return async_unsafe(
-        f"{shown}() would block the event loop; use `await lock.a{name}()`{block}."
-    )(method)
+    of = "lock" if shown == name else shown.partition(".")[0].lower()
+    twin = f"async for … in {of}.achanges()" if name == "changes" else f"await {of}.a{name}()"
+    return async_unsafe(f"{shown}() would block the event loop; use `{twin}`{block}.")(method)
 
 
 class ActiveBlocks:

@@ -4,6 +4,7 @@ semaphore   Semaphore: at most so many at a time
 rwlock      RWLock: many readers, or one writer
 config      Config: one value in all processes, with versions
 multilock   MultiLock: several locks at once, all of them or none
+group       Group: which processes are there, and who has come or gone
 slots       a lock, or a slot of a semaphore, for tasks and commands
 parts       the locks that are held together, and how they are left
 """
@@ -13,12 +14,23 @@ from __future__ import annotations
 from distlock.core.base_lock import BaseLock
 from distlock.lock import Lock
 from distlock.recipes.config import Config, Value
+from distlock.recipes.group import Change, Group, Member
 from distlock.recipes.multilock import MultiLock
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore
 from distlock.types.lease import Kind, LockInfo
 
-__all__ = ["Config", "MultiLock", "RWLock", "Semaphore", "Value", "lock_of"]
+__all__ = [
+    "Change",
+    "Config",
+    "Group",
+    "Member",
+    "MultiLock",
+    "RWLock",
+    "Semaphore",
+    "Value",
+    "lock_of",
+]
 
 
 def lock_of(info: LockInfo) -> BaseLock:

@@ -72,8 +72,14 @@ class Membership:
     # Steps
 
     def joining(self, deadline: float | None = None) -> Steps[Joined]:
-        """Put the record; the lease is None if the plan refused it, or this is a member already."""
-        return self._joining(deadline, None)
+        """Put the record; the lease is None if the plan refused it, or this is a member already.
+
+        A record that was lost, and is not back yet, is put again.
+        """
+        hold = self._hold
+        if hold is not None and hold.why_lost() is None:
+            return Joined(None, None)
+        return (yield from self._joining(deadline, hold))
 
     def _joining(self, deadline: float | None, lost: HeldLease | None) -> Steps[Joined]:
         """Join instead of ``lost``; whoever has left or joined meanwhile has the last word."""
@@ -121,10 +127,18 @@ class Membership:
         update = partial(records.update, hold.lease, data, changes, conditions, since=since)
         return (yield self._recipe._ask(update, deadline))  # type: ignore[no-any-return]
 
-    def leaving(self, changes: Sequence[Change] = (), deadline: float | None = None) -> Steps[bool]:
+    def leaving(
+        self,
+        changes: Sequence[Change] = (),
+        deadline: float | None = None,
+        *,
+        beside: Callable[[Claim], Sequence[Change]] | None = None,
+    ) -> Steps[bool]:
         """Remove the record, and make other changes with it; False if it was gone already.
 
-        If that cannot be done now it is done later, and LockUnavailable is raised.
+        ``beside`` returns further changes that name the claim of the record: it may be newer than
+        the one that the caller knows. If it cannot be done now it is done later, and
+        LockUnavailable is raised.
         """
         with self._mutex:
             hold, self._hold = self._hold, None
@@ -132,7 +146,8 @@ class Membership:
             return False
         manager.unwatch(hold)
         backend, lease = self._recipe._backend, hold.lease
-        leave = partial(backend.records.leave, lease, changes)
+        named = () if beside is None else beside(lease.claim)
+        leave = partial(backend.records.leave, lease, [*changes, *named])
         try:
             due = backend.calls.due(deadline)
             return (yield Call(leave, due, executor=backend.release_calls)) is not None

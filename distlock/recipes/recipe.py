@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from functools import partial
 from reprlib import repr
-from typing import Any, ClassVar, TypeVar
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeVar
 
 from distlock.backends.recipe_records import Decide
 from distlock.backends.seats import directory_of
@@ -14,9 +17,11 @@ from distlock.backends.store import MAX_VALUE, Put, RecordStore, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Call, Sleep, Steps, Wait
+from distlock.concurrency.steps import Call, Sleep, Steps, Wait, arun, run
+from distlock.concurrency.threads import start
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.exceptions import LockUnavailable
+from distlock.core.section import add_leave_error
+from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.arguments import checked_name, waiting_limit
 from distlock.types.lease import Kind
 
@@ -151,6 +156,59 @@ class Recipe:
                     raise
             yield Sleep(pause)
         raise AssertionError("backoff() goes on for ever")
+
+
+class Entered(Recipe, ABC):
+    """A recipe with a ``with`` block: what it enters there, it leaves at the end."""
+
+    @abstractmethod
+    def _entering(self) -> Steps[object]:
+        """Return the steps of entering."""
+
+    @abstractmethod
+    def _leaving(self) -> Steps[object]:
+        """Return the steps of leaving; what cannot be left now is left later, with an error."""
+
+    def __enter__(self) -> Self:
+        run(self._entering())
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            run(self._leaving())
+        except LockError as error:
+            if exc is None:
+                raise
+            add_leave_error(exc, error)  # the error of the body is what the caller must see
+
+    async def __aenter__(self) -> Self:
+        await arun(self._entering())
+        return self
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if isinstance(exc, GeneratorExit):  # closed from outside, it cannot wait for anything
+            start(self._leave_soon, "distlock-undo")
+            return
+        try:
+            await arun(self._leaving())
+        except LockError as error:
+            if exc is None:
+                raise
+            add_leave_error(exc, error)
+
+    def _leave_soon(self) -> None:
+        with suppress(LockError):
+            run(self._leaving())
 
 
 def deadline_of(timeout: float | None) -> float | None:

@@ -6,9 +6,12 @@ The arguments of waiting follow the rules of :class:`threading.RLock`.
 from __future__ import annotations
 
 import inspect
+import json
 import math
 import threading
 import unicodedata
+from collections.abc import Mapping
+from typing import Any
 
 from distlock.types.lease import LONGEST_LEASE
 
@@ -16,14 +19,16 @@ from distlock.types.lease import LONGEST_LEASE
 MAX_NAME = 564
 MAX_OWNER = 200
 MAX_DESCRIPTION = 1024
+#: Bytes of JSON that a member of a group says of itself: all who look read it.
+MAX_DATA = 4096
 
 #: Control characters, and halves of surrogate pairs, which no database can store.
 _REFUSED = frozenset({"Cc", "Cs"})
 
 
-def checked_name(name: object) -> str:
+def checked_name(name: object, argument: str = "name") -> str:
     """Return ``name``; TypeError or ValueError if no lock can have this name."""
-    return _checked("name", name, MAX_NAME)
+    return _checked(argument, name, MAX_NAME)
 
 
 def checked_owner(owner: object) -> str:
@@ -64,6 +69,32 @@ def checked_flag(argument: str, value: object) -> bool:
     if not isinstance(value, int) or value not in (0, 1):
         raise TypeError(f"{argument} must be True or False, not {value!r}")
     return bool(value)
+
+
+def checked_token(token: object) -> int:
+    """Return ``token``; TypeError for what is none."""
+    if not isinstance(token, int) or isinstance(token, bool):
+        raise TypeError(f"token must be an int, not {token!r}")
+    return token
+
+
+def checked_data(argument: str, value: object) -> dict[str, Any]:
+    """Return a copy of a mapping that others are to read, None being an empty one.
+
+    TypeError or ValueError unless it is JSON of at most MAX_DATA bytes.
+    """
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise TypeError(f"{argument} must be a mapping, not {value!r}")
+    try:
+        text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        wrong = TypeError if isinstance(error, TypeError) else ValueError
+        raise wrong(f"{argument} must be JSON, got {value!r}: {error}") from error
+    if (size := len(text.encode(errors="surrogatepass"))) > MAX_DATA:
+        raise ValueError(f"{argument} must have at most {MAX_DATA} bytes of JSON, got {size}")
+    return json.loads(text)  # type: ignore[no-any-return]
 
 
 def checked_seconds(argument: str, value: object) -> float:
