@@ -25,6 +25,8 @@ from distlock.backends.store import (
     Session,
     SessionEnded,
     Snapshot,
+    count_keys,
+    first_keys,
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
@@ -84,6 +86,21 @@ class LocalStore(RecordStore):
             records = [self._record(key, kept) for key, kept in found.records.items()]
         records.sort(key=lambda record: (record.created, record.key))
         return Snapshot(directory, found.revision, {one.key: one for one in records}, now)
+
+    def peek(
+        self,
+        directory: str,
+        first: Mapping[str, int],
+        count: Collection[str] = (),
+        deadline: float | None = None,
+    ) -> Snapshot:
+        with self._mutex:
+            self._end_expired()
+            found, now = self._find(directory), time.time_ns() // 1000
+            keys = first_keys(found.records, first)
+            records = {key: self._record(key, found.records[key]) for key in keys}
+        counts = count_keys(found.records, count)
+        return Snapshot(directory, found.revision, records, now, counts)
 
     def _find(self, directory: str) -> _Directory:
         return self._directories.get(directory) or _Directory()

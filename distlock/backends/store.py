@@ -11,6 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from distlock.concurrency.pending import Pending
@@ -76,6 +77,8 @@ class Snapshot:
     revision: int
     records: Mapping[str, Record]
     now: int | None = None
+    #: for peek(): by prefix, how many records have keys that begin with it
+    counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +191,24 @@ class RecordStore(ABC):
         """Return one record, None if there is none."""
         return self.look(directory, [key], deadline).records.get(key)
 
+    def peek(
+        self,
+        directory: str,
+        first: Mapping[str, int],
+        count: Collection[str] = (),
+        deadline: float | None = None,
+    ) -> Snapshot:
+        """Return the first records of a directory, and count others, as they were at one moment.
+
+        - ``first``: by prefix, how many of the records whose keys begin with it; the first ones in
+          the order of their keys. So is the order of the records in the snapshot.
+        - ``count``: the prefixes for ``Snapshot.counts``.
+
+        No prefix is empty. It is for directories with many records: what is not asked for is not
+        sent. ZooKeeper sends all keys. See read() for what is left out.
+        """
+        return peek_into(self.read(directory, deadline), first, count)
+
     @abstractmethod
     def apply(
         self,
@@ -259,3 +280,26 @@ class RecordStore(ABC):
     @abstractmethod
     def sweep(self, deadline: float | None = None) -> SweepResult:
         """Clear sessions that have ended, with their records, and directories long empty."""
+
+
+def peek_into(
+    snapshot: Snapshot, first: Mapping[str, int], count: Collection[str] = ()
+) -> Snapshot:
+    """Return what RecordStore.peek() returns, given all records."""
+    keys = first_keys(snapshot.records, first)
+    counts = count_keys(snapshot.records, count)
+    return replace(snapshot, records={key: snapshot.records[key] for key in keys}, counts=counts)
+
+
+def first_keys(keys: Iterable[str], first: Mapping[str, int]) -> list[str]:
+    """Return the keys, sorted, of which peek() returns the records."""
+    found = sorted(keys)
+    chosen: set[str] = set()
+    for prefix, limit in first.items():
+        chosen.update(islice((key for key in found if key.startswith(prefix)), limit))
+    return sorted(chosen)
+
+
+def count_keys(keys: Collection[str], count: Collection[str]) -> dict[str, int]:
+    """Return how many of the keys begin with each prefix."""
+    return {prefix: sum(key.startswith(prefix) for key in keys) for prefix in count}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -140,6 +140,37 @@ class RecordSQL(ABC):
             f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
             {"directory": directory, **named_values("key", some)},
         )
+
+    def peek(self, directory: str, first: Mapping[str, int], count: Collection[str]) -> Statement:
+        """Ask for a directory as read() does, but only for the first records of some prefixes.
+
+        One row has no key: it says the revision. A row without a value says, in place of
+        ``created``, how many records have keys that begin with its key, by session.
+        """
+        params = {"directory": directory}
+        parts = [
+            f"SELECT {self.now}, (SELECT revision FROM {DIRECTORIES} WHERE name = %(directory)s),"
+            " NULL, NULL, NULL, NULL, NULL, NULL"
+        ]
+        for number, prefix in enumerate([*first, *count]):
+            params |= {f"prefix{number}": prefix, f"end{number}": _end_of(prefix)}
+            those = (
+                f"FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
+                f" WHERE r.directory = (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
+                f" AND r.name >= %(prefix{number})s AND r.name < %(end{number})s"
+            )
+            if number < len(first):
+                parts.append(
+                    f"SELECT * FROM (SELECT {self.now}, 0, r.name, r.value, r.created,"
+                    f" r.revision, r.session, s.expires_at {those}"
+                    f" ORDER BY r.name LIMIT {first[prefix]}) first{number}"
+                )
+            else:
+                parts.append(
+                    f"SELECT {self.now}, 0, %(prefix{number})s, NULL, COUNT(*), NULL, r.session,"
+                    f" s.expires_at {those} GROUP BY r.session, s.expires_at"
+                )
+        return Statement(self.PRIMARY + " UNION ALL ".join(parts), params)
 
     @abstractmethod
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> Verdict:
@@ -315,3 +346,8 @@ class RecordSQL(ABC):
     def server_time(self) -> Statement:
         """Ask for the server's time in microseconds since 1970."""
         return Statement(f"SELECT {self.now}")
+
+
+def _end_of(prefix: str) -> str:
+    """Return the first text, by code points, after those that begin with a prefix."""
+    return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -12,8 +12,9 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from distlock.backends.database.record_listener import News, channel_of
 from distlock.backends.database.record_runner import RecordRunner
 from distlock.backends.database.record_sql import Edit, Verdict
 from distlock.backends.database.record_watcher import RecordWatcher
+from distlock.backends.database.statements import Statement
 from distlock.backends.store import (
     Address,
     Change,
@@ -82,13 +84,39 @@ class DatabaseStore(RecordStore):
         """See RecordStore.look()."""
         return self._read(directory, keys, deadline)
 
+    def peek(
+        self,
+        directory: str,
+        first: Mapping[str, int],
+        count: Collection[str] = (),
+        deadline: float | None = None,
+    ) -> Snapshot:
+        """See RecordStore.peek()."""
+        rows = self._rows(directory, self._sql.peek(directory, first, count), deadline)
+        (header,) = [row for row in rows if row[2] is None]
+        records = sorted((row for row in rows if row[3] is not None), key=lambda row: str(row[2]))
+        counts = dict.fromkeys(count, 0)
+        for _, _, prefix, value, number, *_ in rows:
+            if prefix is not None and value is None:
+                counts[prefix] += int(number)
+        found = _snapshot(directory, [header, *records])
+        by_key = {row[2]: found.records[row[2]] for row in records}
+        return replace(found, records=by_key, counts=counts)
+
     def _read(
         self, directory: str, keys: Collection[str] | None, deadline: float | None
     ) -> Snapshot:
+        rows = self._rows(directory, self._sql.read(directory, keys), deadline)
+        return _snapshot(directory, rows)
+
+    def _rows(
+        self, directory: str, statement: Statement, deadline: float | None
+    ) -> Sequence[tuple[Any, ...]]:
+        """Return what a statement reads, once it finds no session whose time is over."""
         until = clock() + self._pool.limit(deadline)
         pauses = chain((0.0,), backoff(_SHORTEST_PAUSE, _LONGEST_PAUSE))
         while True:
-            rows = self._runner.work(lambda db: db.ask(self._sql.read(directory, keys)).rows, until)
+            rows = self._runner.work(lambda db: db.ask(statement).rows, until)
             # Of a session without a row only the records are left to be deleted.
             ended = {
                 session
@@ -96,7 +124,7 @@ class DatabaseStore(RecordStore):
                 if session is not None and (expires_at is None or int(expires_at) <= int(now))
             }
             if not ended:
-                return _snapshot(directory, rows)
+                return rows
             self._end(sorted(ended), until, expired=True)
             if clock() >= until:
                 raise LockUnavailable(

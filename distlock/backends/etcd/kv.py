@@ -150,6 +150,11 @@ class Reply:
         """Return the keys that an operation of the transaction has read; it counts from 0."""
         return self._keys(operation, "response_range", "kvs")
 
+    def count(self, operation: int = 0) -> int:
+        """Return how many keys there are in the range that an operation has read."""
+        answer = self.body.get("responses", ())[operation].get("response_range", {})
+        return int(answer.get("count", 0))
+
     def deleted(self, operation: int = 0) -> list[KeyValue]:
         """Return the keys that an operation has deleted, if it was to tell (``prev_kv``)."""
         return self._keys(operation, "response_delete_range", "prev_kvs")

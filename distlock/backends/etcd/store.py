@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
@@ -84,6 +84,24 @@ class EtcdStore(RecordStore):
         found = [kv for place in range(len(asked)) for kv in reply.found(place)]
         records = sorted((_record(kv, own) for kv in found), key=lambda one: (one.created, one.key))
         return Snapshot(directory, reply.revision, {record.key: record for record in records})
+
+    def peek(
+        self,
+        directory: str,
+        first: Mapping[str, int],
+        count: Collection[str] = (),
+        deadline: float | None = None,
+    ) -> Snapshot:
+        own, prefixes = self._own_key(directory), [*first, *count]
+        asked = [
+            get(_key(own, prefix), prefix=True, limit=limit) for prefix, limit in first.items()
+        ]
+        asked += [get(_key(own, prefix), prefix=True, count_only=True) for prefix in count]
+        reply = self._client.txn((), asked, (), deadline)
+        found = [_record(kv, own) for place in range(len(first)) for kv in reply.found(place)]
+        records = {record.key: record for record in sorted(found, key=lambda one: one.key)}
+        counts = {prefixes[place]: reply.count(place) for place in range(len(first), len(prefixes))}
+        return Snapshot(directory, reply.revision, records, counts=counts)
 
     def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
         own = self._own_key(directory)

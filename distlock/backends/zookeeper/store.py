@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
@@ -23,6 +24,8 @@ from distlock.backends.store import (
     Renewal,
     Session,
     Snapshot,
+    count_keys,
+    first_keys,
 )
 from distlock.backends.zookeeper.changes import Applying
 from distlock.backends.zookeeper.client import Client
@@ -77,9 +80,44 @@ class ZooKeeperStore(RecordStore):
         since. If one was not, all are read again, in the request that lists them. So are those that
         were seen last.
         """
-        client, path = self._client(), self._path(directory)
+        path = self._path(directory)
         known = self._seen_last.get(path)
         again = [record.path for record in known.records.values()] if known else []
+        _, nodes, own, stat = self._read(path, sorted, again, deadline)
+        if stat is None:
+            self._seen_last.keep(Seen(DirectoryNode(path), {}))
+        elif own and own[1].version == stat.version:
+            self._keep(path, own[0], stat, nodes)
+        records = [node.record(key) for key, node in nodes.items()]
+        records.sort(key=lambda record: (record.created, record.key))
+        return Snapshot(directory, _revision(stat), {one.key: one for one in records})
+
+    def peek(
+        self,
+        directory: str,
+        first: Mapping[str, int],
+        count: Collection[str] = (),
+        deadline: float | None = None,
+    ) -> Snapshot:
+        """See RecordStore.peek()."""
+        choose = partial(first_keys, first=first)
+        keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
+        records = {key: node.record(key) for key, node in nodes.items()}
+        return Snapshot(directory, _revision(stat), records, counts=count_keys(keys, count))
+
+    def _read(
+        self,
+        path: str,
+        choose: Callable[[Sequence[str]], Sequence[str]],
+        again: list[str],
+        deadline: float | None,
+    ) -> tuple[Sequence[str], dict[str, RecordNode], Any, Any]:
+        """Return all keys of a directory, the records of those that were chosen, and two more.
+
+        These are the node of the directory as it was read after that, and its stat of the moment;
+        None if it is not there. ``again``: paths that are read in the request that lists the keys.
+        """
+        client = self._client()
         before: dict[str, RecordNode | None] = {}
         while True:
             requests = [Sync(path), GetChildren2(path, None), GetData(path, None)]
@@ -87,29 +125,24 @@ class ZooKeeperStore(RecordStore):
             _, listed, own, *replies = client.ask(requests, deadline)
             listing = client.found(listed)
             if listing is None:
-                self._seen_last.keep(Seen(DirectoryNode(path), {}))
-                return Snapshot(directory, 0, {})
+                return [], {}, None, None
             children, stat = listing
-            paths = [f"{path}/{child}" for child in children if not is_mark(child)]
+            keys = [unescaped(child) for child in children if not is_mark(child)]
+            paths = {key: f"{path}/{escaped(key)}" for key in choose(keys)}
             now = self._records(client, again, replies)
-            new = [each for each in paths if each not in now]
+            new = [each for each in paths.values() if each not in now]
             for some in batches(new):
                 asked = client.ask([GetData(each, None) for each in some], deadline)
                 now |= self._records(client, some, asked)
-            found = map(now.__getitem__, paths)
-            nodes = [
-                one for one in found if one and _was_there(one, before.get(one.path), stat.mzxid)
-            ]
+            nodes = {
+                key: one
+                for key, each in paths.items()
+                if (one := now[each]) and _was_there(one, before.get(each), stat.mzxid)
+            }
             if len(nodes) == len(paths):
-                break
-            before = {each: now[each] for each in paths}
-            again = paths
-        by_key = {address_of(one.path)[1]: one for one in nodes}
-        if (found_own := client.found(own)) and found_own[1].version == stat.version:
-            self._keep(path, found_own[0], stat, by_key)
-        records = [one.record(key) for key, one in by_key.items()]
-        records.sort(key=lambda record: (record.created, record.key))
-        return Snapshot(directory, revision_of(stat), {one.key: one for one in records})
+                return keys, nodes, client.found(own), stat
+            before = {each: now[each] for each in paths.values()}
+            again = [*paths.values()]
 
     def _keep(self, path: str, data: bytes, stat: Any, nodes: Mapping[str, RecordNode]) -> None:
         with suppress(ValueError):  # somebody else's node
@@ -344,3 +377,8 @@ def _has_changed(replies: Sequence[Reply], since: int, key: str | None) -> bool:
         stats = [second.value]
     # Where there is no directory, none was there at revision 0.
     return any(revision_of(stat) > since if stat else since > 0 for stat in stats)
+
+
+def _revision(stat: Any) -> int:
+    """Return the revision of a directory from the stat of its node; None if it is not there."""
+    return 0 if stat is None else revision_of(stat)
