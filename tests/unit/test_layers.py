@@ -27,7 +27,12 @@ LAYERS = [
     ["backends.zookeeper.tree", "backends.zookeeper.grants"],
     ["backends.zookeeper.record_nodes"],
     ["backends.zookeeper.record_sessions"],
-    ["backends.zookeeper.contender", "backends.zookeeper.reader", "backends.zookeeper.changes"],
+    [
+        "backends.zookeeper.contender",
+        "backends.zookeeper.reader",
+        "backends.zookeeper.record_reader",
+        "backends.zookeeper.changes",
+    ],
     ["backends.zookeeper.store"],
     ["backends.zookeeper.lock"],
     ["backends.etcd.options", "backends.etcd.kv"],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
@@ -24,8 +22,6 @@ from distlock.backends.store import (
     Renewal,
     Session,
     Snapshot,
-    count_keys,
-    first_keys,
 )
 from distlock.backends.zookeeper.changes import Applying
 from distlock.backends.zookeeper.client import Client
@@ -33,14 +29,12 @@ from distlock.backends.zookeeper.options import Options
 from distlock.backends.zookeeper.record_nodes import (
     RECORDS,
     DirectoryNode,
-    RecordNode,
-    Seen,
     SeenLast,
     address_of,
-    is_mark,
     mark_of,
     revision_of,
 )
+from distlock.backends.zookeeper.record_reader import RecordReader, records_at
 from distlock.backends.zookeeper.record_sessions import OpenSession, RecordSessions
 from distlock.backends.zookeeper.requests import GetEphemerals, Multi, Reply, batches
 from distlock.backends.zookeeper.tree import escaped, unescaped
@@ -66,6 +60,7 @@ class ZooKeeperStore(RecordStore):
         self._root = f"{options.root}/{RECORDS}"
         self._sessions = RecordSessions(self._remove_records)
         self._seen_last = SeenLast()
+        self._reader = RecordReader(client, self._path, self._seen_last)
 
     def _path(self, directory: str) -> str:
         return f"{self._root}/{escaped(directory)}"
@@ -73,24 +68,14 @@ class ZooKeeperStore(RecordStore):
     # Records
 
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
-        """See RecordStore.read().
+        """See RecordStore.read()."""
+        return self._reader.read(directory, deadline)
 
-        The list of the records' names and the revision are of one moment. A record was the same in
-        that moment if it was written before, or if it was read before and has not been written
-        since. If one was not, all are read again, in the request that lists them. So are those that
-        were seen last.
-        """
-        path = self._path(directory)
-        known = self._seen_last.get(path)
-        again = [record.path for record in known.records.values()] if known else []
-        _, nodes, own, stat = self._read(path, sorted, again, deadline)
-        if stat is None:
-            self._seen_last.keep(Seen(DirectoryNode(path), {}))
-        elif own and own[1].version == stat.version:
-            self._keep(path, own[0], stat, nodes)
-        records = [node.record(key) for key, node in nodes.items()]
-        records.sort(key=lambda record: (record.created, record.key))
-        return Snapshot(directory, _revision(stat), {one.key: one for one in records})
+    def look(
+        self, directory: str, keys: Collection[str], deadline: float | None = None
+    ) -> Snapshot:
+        """See RecordStore.look()."""
+        return self._reader.look(directory, keys, deadline)
 
     def peek(
         self,
@@ -100,81 +85,11 @@ class ZooKeeperStore(RecordStore):
         deadline: float | None = None,
     ) -> Snapshot:
         """See RecordStore.peek()."""
-        choose = partial(first_keys, first=first)
-        keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
-        records = {key: node.record(key) for key, node in nodes.items()}
-        return Snapshot(directory, _revision(stat), records, counts=count_keys(keys, count))
-
-    def _read(
-        self,
-        path: str,
-        choose: Callable[[Sequence[str]], Sequence[str]],
-        again: list[str],
-        deadline: float | None,
-    ) -> tuple[Sequence[str], dict[str, RecordNode], Any, Any]:
-        """Return all keys of a directory, the records of those that were chosen, and two more.
-
-        These are the node of the directory as it was read after that, and its stat of the moment;
-        None if it is not there. ``again``: paths that are read in the request that lists the keys.
-        """
-        client = self._client()
-        before: dict[str, RecordNode | None] = {}
-        while True:
-            requests = [Sync(path), GetChildren2(path, None), GetData(path, None)]
-            requests += [GetData(each, None) for each in again]
-            _, listed, own, *replies = client.ask(requests, deadline)
-            listing = client.found(listed)
-            if listing is None:
-                return [], {}, None, None
-            children, stat = listing
-            keys = [unescaped(child) for child in children if not is_mark(child)]
-            paths = {key: f"{path}/{escaped(key)}" for key in choose(keys)}
-            now = self._records(client, again, replies)
-            new = [each for each in paths.values() if each not in now]
-            for some in batches(new):
-                asked = client.ask([GetData(each, None) for each in some], deadline)
-                now |= self._records(client, some, asked)
-            nodes = {
-                key: one
-                for key, each in paths.items()
-                if (one := now[each]) and _was_there(one, before.get(each), stat.mzxid)
-            }
-            if len(nodes) == len(paths):
-                return keys, nodes, client.found(own), stat
-            before = {each: now[each] for each in paths.values()}
-            again = [*paths.values()]
-
-    def _keep(self, path: str, data: bytes, stat: Any, nodes: Mapping[str, RecordNode]) -> None:
-        with suppress(ValueError):  # somebody else's node
-            seen = DirectoryNode.read(path, data, stat)
-            without_values = {key: replace(node, value=None) for key, node in nodes.items()}
-            self._seen_last.keep(Seen(seen, without_values, complete=True))
-
-    def look(
-        self, directory: str, keys: Collection[str], deadline: float | None = None
-    ) -> Snapshot:
-        """See RecordStore.look(). All is of one moment if the directory did not change between."""
-        client, path = self._client(), self._path(directory)
-        paths = {f"{path}/{escaped(key)}": key for key in keys}
-        reads = [GetData(each, None) for each in paths]
-        while True:
-            requests = [Sync(path), Stat(path, None), *reads, Stat(path, None)]
-            _, first, *replies, last = client.ask(requests, deadline)
-            before, after = (
-                revision_of(stat) if (stat := client.found(reply)) else 0 for reply in (first, last)
-            )
-            if before == after:
-                break
-        nodes = self._records(client, list(paths), replies)
-        records = [node.record(paths[each]) for each, node in nodes.items() if node is not None]
-        records.sort(key=lambda record: (record.created, record.key))
-        return Snapshot(directory, before, {one.key: one for one in records})
+        return self._reader.peek(directory, first, count, deadline)
 
     def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
-        client, path = self._client(), f"{self._path(directory)}/{escaped(key)}"
-        _, read = client.ask([Sync(path), GetData(path, None)], deadline)
-        found = self._records(client, [path], [read])[path]
-        return None if found is None else found.record(key)
+        """See RecordStore.get()."""
+        return self._reader.get(directory, key, deadline)
 
     def apply(
         self,
@@ -249,7 +164,7 @@ class ZooKeeperStore(RecordStore):
         _, listed = client.ask(listing, deadline)
         for some in batches(client.checked(listed)):
             read = client.ask([GetData(path, None) for path in some], deadline)
-            for path, node in self._records(client, some, read).items():
+            for path, node in records_at(client, some, read).items():
                 if node is not None and node.session == session.name:
                     directory, key = address_of(path)
                     this = [Exists(key, node.revision)]
@@ -342,27 +257,6 @@ class ZooKeeperStore(RecordStore):
             stats |= {name: stat for name, stat in found if stat is not None}
         return stats
 
-    def _records(
-        self, client: Client, paths: Sequence[str], replies: Sequence[Reply]
-    ) -> dict[str, RecordNode | None]:
-        """Return what the nodes at these paths say, None for those that are not there."""
-        try:
-            return {
-                path: RecordNode.read(path, *found) if (found := client.found(reply)) else None
-                for path, reply in zip(paths, replies, strict=True)
-            }
-        except ValueError as error:
-            raise client.unavailable(str(error)) from error
-
-
-def _was_there(now: RecordNode, before: RecordNode | None, listed_at: int) -> bool:
-    """Return whether a record was the same when the directory was listed.
-
-    ``listed_at`` is the last change of the directory by then. Only what was changed by hand, past
-    this store, may be newer than that.
-    """
-    return now.revision <= listed_at or (before is not None and before.revision == now.revision)
-
 
 def _has_changed(replies: Sequence[Reply], since: int, key: str | None) -> bool:
     """Return whether a watch is to be answered at once; see ZooKeeperStore.watch()."""
@@ -377,8 +271,3 @@ def _has_changed(replies: Sequence[Reply], since: int, key: str | None) -> bool:
         stats = [second.value]
     # Where there is no directory, none was there at revision 0.
     return any(revision_of(stat) > since if stat else since > 0 for stat in stats)
-
-
-def _revision(stat: Any) -> int:
-    """Return the revision of a directory from the stat of its node; None if it is not there."""
-    return 0 if stat is None else revision_of(stat)

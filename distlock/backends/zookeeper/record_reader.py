@@ -1,0 +1,168 @@
+"""Reading the records of a directory in ZooKeeper: all, some by their keys, or the first ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from kazoo.protocol.serialization import Exists as Stat
+from kazoo.protocol.serialization import GetChildren2, GetData, Sync
+
+from distlock.backends.store import Record, Snapshot, count_keys, first_keys
+from distlock.backends.zookeeper.client import Client
+from distlock.backends.zookeeper.record_nodes import (
+    DirectoryNode,
+    RecordNode,
+    Seen,
+    SeenLast,
+    is_mark,
+    revision_of,
+)
+from distlock.backends.zookeeper.requests import Reply, batches
+from distlock.backends.zookeeper.tree import escaped, unescaped
+
+
+class RecordReader:
+    """Reads the records of a store. See RecordStore for what its methods return."""
+
+    def __init__(
+        self, client: Callable[[], Client], path_of: Callable[[str], str], seen_last: SeenLast
+    ) -> None:
+        """``path_of`` returns the path of a directory's node."""
+        self._client = client
+        self._path = path_of
+        self._seen_last = seen_last
+
+    def read(self, directory: str, deadline: float | None = None) -> Snapshot:
+        """See RecordStore.read().
+
+        The list of the records' names and the revision are of one moment. A record was the same in
+        that moment if it was written before, or if it was read before and has not been written
+        since. If one was not, all are read again, in the request that lists them. So are those that
+        were seen last.
+        """
+        path = self._path(directory)
+        known = self._seen_last.get(path)
+        again = [record.path for record in known.records.values()] if known else []
+        _, nodes, own, stat = self._read(path, sorted, again, deadline)
+        if stat is None:
+            self._seen_last.keep(Seen(DirectoryNode(path), {}))
+        elif own and own[1].version == stat.version:
+            self._keep(path, own[0], stat, nodes)
+        records = [node.record(key) for key, node in nodes.items()]
+        records.sort(key=lambda record: (record.created, record.key))
+        return Snapshot(directory, _revision(stat), {one.key: one for one in records})
+
+    def peek(
+        self,
+        directory: str,
+        first: Mapping[str, int],
+        count: Collection[str] = (),
+        deadline: float | None = None,
+    ) -> Snapshot:
+        """See RecordStore.peek()."""
+        choose = partial(first_keys, first=first)
+        keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
+        records = {key: node.record(key) for key, node in nodes.items()}
+        return Snapshot(directory, _revision(stat), records, counts=count_keys(keys, count))
+
+    def _read(
+        self,
+        path: str,
+        choose: Callable[[Sequence[str]], Sequence[str]],
+        again: list[str],
+        deadline: float | None,
+    ) -> tuple[Sequence[str], dict[str, RecordNode], Any, Any]:
+        """Return all keys of a directory, the records of those that were chosen, and two more.
+
+        These are the node of the directory as it was read after that, and its stat of the moment;
+        None if it is not there. ``again``: paths that are read in the request that lists the keys.
+        """
+        client = self._client()
+        before: dict[str, RecordNode | None] = {}
+        while True:
+            requests = [Sync(path), GetChildren2(path, None), GetData(path, None)]
+            requests += [GetData(each, None) for each in again]
+            _, listed, own, *replies = client.ask(requests, deadline)
+            listing = client.found(listed)
+            if listing is None:
+                return [], {}, None, None
+            children, stat = listing
+            keys = [unescaped(child) for child in children if not is_mark(child)]
+            paths = {key: f"{path}/{escaped(key)}" for key in choose(keys)}
+            now = records_at(client, again, replies)
+            new = [each for each in paths.values() if each not in now]
+            for some in batches(new):
+                asked = client.ask([GetData(each, None) for each in some], deadline)
+                now |= records_at(client, some, asked)
+            nodes = {
+                key: one
+                for key, each in paths.items()
+                if (one := now[each]) and _was_there(one, before.get(each), stat.mzxid)
+            }
+            if len(nodes) == len(paths):
+                return keys, nodes, client.found(own), stat
+            before = {each: now[each] for each in paths.values()}
+            again = [*paths.values()]
+
+    def _keep(self, path: str, data: bytes, stat: Any, nodes: Mapping[str, RecordNode]) -> None:
+        with suppress(ValueError):  # somebody else's node
+            seen = DirectoryNode.read(path, data, stat)
+            without_values = {key: replace(node, value=None) for key, node in nodes.items()}
+            self._seen_last.keep(Seen(seen, without_values, complete=True))
+
+    def look(
+        self, directory: str, keys: Collection[str], deadline: float | None = None
+    ) -> Snapshot:
+        """See RecordStore.look(). All is of one moment if the directory did not change between."""
+        client, path = self._client(), self._path(directory)
+        paths = {f"{path}/{escaped(key)}": key for key in keys}
+        reads = [GetData(each, None) for each in paths]
+        while True:
+            requests = [Sync(path), Stat(path, None), *reads, Stat(path, None)]
+            _, first, *replies, last = client.ask(requests, deadline)
+            before, after = (
+                revision_of(stat) if (stat := client.found(reply)) else 0 for reply in (first, last)
+            )
+            if before == after:
+                break
+        nodes = records_at(client, list(paths), replies)
+        records = [node.record(paths[each]) for each, node in nodes.items() if node is not None]
+        records.sort(key=lambda record: (record.created, record.key))
+        return Snapshot(directory, before, {one.key: one for one in records})
+
+    def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
+        client, path = self._client(), f"{self._path(directory)}/{escaped(key)}"
+        _, read = client.ask([Sync(path), GetData(path, None)], deadline)
+        found = records_at(client, [path], [read])[path]
+        return None if found is None else found.record(key)
+
+
+def records_at(
+    client: Client, paths: Sequence[str], replies: Sequence[Reply]
+) -> dict[str, RecordNode | None]:
+    """Return what the nodes at these paths say, None for those that are not there."""
+    try:
+        return {
+            path: RecordNode.read(path, *found) if (found := client.found(reply)) else None
+            for path, reply in zip(paths, replies, strict=True)
+        }
+    except ValueError as error:
+        raise client.unavailable(str(error)) from error
+
+
+def _was_there(now: RecordNode, before: RecordNode | None, listed_at: int) -> bool:
+    """Return whether a record was the same when the directory was listed.
+
+    ``listed_at`` is the last change of the directory by then. Only what was changed by hand, past
+    this store, may be newer than that.
+    """
+    return now.revision <= listed_at or (before is not None and before.revision == now.revision)
+
+
+def _revision(stat: Any) -> int:
+    """Return the revision of a directory from the stat of its node; None if it is not there."""
+    return 0 if stat is None else revision_of(stat)
