@@ -127,8 +127,13 @@ class RecipeRecords:
             except SessionEnded:
                 token = None
                 self._requests.drop_session(claim, session)
+            except LockUnavailable as error:
+                if not error.maybe_applied:
+                    self._requests.bound.pop(claim.nonce, None)  # nobody will have to cancel it
+                raise
             if token is not None:
                 return Joined(lease_on(session, claim.granted(token, sent_at)), plan.result)
+            self._requests.bound.pop(claim.nonce, None)
             time.sleep(pause)
         raise self._too_busy(directory)
 

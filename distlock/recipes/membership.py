@@ -92,7 +92,7 @@ class Membership:
             renews=True,
             kind=recipe.kind,
         )
-        take_back = partial(backend.cleanup.add, claim)
+        take_back, mutex = partial(backend.cleanup.add, claim), self._mutex
         try:
             join = partial(backend.records.join, claim, self._decide)
             joined: Joined = yield recipe._ask(join, deadline, take_back)
@@ -107,7 +107,8 @@ class Membership:
         except LockError:
             raise
         except BaseException as error:  # an interrupt; the record may be there
-            undo(error, self._forget, claim, take_back)
+            if mutex is self._mutex:  # else this is the child of a fork
+                undo(error, self._forget, claim, take_back)
             raise
 
     def updating(
@@ -140,7 +141,8 @@ class Membership:
         the one that the caller knows. If it cannot be done now it is done later, and
         LockUnavailable is raised.
         """
-        with self._mutex:
+        with (mutex := self._mutex):
+            # Interrupted from here on, it is renewed no more, and freed when its lease ends.
             hold, self._hold = self._hold, None
         if hold is None:
             return False
@@ -152,7 +154,8 @@ class Membership:
             due = backend.calls.due(deadline)
             return (yield Call(leave, due, executor=backend.release_calls)) is not None
         except BaseException as error:
-            undo(error, backend.cleanup.add, lease.claim, leave)
+            if mutex is self._mutex:
+                undo(error, backend.cleanup.add, lease.claim, leave)
             raise
 
     # Knowing
@@ -188,7 +191,7 @@ class Membership:
 
     def _new_hold(self, lease: Lease) -> HeldLease:
         known = ref(self)  # the renewer must not keep this alive
-        entry = Entry(partial(_is_kept, known), on_lost=partial(_tell_loss, known))
+        entry = Entry(partial(_is_kept, known, lease.nonce), on_lost=partial(_tell_loss, known))
         key = self._recipe.using, self._recipe.name, self._recipe.kind
         return HeldLease(self._recipe._backend, lease, entry, key=key)
 
@@ -217,33 +220,43 @@ class Membership:
                 self._on_lost(lease)
         finally:
             if self._rejoins:
-                start(_rejoin, "distlock-rejoin", ref(self), hold)
+                try:
+                    start(_rejoin, "distlock-rejoin", ref(self), hold)
+                except RuntimeError:  # no more threads can be had: this one has to do
+                    _rejoin(ref(self), hold)
 
-    def _rejoin(self, lost: HeldLease) -> bool:
+    def _rejoin(self, lost: HeldLease, *, first: bool) -> bool:
         """Try once to join again; whether that is settled."""
-        if self._hold is not lost:
+        if self._hold is not lost or (self._is_alive is not None and not self._is_alive()):
             return True
         try:
             run(self._joining(None, lost))
         except LockUnavailable:
             return False
-        except Exception:
+        except LockError:  # the plan refuses it
             logger.exception("%r: this process could not join again", self._recipe)
+        except Exception:  # it may be short of threads or memory, for a time
+            if first:
+                logger.exception("%r: this process could not join again yet", self._recipe)
+            return False
         return True
 
 
 def _rejoin(known: ref[Membership], lost: HeldLease) -> None:
+    first = True
     for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
         membership = known()
-        if membership is None or membership._rejoin(lost):
+        if membership is None or membership._rejoin(lost, first=first):
             return
         del membership  # it may be collected in the pause
+        first = False
         time.sleep(pause)
 
 
-def _is_kept(known: ref[Membership]) -> bool:
+def _is_kept(known: ref[Membership], nonce: str) -> bool:
     membership = known()
-    if membership is None:
+    hold = None if membership is None else membership._hold
+    if membership is None or hold is None or hold.lease.nonce != nonce:
         return False
     return membership._is_alive is None or membership._is_alive()
 
