@@ -11,6 +11,7 @@ from distlock import NotSupported, locks
 from tests.contract.actor_process import actors
 from tests.contract.conftest import SESSION
 from tests.recipes.every_kind import KINDS, ONE_LEASE, ONE_PROCESS, SHORT, SHORTEST
+from tests.recipes.wrapping import Wrapped
 
 
 def pytest_configure(config):
@@ -131,3 +132,17 @@ def fourth(actor):
 def other(kind):
     """What an actor is that is another process, where there can be one."""
     return "thread" if kind in ONE_PROCESS else "process"
+
+
+@pytest.fixture
+def brief(backend_settings, settings):
+    """A backend in this process whose leases are short."""
+    settings.DISTLOCK = backend_settings("local", LEASE=SHORT)
+    yield locks["default"]
+    locks.close_all()
+
+
+@pytest.fixture
+def wrapped(monkeypatch):
+    """``wrapped("read")``: the calls of a method of the store."""
+    return lambda method: Wrapped(monkeypatch, method)

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from distlock import LockLost, LockUnavailable, locks
+from distlock import LockLost, LockUnavailable
 from distlock.backends.local_store import LocalStore
 from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import Delete, Put
@@ -23,40 +23,8 @@ from distlock.recipes import RWLock, Semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
 from tests.core.interrupting import interrupted
-
-#: seconds
-LEASE = 1.0
-
-
-@pytest.fixture
-def brief(backend_settings, settings):
-    """A backend in this process whose leases are short."""
-    settings.DISTLOCK = backend_settings("local", LEASE=LEASE)
-    yield locks["default"]
-    locks.close_all()
-
-
-class Wrapped:
-    """Calls of one method of the store; ``before(store, *args)`` is called first."""
-
-    def __init__(self, monkeypatch, method):
-        self.calls = []
-        self.before = lambda *_: None
-        original = getattr(LocalStore, method)
-
-        def call(store, *args, **kwargs):
-            self.calls.append(args)
-            self.before(store, *args)
-            return original(store, *args, **kwargs)
-
-        self.original = original
-        monkeypatch.setattr(LocalStore, method, call)
-
-
-@pytest.fixture
-def wrapped(monkeypatch):
-    """``wrapped("read")``: the calls of a method of the store."""
-    return lambda method: Wrapped(monkeypatch, method)
+from tests.recipes.every_kind import SHORT as LEASE
+from tests.recipes.wrapping import in_thread
 
 
 def grants(changes):
@@ -70,27 +38,6 @@ def joins(changes):
 def is_unused(lock):
     info = lock.info()
     return info.taken == 0 and info.waiters == ()
-
-
-def in_thread(function, *args, **kwargs):
-    """Start a function on a thread; return what waits for its result."""
-    results = []
-
-    def run():
-        try:
-            results.append(function(*args, **kwargs))
-        except BaseException as error:
-            results.append(error)
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-
-    def result():
-        thread.join(PATIENCE)
-        assert results, "did not end"
-        return results[0]
-
-    return result
 
 
 class TestLostReplies:
