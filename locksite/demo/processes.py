@@ -43,6 +43,11 @@ class Worker:
         self._listener = threading.Thread(target=self._listen, daemon=True)
         self._listener.start()
 
+    @property
+    def pid(self) -> int:
+        """The id of the process."""
+        return self._process.pid
+
     def send_line(self, line: str) -> None:
         assert self._process.stdin is not None
         try:
@@ -78,6 +83,11 @@ class Worker:
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):
             self._process.stdin.close()
+
+    def close(self) -> None:
+        """End the process, and wait for it."""
+        self.close_input()
+        self.join()
 
     def join(self) -> None:
         """Wait until the process has ended, and make it end if it does not."""

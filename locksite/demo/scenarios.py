@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
 from decimal import Decimal
 
 from django.db.models import Sum
@@ -14,6 +13,7 @@ from distlock import locks
 from locksite.demo import analysis, reporting
 from locksite.demo.models import Counter, Entry
 from locksite.demo.processes import WorkerPool
+from locksite.demo.results import LEASE, Result
 from locksite.shop import sales
 from locksite.shop.models import Event
 
@@ -24,18 +24,6 @@ PRINTERS = 2
 PRINTS = 8  # by each worker
 EXPIRED = 3  # orders that nobody has paid for in time
 REBUILDS = 2
-LEASE = 4.0  # seconds, where a lock may have a lease of its own length
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """One line of the demo's table."""
-
-    what: str
-    expected: str
-    seen: str
-    ok: bool
-    problem: str = ""  # why nothing could be seen
 
 
 def shared_counter(pool: WorkerPool) -> Iterator[Result]:
@@ -43,9 +31,9 @@ def shared_counter(pool: WorkerPool) -> Iterator[Result]:
     total = pool.size * ADDITIONS
     what = f"{pool.size} processes × {ADDITIONS} additions"
     unlocked = _count(pool, locked=False)
-    yield Result(f"{what}, no lock", f"< {total}", str(unlocked), unlocked < total)
+    yield Result(f"{what}, no lock", f"< {total}", str(unlocked), unlocked < total, 11)
     locked = _count(pool, locked=True)
-    yield Result(f"{what}, under the lock", str(total), str(locked), locked == total)
+    yield Result(f"{what}, under the lock", str(total), str(locked), locked == total, 11)
 
 
 def _count(pool: WorkerPool, *, locked: bool) -> int:
@@ -160,22 +148,24 @@ def three_clients(pool: WorkerPool) -> Iterator[Result]:
         Entry.objects.filter(trace=trace).delete()
 
     order = ", ".join(hold.client for hold in analysis.holds(entries))
-    yield Result("A holds and is killed: holders", "A, B, C", order, order == "A, B, C")
+    yield Result("A holds and is killed: holders", "A, B, C", order, order == "A, B, C", 10)
 
     passed = (
         analysis.first_time(entries, "B", "enter") - analysis.first_time(entries, "A", "dead")
     ).total_seconds()
     if remaining is None:  # the backend knows by itself that A has gone
-        yield Result("B's turn after A's death", "it comes", f"{passed:.2f} s later", passed >= 0)
+        yield Result(
+            "B's turn after A's death", "it comes", f"{passed:.2f} s later", passed >= 0, 10
+        )
     else:
         late = passed - remaining
         # A thousandth for rounding: no database's clock is read more exactly by all.
         ok = -0.001 <= late <= LEASE
-        yield Result("B's turn after A's lease", f"0 … {LEASE:g} s", f"{late:.2f} s", ok)
+        yield Result("B's turn after A's lease", f"0 … {LEASE:g} s", f"{late:.2f} s", ok, 10)
     both = analysis.count_overlaps(entries)
-    yield Result("Two at once", "never", f"{both} times" if both else "never", not both)
+    yield Result("Two at once", "never", f"{both} times" if both else "never", not both, 10)
     grow = analysis.tokens_grow(entries)
-    yield Result("Fencing tokens", "grow", "grow" if grow else "do not", grow)
+    yield Result("Fencing tokens", "grow", "grow" if grow else "do not", grow, 10)
 
 
 def _play_three_clients(pool: WorkerPool, trace: str) -> float | None:

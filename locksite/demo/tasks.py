@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext, suppress
@@ -51,6 +52,57 @@ def hold(controller: Controller, lock: str, trace: str, client: str, lease: floa
             held.check()
             note(Entry.What.WORK)
         note(Entry.What.LEAVE)
+
+
+#: what try_once() has got, until leave()
+_got: dict[str, Lock] = {}
+
+
+def try_once(controller: Controller, lock: str) -> bool:
+    """Take the lock if it is free now, and keep it; False if someone else has it."""
+    tried = Lock(lock)
+    if tried.acquire(blocking=False):
+        _got[lock] = tried
+    return lock in _got
+
+
+def leave(controller: Controller, lock: str) -> bool:
+    """Leave the lock that try_once() has got; False if that was not this process."""
+    if (got := _got.pop(lock, None)) is None:
+        return False
+    got.release()
+    return True
+
+
+def hold_until_told(controller: Controller, lock: str, lease: float | None) -> None:
+    """Hold the lock until the next line of input."""
+    with Lock(lock, lease=lease):
+        controller.send(holding=True)
+        controller.receive()
+
+
+def wait_in_line(controller: Controller, lock: str) -> int:
+    """Wait for the lock, and leave it at once; returns the token."""
+    controller.send(asks=True)
+    with Lock(lock) as held:
+        return held.token
+
+
+def threads_wait(controller: Controller, lock: str, threads: int) -> int:
+    """Have many threads wait for the lock; returns how many of them were served."""
+    served: list[int] = []
+
+    def serve() -> None:
+        with Lock(lock) as held:
+            served.append(held.token)
+
+    waiting = [threading.Thread(target=serve) for _ in range(threads)]
+    for thread in waiting:
+        thread.start()
+    controller.send(ask=True)
+    for thread in waiting:
+        thread.join()
+    return len(set(served))
 
 
 def print_tickets(
@@ -119,6 +171,11 @@ def release_expired_orders(controller: Controller, event: str) -> bool:
 TASKS: Mapping[str, Callable[..., Any]] = {
     "add": add,
     "hold": hold,
+    "try_once": try_once,
+    "leave": leave,
+    "hold_until_told": hold_until_told,
+    "wait_in_line": wait_in_line,
+    "threads_wait": threads_wait,
     "print_tickets": print_tickets,
     "buy_all": buy_all,
     "release_expired_orders": release_expired_orders,

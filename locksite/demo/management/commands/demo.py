@@ -12,10 +12,20 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from distlock import LockError, locks
-from locksite.demo import live, reporting, scenarios
+from locksite.demo import basics, live, reporting, scenarios
 from locksite.demo.processes import WorkerFailed, WorkerPool
+from locksite.demo.results import Result
 
-SCENARIOS: dict[str, Callable[[WorkerPool], Iterator[scenarios.Result]]] = {
+SCENARIOS: dict[str, Callable[[WorkerPool], Iterator[Result]]] = {
+    "Lock table": basics.lock_table,
+    "Trying once": basics.trying_once,
+    "Stuck lock": basics.stuck_lock,
+    "Waiting": basics.waiting,
+    "Entering again": basics.entering_again,
+    "Silent place": basics.silent_place,
+    "First come, first served": basics.first_come_first_served,
+    "Threads": basics.threads_of_one_process,
+    "Who holds it": basics.who_holds_it,
     "Shared counter": scenarios.shared_counter,
     "Ticket shop": scenarios.ticket_rush,
     "Expired orders": scenarios.expired_orders,
@@ -23,7 +33,7 @@ SCENARIOS: dict[str, Callable[[WorkerPool], Iterator[scenarios.Result]]] = {
     "Ticket printers": scenarios.ticket_printers,
     "Three clients": scenarios.three_clients,  # the last: it kills a worker
 }
-LINE = "  {what:<46}{expected:<12}{seen:<15}{ok}"
+LINE = "  {system:>2}  {what:<46}{expected:<13}{seen:<15}{ok}"
 
 
 class Command(BaseCommand):
@@ -62,13 +72,19 @@ class Command(BaseCommand):
         self.stdout.write(
             f"\n  {scenarios.WORKERS} processes, {connection.display_name}, {backend}\n\n"
         )
-        self._write("", "expected", "seen", "ok")
+        self._write(system="", what="", expected="expected", seen="seen", ok="ok")
         problems = []
         with reporting.message_folder(), WorkerPool(scenarios.WORKERS) as pool:
             for title, scenario in SCENARIOS.items():
                 for result in self._results(title, scenario, pool):
                     ok = "yes" if result.ok else self.style.ERROR("NO")
-                    self._write(result.what, result.expected, result.seen, ok)
+                    self._write(
+                        system=result.system or "",
+                        what=result.what,
+                        expected=result.expected,
+                        seen=result.seen,
+                        ok=ok,
+                    )
                     if not result.ok:
                         problems.append(f"{result.what}: {result.problem or result.seen}")
         self.stdout.write("")
@@ -78,16 +94,18 @@ class Command(BaseCommand):
     def _results(
         self,
         title: str,
-        scenario: Callable[[WorkerPool], Iterator[scenarios.Result]],
+        scenario: Callable[[WorkerPool], Iterator[Result]],
         pool: WorkerPool,
-    ) -> Iterator[scenarios.Result]:
+    ) -> Iterator[Result]:
         try:
             yield from scenario(pool)
         except (WorkerFailed, LockError, LookupError) as error:
-            yield scenarios.Result(title, "", "failed", False, str(error))
+            yield Result(title, "", "failed", False, problem=str(error))
 
-    def _write(self, what: str, expected: str, seen: str, ok: str) -> None:
-        self.stdout.write(LINE.format(what=what, expected=expected, seen=seen, ok=ok))
+    def _write(self, system: object, what: str, expected: str, seen: str, ok: str) -> None:
+        self.stdout.write(
+            LINE.format(system=system, what=what, expected=expected, seen=seen, ok=ok)
+        )
         self.stdout.flush()
 
     def _serve(self, port: int | None) -> None:

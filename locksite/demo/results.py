@@ -1,0 +1,24 @@
+"""What a scenario of the demo has come to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEASE = 4.0  # seconds, where a lock may have a lease of its own length
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One line of the demo's table. ``system`` is the number of what it shows, see README."""
+
+    what: str
+    expected: str
+    seen: str
+    ok: bool
+    system: int | None = None
+    problem: str = ""  # why nothing could be seen
+
+    @classmethod
+    def of(cls, what: str, expected: object, seen: object, system: int | None = None) -> Result:
+        """Return a line that is right if what was seen is what was expected."""
+        return cls(what, str(expected), str(seen), str(expected) == str(seen), system)
