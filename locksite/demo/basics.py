@@ -208,7 +208,7 @@ def _until_waiting(lock: Lock, number: int) -> None:
 def _unreachable() -> Iterator[BaseBackend]:
     """Return a backend like that of the demo, in a place where nobody answers."""
     wanted = dict(settings.DISTLOCK["default"])
-    logger = logging.getLogger("kazoo")  # which would write that nobody answers
+    logger = logging.getLogger("distlock.zookeeper")  # which would write that nobody answers
     level = logger.level
     logger.setLevel(logging.CRITICAL + 1)
     with TemporaryDirectory(prefix="distlock-demo-") as folder:
