@@ -49,5 +49,12 @@ class StaleToken(LockError):
     """A protected row has been written under a newer fencing token than the one given."""
 
 
+class Cancelled(LockError):
+    """Somebody has asked this work to end, by the progress that it reports; see Progress.cancel().
+
+    Not by Celery or asyncio, whose own errors differ.
+    """
+
+
 class ReleasedInTransaction(RuntimeWarning):
     """A lock was released while the transaction that it protected was still open."""

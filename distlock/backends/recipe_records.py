@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any, NamedTuple, TypeAlias
 
 from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
-from distlock.backends.seats import cancelled_key, directory_of, held_key, value_of
+from distlock.backends.seats import (
+    cancelled_key,
+    directory_of,
+    held_key,
+    put_when,
+    time_of,
+    value_of,
+)
 from distlock.backends.store import (
     Absent,
     Change,
@@ -28,7 +36,10 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
-from distlock.types.lease import Claim, Lease
+from distlock.types.lease import Claim, Kind, Lease
+
+#: The record of how far a piece of work is; and for how long that of one that has ended is kept.
+REPORT, REPORT_KEPT = "report", timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +50,7 @@ class Plan:
     - ``result``: what the caller is told when it is done.
     - ``data``: for join(), what the new member's record says; None refuses the member.
     - ``beside``: for join(), returns further changes that name the claim of the new member.
+    - ``bound``: for join(), values by key of other records that are to vanish with its session.
     """
 
     changes: Sequence[Change] = ()
@@ -46,6 +58,7 @@ class Plan:
     result: Any = None
     data: Mapping[str, Any] | None = None
     beside: Callable[[Claim], Sequence[Change]] | None = None
+    bound: Mapping[str, Any] = field(default_factory=dict)
 
 
 #: Makes a plan of what was found. It is called again if others were faster, and may raise.
@@ -116,11 +129,12 @@ class RecipeRecords:
             session = self._requests.session_for(claim, deadline)
             put = Put(key, {**value_of(claim), "data": dict(plan.data)}, session.id)
             beside = () if plan.beside is None else plan.beside(claim)
+            bound = [Put(other, value, session.id) for other, value in plan.bound.items()]
             self._requests.bound[claim.nonce] = session
             try:
                 token = self._store.apply(
                     directory,
-                    [put, *beside, *plan.changes],
+                    [put, *bound, *beside, *plan.changes],
                     [Absent(cancelled_key(claim.nonce)), *plan.conditions],
                     deadline,
                 )
@@ -173,6 +187,17 @@ class RecipeRecords:
         revision = self._store.apply(directory, [Delete(key), *changes], [Exists(key)], deadline)
         self._requests.forget(lease.claim, deadline)
         return revision
+
+    def sweep(self) -> None:
+        """Remove the reports of work that has ended, or was lost, for long."""
+        for directory in self._store.directories(directory_of(Kind.PROGRESS, "")):
+            snapshot = self._store.read(directory)
+            report = snapshot.records.get(REPORT)
+            if report is None or len(snapshot.records) > 1:
+                continue  # its worker lives
+            if time_of(snapshot) - put_when(report, snapshot) > REPORT_KEPT:
+                same = Exists(REPORT, report.revision)
+                self._store.apply(directory, [Delete(REPORT)], [same])
 
     def _too_busy(self, directory: str) -> LockUnavailable:
         return LockUnavailable(

@@ -258,5 +258,11 @@ def since_when(record: Record, snapshot: Snapshot) -> datetime:
     return _time(record.created if by_store else int(record.value["since"]))
 
 
+def put_when(record: Record, snapshot: Snapshot) -> datetime:
+    """Return when a record was put last, for people, if its value has that under "at"."""
+    by_store = snapshot.now is not None and record.revision > _LEAST_TIME
+    return _time(record.revision if by_store else int(record.value["at"]))
+
+
 def _time(microseconds: int) -> datetime:
     return datetime.fromtimestamp(microseconds / 1e6, UTC)

@@ -314,6 +314,8 @@ class SharedBackend(BaseBackend):
     def sweep(self) -> SweepResult:
         """Forget how many seats there were of what nobody uses, unless resize() has said it.
 
+        Reports of work that ended long ago are forgotten, too.
+
         The sweep of the backend clears what has ended, and in time what is empty.
         """
         for kind in SHARED_KINDS:
@@ -322,6 +324,7 @@ class SharedBackend(BaseBackend):
                 if seats.forgettable:
                     unused = Unchanged(seats.snapshot.revision)
                     self._store.apply(directory, [Delete(LIMIT)], [unused])
+        self.records.sweep()
         return SweepResult()
 
 

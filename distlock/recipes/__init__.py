@@ -5,6 +5,10 @@ rwlock      RWLock: many readers, or one writer
 config      Config: one value in all processes, with versions
 multilock   MultiLock: several locks at once, all of them or none
 group       Group: which processes are there, and who has come or gone
+names       Names: a name or a number that nobody else has, and the address registered under it
+progress    Progress: how far a piece of work is, live for whoever looks
+track       track(): a loop that reports how far it is
+report      what a progress tells, also as a bar on a terminal
 slots       a lock, or a slot of a semaphore, for tasks and commands
 parts       the locks that are held together, and how they are left
 """
@@ -16,20 +20,32 @@ from distlock.lock import Lock
 from distlock.recipes.config import Config, Value
 from distlock.recipes.group import Change, Group, Member
 from distlock.recipes.multilock import MultiLock
+from distlock.recipes.names import Address, Names, Registration
+from distlock.recipes.progress import Progress
+from distlock.recipes.report import Report, bar
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore
+from distlock.recipes.track import atrack, track
 from distlock.types.lease import Kind, LockInfo
 
 __all__ = [
+    "Address",
     "Change",
     "Config",
     "Group",
     "Member",
     "MultiLock",
+    "Names",
+    "Progress",
     "RWLock",
+    "Registration",
+    "Report",
     "Semaphore",
     "Value",
+    "atrack",
+    "bar",
     "lock_of",
+    "track",
 ]
 
 

@@ -22,7 +22,7 @@ from distlock.core.held import Entry, HeldLease
 from distlock.core.manager import manager, undo
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
 from distlock.recipes.recipe import Recipe
-from distlock.types.lease import Claim, Lease
+from distlock.types.lease import Claim, Lease, Owner
 from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
@@ -47,18 +47,21 @@ class Membership:
         rejoins: bool = False,
         on_lost: Callable[[Lease], object] | None = None,
         is_alive: Callable[[], bool] | None = None,
+        owner: Owner | None = None,
         description: str = "",
     ) -> None:
         """``decide`` plans what is written when it joins, see RecipeRecords.join().
 
         ``on_lost(lease)`` is called on a thread of distlock's own, before others can see that the
         record is gone. ``is_alive`` says whether who joined still runs; else it is renewed no more.
+        ``owner`` is who joins; by default who does it for the first time, also when it rejoins.
         """
         self._recipe = recipe
         self._decide = decide
         self._rejoins = rejoins
         self._on_lost = on_lost
         self._is_alive = is_alive
+        self._owner = owner
         self._description = description
         self.after_fork_in_child()
         fork.reset_in_child(self)
@@ -86,7 +89,7 @@ class Membership:
         recipe, backend = self._recipe, self._recipe._backend
         claim = Claim(
             recipe.name,
-            current_owner(),
+            self._owner or (lost.lease.owner if lost else current_owner()),
             backend.settings.lease,
             self._description or current_activity(),
             renews=True,

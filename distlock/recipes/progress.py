@@ -1,0 +1,381 @@
+"""How far a piece of work is: its worker reports, and whoever looks sees it live.
+
+Two records say it. ``report`` has the numbers, bound to nothing. ``h/NONCE`` says that the reporter
+lives, bound to the session of its process: a report that says "running" without it is of a worker
+that is lost. A new attempt takes the report over; each write is on the condition that the report
+is as this attempt has left it, so no request of an earlier moment, or attempt, comes after.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from functools import partial
+from typing import Any, Self
+from weakref import ref
+
+from distlock.activity import current_activity
+from distlock.backends.recipe_records import REPORT, Plan
+from distlock.backends.seats import held_key, value_of
+from distlock.backends.store import Absent, Delete, Exists, Put, Snapshot
+from distlock.concurrency import fork
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.threads import start
+from distlock.concurrency.timers import call_after
+from distlock.concurrency.workers import WorkerThreads
+from distlock.conf import DEFAULT_ALIAS
+from distlock.core.section import refuse_in_event_loop
+from distlock.exceptions import Cancelled, LockError
+from distlock.recipes.membership import Membership
+from distlock.recipes.recipe import Recipe
+from distlock.recipes.report import (
+    Rate,
+    Report,
+    checked_number,
+    checked_text,
+    cut,
+    outcome_of,
+    report_of,
+    reporter_of,
+)
+from distlock.types.lease import Claim, Kind
+from distlock.types.owners import current_liveness, current_owner
+
+logger = logging.getLogger("distlock")
+
+#: Seconds between two writes of a report, and between two looks whether it is to be cancelled.
+_INTERVAL, _LOOK_INTERVAL = 1.0, 3.0
+
+_workers = WorkerThreads(None, "distlock-progress")
+
+
+class Progress(Recipe):
+    """The progress of one piece of work: ``Progress("import", total=5000, unit="rows")``.
+
+    ::
+
+        with Progress("import", total=len(rows)) as progress:
+            for row in rows:
+                save(row)
+                progress.advance()
+
+        Progress.get("import")  # elsewhere: a Report, or None
+
+    Reporting never fails the work and never makes it wait: advance() only counts. Once a second at
+    the most a thread of distlock's own writes what has changed, outside of any transaction of the
+    caller; beginning and ending write at once. While the backend is away the work goes on.
+    """
+
+    kind = Kind.PROGRESS
+
+    def __init__(
+        self, name: str, total: float | None = None, *, unit: str = "", using: str = DEFAULT_ALIAS
+    ) -> None:
+        """Describe a progress; nothing is asked yet.
+
+        - ``total``: how much there is to do; None if that is not known.
+        - ``unit``: what is counted, for people: "rows".
+
+        Raises TypeError or ValueError that names the argument and its value.
+        """
+        super().__init__(name, using)
+        self.total = None if total is None else checked_number("total", total)
+        self.unit = checked_text("unit", unit)
+        self.after_fork_in_child()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Report nothing: the work is the parent's."""
+        self._mutex = threading.RLock()  # a handler of signals may report, too
+        self._membership: Membership | None = None
+        #: tells this reporter from others who have reported under the name
+        self._run = ""
+        self._done: float = 0
+        self._step = ""
+        self._changed = self._cancelled = self._warned = False
+        self._attempt, self._asked_at = 0, 0.0
+        self._rate = Rate()
+        #: the revision of the report, if it is known to be as this has written it
+        self._revision: int | None = None
+
+    # Reporting
+
+    @refuse_in_event_loop
+    def start(self) -> Self:
+        """Begin a new attempt, which takes the place of those before; ``with`` does it."""
+        return run(self._starting())
+
+    async def astart(self) -> Self:
+        """See start()."""
+        return await arun(self._starting())
+
+    def advance(self, n: float = 1) -> None:
+        """Say that ``n`` more are done. It asks nobody, also in a task, and costs next to nothing.
+
+        Raises Cancelled if somebody has asked this work to end.
+        """
+        if n.__class__ is not int or n < 0:
+            checked_number("n", n)
+        with self._mutex:
+            self._done += n
+            self._changed = True
+        if self._cancelled:
+            self.check()
+
+    def set(self, n: float) -> None:
+        """Say how many are done in all; a smaller number than before changes nothing."""
+        checked_number("n", n)
+        with self._mutex:
+            self._done = max(self._done, n)
+            self._changed = True
+        self.check()
+
+    def step(self, text: str) -> None:
+        """Say what is being done now; of a long text the beginning is shown."""
+        self._step = checked_text("text", text)
+        self._changed = True
+        self.check()
+
+    def check(self) -> None:
+        """Raise Cancelled if somebody has asked this work to end. Asks nobody.
+
+        A request is seen within some seconds.
+        """
+        if self._cancelled:
+            raise Cancelled(f"{self!r}: somebody has asked this work to end")
+
+    @refuse_in_event_loop
+    def finish(self, state: str = "done", error: str = "") -> None:
+        """Write how it ended: "done", "failed" or "cancelled"; ``with`` does it."""
+        run(self._finishing(state, error))
+
+    async def afinish(self, state: str = "done", error: str = "") -> None:
+        """See finish()."""
+        await arun(self._finishing(state, error))
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, kind: Any, error: BaseException | None, traceback: object) -> None:
+        if kind is GeneratorExit:  # perhaps by the garbage collector, which must not wait
+            start(partial(self.finish, "cancelled"), "distlock-undo")
+        else:
+            self.finish(*outcome_of(error))
+
+    async def __aenter__(self) -> Self:
+        return await self.astart()
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: object) -> None:
+        if kind is GeneratorExit:
+            self.__exit__(kind, error, traceback)
+        else:
+            await self.afinish(*outcome_of(error))
+
+    # Looking
+
+    @classmethod
+    def get(cls, name: str, *, using: str = DEFAULT_ALIAS) -> Report | None:
+        """Return how far the work of a name is; None if nobody has reported under it of late.
+
+        What has ended, or was lost, is told of for a day, see ``manage.py locks sweep``.
+        """
+        return run(cls(name, using=using)._report())
+
+    @classmethod
+    async def aget(cls, name: str, *, using: str = DEFAULT_ALIAS) -> Report | None:
+        """See get()."""
+        return await arun(cls(name, using=using)._report())
+
+    def changes(self) -> Iterator[Report]:
+        """Yield the report as it is, and again when it has changed; for ever.
+
+        Of changes that come faster than they are taken, the last one is told.
+        """
+        snapshot, seen = None, None
+        while True:
+            snapshot = run(self._look_after(snapshot))
+            if (report := report_of(snapshot, self.name, self.using)) not in (None, seen):
+                yield (seen := report)
+
+    async def achanges(self) -> AsyncIterator[Report]:
+        """See changes()."""
+        snapshot, seen = None, None
+        while True:
+            snapshot = await arun(self._look_after(snapshot))
+            if (report := report_of(snapshot, self.name, self.using)) not in (None, seen):
+                yield (seen := report)
+
+    @refuse_in_event_loop
+    def cancel(self, token: int | None = None) -> bool:
+        """Ask the work to end: its worker's next advance() or check() raises Cancelled.
+
+        False, and nothing is changed, if no worker reports under this name, or not with ``token``,
+        the one of the report that was looked at. The worker sees it within some seconds.
+        """
+        return run(self._cancelling(token))
+
+    async def acancel(self, token: int | None = None) -> bool:
+        """See cancel()."""
+        return await arun(self._cancelling(token))
+
+    # Inside: looking
+
+    def _report(self) -> Steps[Report | None]:
+        return report_of((yield self._read()), self.name, self.using)
+
+    def _look_after(self, snapshot: Snapshot | None) -> Steps[Snapshot]:
+        if snapshot is None:
+            return (yield from self._read_patiently(None))
+        return (yield from self._read_later(snapshot, None))
+
+    def _cancelling(self, token: int | None) -> Steps[bool]:
+        def decide(snapshot: Snapshot) -> Plan:
+            record, alive = snapshot.records.get(REPORT), reporter_of(snapshot)
+            if record is None or alive is None or token not in (None, alive.created):
+                return Plan(result=False)
+            asked = Put(REPORT, {**record.value, "cancel": True})
+            same = Exists(REPORT, record.revision), Exists(alive.key)
+            return Plan([asked], same, result=True)
+
+        return (yield self._change(decide)).result  # type: ignore[no-any-return]
+
+    # Inside: reporting
+
+    def _starting(self) -> Steps[Self]:
+        _ = self._backend  # raises NotSupported if it keeps no records
+        if self._membership is not None:
+            raise RuntimeError(f"{self!r} has begun already")
+        self.after_fork_in_child()
+        self._run, self._asked_at, owner = os.urandom(16).hex(), clock(), current_owner()
+        self._who = value_of(Claim(self.name, owner, 0.0, current_activity()))
+        self._membership = Membership(
+            self, self._decide, rejoins=True, is_alive=current_liveness(), owner=owner
+        )
+        yield from self._joining(self._membership)
+        self._wake_later()
+        return self
+
+    def _joining(self, membership: Membership) -> Steps[None]:
+        try:
+            if lease := (yield from membership.joining()).lease:
+                self._revision = lease.token
+        except LockError as error:
+            self._warn(error)
+
+    def _decide(self, snapshot: Snapshot) -> Plan:
+        """Plan to begin an attempt, or to go on after a loss if no other has begun since."""
+        record, membership = snapshot.records.get(REPORT), self._membership
+        own = record is not None and record.value["run"] == self._run
+        if membership is None or (membership.lease and record and not own):
+            return Plan()
+        self._attempt = int(record.value["attempt"]) + 1 if record else self._attempt + 1
+        others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
+        same = Exists(REPORT, record.revision) if record else Absent(REPORT)
+        return Plan([Put(REPORT, self._value("running")), *others], [same], data={})
+
+    def _value(self, state: str, error: str = "") -> dict[str, Any]:
+        """Return what the report is to say."""
+        with self._mutex:
+            done, self._changed = self._done, False
+        rate = self._rate.at(clock(), done)
+        rest = None if self.total is None else max(self.total - done, 0)
+        return {
+            **self._who,
+            "run": self._run,
+            "attempt": self._attempt,
+            "state": state,
+            "done": done,
+            "total": self.total,
+            "unit": self.unit,
+            "step": self._step,
+            "rate": rate,
+            "eta": rest / rate if rate and rest is not None else None,
+            "at": time.time_ns() // 1000,
+            "cancel": self._cancelled,
+            "error": error,
+        }
+
+    def _wake_later(self) -> None:
+        call_after(_INTERVAL, partial(_wake, ref(self)))
+
+    def _write(self) -> None:
+        """Write what has changed, or look whether it is to be cancelled."""
+        self._asked_at = clock()
+        membership = self._membership
+        try:
+            if membership is not None and membership.lease is None:
+                run(self._joining(membership))
+            elif membership is not None and membership.held:
+                self._write_as(held_key(membership.check().nonce))
+                self._warned = False
+        except LockError as error:
+            self._changed = True
+            self._warn(error)
+        except Exception:
+            logger.exception("%r could not be written", self)
+        finally:
+            self._wake_later()
+
+    def _write_as(self, key: str) -> None:
+        deadline = self._backend.calls.due()
+        for _ in range(3):  # somebody may have asked it to end meanwhile, each time
+            known, self._revision = self._revision, None
+            if known is None or not self._changed:
+                record = self._store.get(self._directory, REPORT, deadline)
+                if record is None or record.value["run"] != self._run:
+                    return  # another attempt has begun: this one is told so by its membership
+                known, self._cancelled = record.revision, bool(record.value["cancel"])
+            if self._changed:
+                value, same = self._value("running"), [Exists(REPORT, known), Exists(key)]
+                known = self._store.apply(self._directory, [Put(REPORT, value)], same, deadline)
+                if known is None:
+                    self._changed = True
+                    continue
+            self._revision = known
+            return
+
+    def _finishing(self, state: str, error: str) -> Steps[None]:
+        if state not in ("done", "failed", "cancelled"):
+            raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
+        membership, self._membership = self._membership, None
+        if membership is None:
+            return
+
+        said = self._value(state, cut(error))
+
+        def decide(snapshot: Snapshot) -> Plan:
+            record = snapshot.records.get(REPORT)
+            if record is None or record.value["run"] != self._run:
+                return Plan()  # another attempt has begun
+            return Plan([Put(REPORT, said)], [Exists(REPORT, record.revision)])
+
+        try:
+            # Whoever begins another attempt removes the record of this one.
+            if not (yield from membership.leaving([Put(REPORT, said)])):
+                yield self._change(decide)
+        except LockError as failed:
+            self._warn(failed)
+
+    def _warn(self, error: LockError) -> None:
+        """Log, once for each outage, that nobody can see the progress."""
+        if not self._warned:
+            self._warned = True
+            logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
+
+
+def _wake(known: ref[Progress]) -> None:
+    """See to a report that goes on. On the thread of the timers, which must not wait."""
+    progress = known()
+    if progress is None or progress._membership is None:
+        return
+    try:
+        if progress._changed or clock() - progress._asked_at >= _LOOK_INTERVAL:
+            _workers.submit(progress._write)
+        else:
+            progress._wake_later()
+    except RuntimeError:  # no more threads can be had: try again
+        progress._wake_later()

@@ -1,0 +1,161 @@
+"""The report of a progress, as it is read, and as a line on a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from distlock.backends.recipe_records import REPORT
+from distlock.backends.seats import held_key, owner_of
+from distlock.backends.store import Record, Snapshot
+from distlock.exceptions import Cancelled
+from distlock.types.lease import Owner
+
+#: The rate is that between so many reports, and over so many seconds at least.
+_SAMPLES, _EARLIEST = 20, 0.5
+#: Characters of what a step or an error is called; the rest is left out.
+_MOST_TEXT = 200
+#: fields of a report that its record has as they are
+_TOLD = "attempt", "done", "total", "unit", "step", "rate", "eta", "description", "error"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How far a piece of work is, as its worker has written it last.
+
+    - ``state``: "running", "done", "failed", "cancelled", or "lost": its worker died, or was cut
+      off for longer than its lease.
+    - ``since``, ``at``: when it began, and when this was written, by the worker's wall clock.
+    - ``cancelling``: whether somebody has asked it to end.
+    - ``token``: tells its worker from others; None if that is gone.
+    - ``attempt``: counts those who have reported under this name.
+    - ``rate``, ``eta``: units per second, and seconds left, by the worker's clock; None if unknown.
+    - ``error``: what a failed one ended with.
+    """
+
+    name: str
+    using: str
+    state: str
+    owner: Owner
+    since: datetime
+    at: datetime
+    cancelling: bool
+    token: int | None
+    attempt: int
+    done: float
+    total: float | None
+    unit: str
+    step: str
+    rate: float | None
+    eta: float | None
+    description: str
+    error: str
+
+    @property
+    def part(self) -> float | None:
+        """How much of it is done, from 0 to 1; None if the total is not known."""
+        return None if not self.total else min(self.done / self.total, 1.0)
+
+
+def report_of(snapshot: Snapshot, name: str, using: str) -> Report | None:
+    """Return the report that the records of a directory make, None if there is none."""
+    record = snapshot.records.get(REPORT)
+    if record is None:
+        return None
+    said, alive = record.value, reporter_of(snapshot)
+    state = "lost" if said["state"] == "running" and alive is None else said["state"]
+    since, at = (datetime.fromtimestamp(said[key] / 1e6, UTC) for key in ("since", "at"))
+    return Report(
+        name,
+        using,
+        state,
+        owner_of(record),
+        since,
+        at,
+        bool(said["cancel"]),
+        None if alive is None else alive.created,
+        **{key: said[key] for key in _TOLD},
+    )
+
+
+def reporter_of(snapshot: Snapshot) -> Record | None:
+    """Return the record of the one who reports, if that lives."""
+    held = (record for key, record in snapshot.records.items() if key.startswith(held_key("")))
+    return next(held, None)
+
+
+def bar(report: Report, width: int = 80) -> str:
+    """Return a line of text for a terminal that shows a report, ``width`` columns at the most.
+
+    ``import  48 % [#########>         ] 480/1000 rows, 12.3/s, 0:42 left: prices``
+    """
+    part, unit = report.part, f" {report.unit}" if report.unit else ""
+    of = "" if report.total is None else f"/{_short(report.total)}"
+    tail = f" {_short(report.done)}{of}{unit}"
+    if report.state != "running":
+        tail += f", {report.state}{': ' if report.error else ''}{report.error}"
+    else:
+        tail += "" if report.rate is None else f", {_short(report.rate)}/s"
+        tail += "" if report.eta is None else f", {_clock(report.eta)} left"
+        tail += f": {report.step}" if report.step else ""
+    head = report.name if part is None else f"{report.name} {part:4.0%}"
+    columns = min(width - len(head) - len(tail) - 3, 40)
+    if part is None or columns < 5:
+        return f"{head}{tail}"[:width]
+    return f"{head} [{'#' * int(part * columns):{columns}}]{tail}"
+
+
+def _short(number: float) -> str:
+    return f"{number:.1f}" if isinstance(number, float) and number < 1000 else f"{number:.0f}"
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(min(seconds, 10**7)), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def checked_number(argument: str, number: object) -> float:
+    """Return how many of something; TypeError or ValueError that names the argument for others."""
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise TypeError(f"{argument} must be a number, not {number!r}")
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{argument} must be finite and at least 0, got {number!r}")
+    return number
+
+
+def checked_text(argument: str, text: object) -> str:
+    """Return what is said to people, as it can be shown; TypeError for what is no text."""
+    if not isinstance(text, str):
+        raise TypeError(f"{argument} must be a str, not {text!r}")
+    return cut(text)
+
+
+def cut(text: str) -> str:
+    """Return the beginning of a text, without what does not print."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 1] + "…"
+
+
+def outcome_of(error: BaseException | None) -> tuple[str, str]:
+    """Return the state in which work has ended, and what is told of its error."""
+    if error is None:
+        return "done", ""
+    if isinstance(error, Cancelled):
+        return "cancelled", ""
+    return "failed", cut(f"{type(error).__name__}: {error}")
+
+
+class Rate:
+    """How many are done in a second, of late."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
+
+    def at(self, now: float, done: float) -> float | None:
+        """Note how many are done now; return the rate, None if it is too early to tell."""
+        self._samples.append((now, done))
+        began, before = self._samples[0]
+        return (done - before) / (now - began) if now - began > _EARLIEST else None
