@@ -124,3 +124,77 @@ class RecordSession(models.Model):
 
     def __str__(self) -> str:
         return str(self.id)
+
+
+# What the admin shows of the coordination family, whichever backend it is in: no rows of their own,
+# but each has pages, permissions, and entries in the admin's log.
+
+
+class _Pages:
+    proxy = True
+    default_permissions = ("view",)
+
+
+class Election(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("election")
+        verbose_name_plural = _("elections")
+        permissions = [
+            ("appoint_leader", _("Can appoint the leader of an election")),
+            ("step_down_leader", _("Can ask a leader to step down")),
+        ]
+
+
+class Group(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("group of processes")
+        verbose_name_plural = _("groups of processes")
+        permissions = [("remove_member", _("Can remove a member from a group of processes"))]
+
+
+class Queue(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("queue")
+        verbose_name_plural = _("queues")
+        permissions = [
+            ("retry_dead_letter", _("Can put dead letters back into their queue")),
+            ("purge_queue", _("Can remove all items of a queue")),
+        ]
+
+
+class Config(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("configuration value")
+        verbose_name_plural = _("configuration")
+        permissions = [("edit_config", _("Can change a configuration value, and roll it back"))]
+
+
+class Progress(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("progress report")
+        verbose_name_plural = _("progress")
+        permissions = [("cancel_progress", _("Can cancel what reports its progress"))]
+
+
+class Barrier(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("barrier")
+        verbose_name_plural = _("barriers")
+
+
+class Event(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("event")
+        verbose_name_plural = _("events")
+
+
+class Topic(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("topic")
+        verbose_name_plural = _("topics")
+
+
+class Names(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("namespace")
+        verbose_name_plural = _("registered names")

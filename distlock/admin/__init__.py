@@ -1,4 +1,4 @@
-"""Held locks of every backend in Django's admin.
+"""Held locks of every backend in Django's admin, and the coordination family.
 
 Registered by the admin's autodiscovery. All pages need the permission
 ``distlock.view_databaselock``; to break a hold takes ``distlock.force_release_lock``, too, and to
@@ -9,7 +9,10 @@ query     filters, order and page of the list
 overview  what the list shows
 detail    what the page of one lock shows
 rows      a lock as a row, and a hold as a form field
-actions   force release and sweep, and what the log and the messages say of them
+actions   force release and sweep, and what the messages say of them
+log       the admin's log of what was done
+panel     what all pages share: permissions, and how they are drawn
+coordination   the pages about elections, groups and the like
 fan_out   asks several backends at once, and waits for none for long
 
 Sentences that explain a lock's status are in the templates.
@@ -19,9 +22,11 @@ from __future__ import annotations
 
 from django.contrib import admin
 
+from distlock.admin.coordination import RecipeAdmin, register
 from distlock.admin.views import HeldLockAdmin
 from distlock.models import HeldLock
 
-__all__ = ["HeldLockAdmin"]
+__all__ = ["HeldLockAdmin", "RecipeAdmin", "register"]
 
 admin.site.register(HeldLock, HeldLockAdmin)
+register(admin.site)

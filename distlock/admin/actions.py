@@ -1,4 +1,4 @@
-"""What the admin does to locks: break holds, and sweep; and what its log and messages say of it.
+"""What the admin does to locks: break holds, and sweep; and what it says of that.
 
 A hold is broken only if it is still the one that the page has shown: its token is compared.
 """
@@ -11,35 +11,26 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from django import forms
-from django.conf import settings
 from django.contrib import messages
-from django.contrib.admin.models import CHANGE, LogEntry
-from django.contrib.contenttypes.models import ContentType
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DatabaseError
 from django.http import HttpRequest
-from django.utils import translation
-from django.utils.html import format_html, format_html_join
-from django.utils.safestring import SafeString
-from django.utils.text import Truncator
+from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
 from distlock.admin import fan_out
 from distlock.admin.fan_out import call_backends, one_line
+from distlock.admin.log import names_in_message, write_log
 from distlock.admin.rows import HoldRef, LockRow
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
-from distlock.backends.shared import SHARED_KINDS, part_of, sweep_every_kind
+from distlock.backends.shared import part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.exceptions import LockError, LockUnavailable
-from distlock.models import HeldLock
 from distlock.signals import lock_broken
-from distlock.templatetags.distlock_admin import visible
 from distlock.types.lease import Kind
-from distlock.types.printable import escaped
 from distlock.types.query import DisplayStatus
 
 logger = logging.getLogger("distlock")
@@ -48,11 +39,6 @@ logger = logging.getLogger("distlock")
 SWEEP_TIMEOUT = 10.0
 #: Seconds that the answer to a renewal may take.
 _RENEWAL_ANSWER = 1.0
-#: Entries of the log that the page of a lock shows.
-_MAX_ENTRIES = 20
-#: Locks that a message names, and characters of each name.
-_MAX_NAMES = 10
-_MAX_NAME_LENGTH = 80
 
 
 class ReasonForm(forms.Form):
@@ -176,7 +162,7 @@ def force_release(request: HttpRequest, refs: Iterable[HoldRef], reason: str) ->
         if some:
             level, sentence = _MESSAGES[outcome]
             text, problem = sentence % {"count": len(some)}, some[0][1]
-            named = _named([ref.name for ref, _ in some])
+            named = names_in_message([ref.name for ref, _ in some])
             messages.add_message(request, level, format_html("{} {} {}", text, named, problem))
 
 
@@ -197,14 +183,14 @@ def _break_hold(request: HttpRequest, ref: HoldRef, reason: str) -> tuple[Outcom
             " Reason: %(reason)s"
         )
         values = {"token": ref.token, "problem": problem, "reason": reason}
-        _write_log(request, ref.alias, ref.kind, ref.name, message, values)
+        write_log(request, ref.alias, ref.kind, ref.name, message, values)
         return "unknown", problem
     if lease is None:
         return "changed", ""
     send_event(lock_broken, backend, lease)
     message = gettext_lazy("Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s")
     values = {"token": lease.token, "owner": lease.owner, "reason": reason}
-    _write_log(request, ref.alias, ref.kind, ref.name, message, values)
+    write_log(request, ref.alias, ref.kind, ref.name, message, values)
     return "released", ""
 
 
@@ -222,73 +208,4 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
         text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")
         messages.success(request, text % values)
         message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
-        _write_log(request, alias, Kind.LOCK, "", message, values)
-
-
-def _write_log(
-    request: HttpRequest,
-    alias: str,
-    kind: Kind,
-    name: str,
-    message: Any,
-    values: dict[str, Any],
-) -> None:
-    """Log what the user did to a lock, or to a whole backend if ``name`` is empty.
-
-    It is written to the admin's log and to the site's own. If the first fails, the user is told.
-    """
-    user: Any = request.user
-    with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
-        text = escaped(str(message % values))
-    who = user.get_username()
-    logger.warning("%r in the admin, %s %r on %r: %s", who, kind, name, alias, text)
-    what = alias if kind is Kind.LOCK else f"{alias}, {kind}"
-    try:
-        LogEntry.objects.create(
-            user_id=user.pk,
-            content_type_id=_content_type().pk,
-            object_id=_log_key(alias, kind, name),
-            object_repr=(f"{escaped(name)} ({what})" if name else alias)[:200],
-            action_flag=CHANGE,
-            change_message=text,
-        )
-    except DatabaseError:
-        logger.exception("the admin's log could not be written")
-        problem = _("This could not be written to the admin’s log, only to that of the site:")
-        messages.error(request, format_html("{} {}", problem, _named([name or alias])))
-
-
-def _log_key(alias: str, kind: Kind, name: str) -> str:
-    """Return the object id of log entries about a lock. No name of a lock begins with a space."""
-    return f"{alias}:{name}" if kind is Kind.LOCK else f"{alias}: {kind}:{name}"
-
-
-def parse_log_key(key: str) -> tuple[str, Kind, str]:
-    """Return what _log_key() was given; an empty name if it was about a whole backend."""
-    alias, _, name = key.partition(":")
-    for kind in SHARED_KINDS:
-        if name.startswith(f" {kind}:"):
-            return alias, kind, name.removeprefix(f" {kind}:")
-    return alias, Kind.LOCK, name
-
-
-def log_entries(alias: str, kind: Kind, name: str) -> list[LogEntry]:
-    """Return the latest entries about a lock, newest first."""
-    key = _log_key(alias, kind, name)
-    found = LogEntry.objects.filter(content_type=_content_type(), object_id=key)
-    # Some databases compare without regard to case, so compare again.
-    return [
-        entry for entry in found.select_related("user")[:_MAX_ENTRIES] if entry.object_id == key
-    ]
-
-
-def _content_type() -> ContentType:
-    # Of the proxy model: the links of log entries lead to its pages.
-    return ContentType.objects.get_for_model(HeldLock, for_concrete_model=False)
-
-
-def _named(names: Sequence[str]) -> SafeString:
-    """Return some names of locks, for a message."""
-    short = [[visible(Truncator(name).chars(_MAX_NAME_LENGTH))] for name in names[:_MAX_NAMES]]
-    named = format_html_join(", ", "{}", short)
-    return format_html("{}, …", named) if len(names) > _MAX_NAMES else named
+        write_log(request, alias, Kind.LOCK, "", message, values)

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
 from typing import Any
 
-import django
-from django.contrib import admin, messages
+from django.contrib import messages
 from django.contrib.admin.utils import unquote
-from django.core.exceptions import ImproperlyConfigured, PermissionDenied
-from django.db import connections, transaction
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
-from django.template.response import TemplateResponse
-from django.urls import URLPattern, path, reverse
+from django.urls import URLPattern
 from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
@@ -23,15 +17,14 @@ from distlock.admin.actions import (
     consequences,
     current_rows,
     force_release,
-    log_entries,
-    parse_log_key,
     sweep,
 )
 from distlock.admin.detail import lock_detail
+from distlock.admin.log import log_entries, parse_log_key
 from distlock.admin.overview import overview
+from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.admin.query import HELD_FOR_CHOICES, Query
 from distlock.admin.rows import KINDS, LABELS, HoldRef
-from distlock.conf import locks
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind
 from distlock.types.printable import escaped
@@ -41,25 +34,16 @@ VIEW = "distlock.view_databaselock"
 RELEASE = "distlock.force_release_lock"
 SWEEP = "distlock.sweep_locks"
 
-View = Callable[..., HttpResponse]
 
-
-class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at run time
+class HeldLockAdmin(PanelAdmin):
     """The pages about held locks. Only a POST changes anything, each with its own permission."""
 
-    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return bool(request.user.has_perm(VIEW))
-
-    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        return False
+    view_permission = VIEW
 
     def get_urls(self) -> list[URLPattern]:
         """Return the addresses of these pages, in place of those of a model."""
 
-        def page(address: str, view: View, name: str, permission: str = VIEW) -> URLPattern:
-            name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
-            return path(address, self._with_permission(view, permission), name=name)
-
+        page = self._page
         return [
             page("", require_safe(self.list_view), "changelist"),
             page("lock/", require_safe(self.lock_view), "lock"),
@@ -68,23 +52,9 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
             page("sweep/", require_POST(self.sweep_view), "sweep", SWEEP),
         ]
 
-    def _with_permission(self, view: View, permission: str) -> View:
-        @wraps(view)
-        def checked(request: HttpRequest, **more: str) -> HttpResponse:
-            if not (self.has_view_permission(request) and request.user.has_perm(permission)):
-                raise PermissionDenied
-            return view(request, **more)
-
-        inner = self.admin_site.admin_view(checked)
-        # A lock is released at once, on another connection, so its log entry must not be rolled
-        # back with the request. On SQLite the two connections would also wait for each other.
-        for database in connections:
-            inner = transaction.non_atomic_requests(using=database)(inner)
-        return inner
-
     def list_view(self, request: HttpRequest) -> HttpResponse:
         """Show all backends and one page of the locks in them."""
-        query = Query.parse(request.GET, _aliases(request))
+        query = Query.parse(request.GET, known_aliases(request))
         return self._render(
             request,
             "list",
@@ -103,7 +73,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
         alias, name = request.GET.get("backend", ""), request.GET.get("name", "")
         kind = next((each for each in LOCK_KINDS if each == request.GET.get("kind")), Kind.LOCK)
         # Only the length: someone who writes the table by hand can use names that Lock refuses.
-        if not 0 < len(name) <= MAX_NAME or alias not in _aliases(request):
+        if not 0 < len(name) <= MAX_NAME or alias not in known_aliases(request):
             raise Http404
         return self._render(
             request,
@@ -118,7 +88,7 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
         """Redirect from the object id of a log entry to the page about that lock."""
         alias, kind, name = parse_log_key(unquote(object_id))
         page = "lock" if name else "changelist"
-        url = reverse(f"admin:distlock_heldlock_{page}", current_app=self.admin_site.name)
+        url = self._url(page)
         values = {"backend": alias, "name": name}
         if kind is not Kind.LOCK:
             values["kind"] = kind
@@ -127,9 +97,8 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
     def release_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a reason and a confirmation; then break the selected holds."""
         came_from = QueryDict(request.POST.get("back", "").removeprefix("?"))
-        query = Query.parse(came_from, _aliases(request))
-        back = reverse("admin:distlock_heldlock_changelist", current_app=self.admin_site.name)
-        back += query.url()
+        query = Query.parse(came_from, known_aliases(request))
+        back = self._url("changelist") + query.url()
         try:
             refs = HoldRef.parse_all(request.POST.getlist("hold"))
         except ValueError as error:
@@ -154,35 +123,16 @@ class HeldLockAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript
 
     def sweep_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a confirmation; then sweep all backends."""
-        back = reverse("admin:distlock_heldlock_changelist", current_app=self.admin_site.name)
+        back = self._url("changelist")
         if "confirmed" in request.POST:
-            sweep(request, _aliases(request))
+            sweep(request, known_aliases(request))
             return HttpResponseRedirect(back)
-        query = Query(aliases=tuple(_aliases(request)))
+        query = Query(aliases=tuple(known_aliases(request)))
         return self._render(request, "sweep", title=_("Sweep"), overview=overview(query), back=back)
 
     def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
-        request.current_app = self.admin_site.name
-        return TemplateResponse(
-            request,
-            f"admin/distlock/heldlock/{template}.html",
-            {
-                **self.admin_site.each_context(request),
-                "subtitle": None,
-                "opts": self.opts,
-                "may_release": request.user.has_perm(RELEASE),
-                "may_sweep": request.user.has_perm(SWEEP),
-                "parameters": request.GET,
-                "breadcrumbs_are_a_list": django.VERSION >= (6, 1),
-                **context,
-            },
-        )
-
-
-def _aliases(request: HttpRequest) -> list[str]:
-    """Return all aliases. If the setting is wrong, return none and add a message."""
-    try:
-        return list(locks)
-    except ImproperlyConfigured as error:
-        messages.error(request, escaped(str(error)))
-        return []
+        rights = {
+            "may_release": request.user.has_perm(RELEASE),
+            "may_sweep": request.user.has_perm(SWEEP),
+        }
+        return super()._render(request, f"heldlock/{template}", **rights, **context)

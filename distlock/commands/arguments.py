@@ -36,13 +36,15 @@ def add_using(parser: CommandParser) -> None:
     )
 
 
-def add_name(parser: CommandParser, *, required: bool = True) -> None:
+def add_name(
+    parser: CommandParser, *, required: bool = True, help: str = "The lock's name."
+) -> None:
     parser.add_argument(
         "name",
         type=name,
         nargs=None if required else "?",
         metavar="NAME",
-        help="The lock's name.",
+        help=help,
     )
 
 
@@ -131,6 +133,13 @@ def exit_code(value: str) -> int:
     """Return ``value`` if a process can end with it."""
     if not (value.isascii() and value.isdecimal() and int(value) <= 255):
         raise argparse.ArgumentTypeError(f"must be a whole number from 0 to 255, not {value!r}")
+    return int(value)
+
+
+def token(value: str) -> int:
+    """Return ``value`` if it can be a token."""
+    if not (value.isascii() and value.isdecimal()):
+        raise argparse.ArgumentTypeError(f"a token is a whole number, not {value!r}")
     return int(value)
 
 

@@ -42,12 +42,17 @@ MEANINGS = {
 }
 
 
-def epilog(*codes: int, failed: str = MEANINGS[FAILED], more: str = "") -> str:
+def epilog(
+    *codes: int,
+    failed: str = MEANINGS[FAILED],
+    not_held: str = MEANINGS[NOT_HELD],
+    more: str = "",
+) -> str:
     """Return the end of a command's help text: what its exit codes mean.
 
-    ``failed`` is what FAILED means there, ``more`` comes after the codes.
+    ``failed`` and ``not_held`` are what these mean there, ``more`` comes after the codes.
     """
-    meanings = {**MEANINGS, FAILED: failed}
+    meanings = {**MEANINGS, FAILED: failed, NOT_HELD: not_held}
     return f"Exit codes: {'; '.join(f'{code} {meanings[code]}' for code in codes)}{more}."
 
 

@@ -122,7 +122,7 @@ def _json_entry(info: LockInfo) -> dict[str, Any]:
         "kind": info.kind.value,
         "name": info.name,
         "state": info.state.value,
-        "owner": _json_owner(info.owner),
+        "owner": json_owner(info.owner),
         "token": info.token,
         "since": info.since,
         "until": info.until,
@@ -140,7 +140,7 @@ def _json_entry(info: LockInfo) -> dict[str, Any]:
 
 def _json_holder(info: LockInfo, holder: Holder) -> dict[str, Any]:
     return {
-        "owner": _json_owner(holder.owner),
+        "owner": json_owner(holder.owner),
         "token": holder.token,
         "since": holder.since,
         "until": holder.until,
@@ -150,7 +150,7 @@ def _json_holder(info: LockInfo, holder: Holder) -> dict[str, Any]:
     }
 
 
-def _json_owner(owner: Owner | None) -> dict[str, Any] | None:
+def json_owner(owner: Owner | None) -> dict[str, Any] | None:
     if owner is None:
         return None
     name = owner.key.removeprefix(NAMED) if is_named(owner) else None
@@ -159,7 +159,7 @@ def _json_owner(owner: Owner | None) -> dict[str, Any] | None:
 
 def _json_waiter(waiter: Owner) -> dict[str, Any]:
     waited = waiter.waited if isinstance(waiter, Waiting) else None
-    return {**(_json_owner(waiter) or {}), "waited": waited}
+    return {**(json_owner(waiter) or {}), "waited": waited}
 
 
 def show_command(info: LockInfo) -> str:
@@ -185,3 +185,9 @@ def _shell_word(name: str) -> str:
     shown = quoted(name)
     word = shown if shown.startswith("$'") else shlex.quote(shown)
     return f"-- {word}" if name.startswith("-") else word
+
+
+def recipe_line(verb: str, using: str, name: str, *more: str) -> str:
+    """Return the command about a name of a recipe; ``verb`` is ``election show``, say."""
+    options = " ".join([shlex.quote(f"--using={using}"), *map(shlex.quote, more)])
+    return f"manage.py locks {verb} {options} {_shell_word(name)}"

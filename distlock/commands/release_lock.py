@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import shlex
-import sys
 from collections.abc import Collection
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
 from distlock.commands.arguments import Backends, add_kind, add_name, add_using, infos_of
+from distlock.commands.arguments import token as a_token
+from distlock.commands.confirm import add_yes, confirm
 from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.core.queueing_owners import locks_of
 from distlock.recipes import lock_of
@@ -29,7 +29,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_kind(parser)
     parser.add_argument(
         "--token",
-        type=_token,
+        type=a_token,
         help="The fencing token of the hold to break, as `locks show` and `locks list` print it.",
     )
     parser.add_argument(
@@ -37,14 +37,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="ID",
         help="In place of NAME and --token: free the queueing lock of this Celery task.",
     )
-    parser.add_argument(
-        "--yes",
-        "--no-input",
-        "--noinput",
-        action="store_false",
-        dest="interactive",
-        help="Do not ask; for scripts.",
-    )
+    add_yes(parser)
 
 
 def run(
@@ -100,8 +93,7 @@ def run(
         else "Its holder may still be working. Once the lock is broken others can take it; the"
         f" holder {learns}, and writes with an older fencing token."
     )
-    if interactive:
-        _ask(command)
+    confirm(command, interactive, "Break it?")
     if not lock_of(info).force_release(holder.token or 0):
         fail(
             NOT_HELD,
@@ -114,23 +106,3 @@ def run(
             "The task's message is where it was. Revoke it, unless it is lost, or should run yet:"
             f" celery -A PROJECT control revoke {shlex.quote(task)}"
         )
-
-
-def _ask(command: BaseCommand) -> None:
-    if not sys.stdin.isatty():
-        fail(
-            USAGE, "there is no terminal to ask at; say --yes to break the hold without a question"
-        )
-    try:
-        answer = input("Break it? [y/N] ")
-    except (EOFError, KeyboardInterrupt):
-        command.stdout.write("")
-        answer = ""
-    if answer.strip().lower() not in ("y", "yes"):
-        fail(DECLINED, "nothing was done")
-
-
-def _token(value: str) -> int:
-    if not (value.isascii() and value.isdecimal()):
-        raise argparse.ArgumentTypeError(f"a token is a whole number, not {value!r}")
-    return int(value)

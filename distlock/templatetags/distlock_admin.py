@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django import template
 from django.utils.html import conditional_escape, format_html, format_html_join
 from django.utils.safestring import SafeString, mark_safe
@@ -23,6 +25,12 @@ def visible(text: object) -> SafeString:
         for letter in str(text)
     )
     return mark_safe(f"<bdi>{letters}</bdi>")  # escaped letter by letter
+
+
+@register.filter
+def visible_lines(text: str) -> SafeString:
+    """Return lines of text as HTML, each as visible() does."""
+    return format_html_join("\n", "{}", ([visible(line)] for line in text.split("\n")))
 
 
 @register.filter
@@ -76,3 +84,9 @@ def milliseconds(seconds: float) -> str:
     if seconds < 0.001:
         return pgettext("less than a millisecond", "< 1 ms")
     return gettext("%(milliseconds)d ms") % {"milliseconds": round(seconds * 1000)}
+
+
+@register.filter
+def with_labels(cells: Sequence[object], labels: Sequence[object]) -> list[tuple[object, object]]:
+    """Return each cell of a row with the label of its column."""
+    return list(zip(labels, cells, strict=True))

@@ -23,6 +23,12 @@ from tests.contract.watch import eventually
 #: Seconds that pages wait for a backend.
 USUAL_TIMEOUT = fan_out.TIMEOUT
 
+#: The permissions of each kind of the coordination family: to see it, and to do things.
+COORDINATION = {
+    "group": ("view_group", "remove_member"),
+    "config": ("view_config", "edit_config"),
+}
+
 RIGHTS = {
     "nobody": None,  # not even of the staff
     "staff": (),
@@ -32,13 +38,18 @@ RIGHTS = {
     "blind": ("force_release_lock", "sweep_locks"),  # may do, but not see
     "operator": ("view_databaselock", "force_release_lock", "sweep_locks"),
 }
+#: Those who may see the coordination family, and do something with it.
+FAMILY = {
+    "observer": tuple(f"view_{kind}" for kind in COORDINATION),
+    "coordinator": tuple(right for rights in COORDINATION.values() for right in rights),
+}
 
 
 @pytest.fixture(scope="module")
 def users(sqlite):
     """The users by what they may do."""
     made = {}
-    for name, permissions in RIGHTS.items():
+    for name, permissions in {**RIGHTS, **FAMILY}.items():
         user = User.objects.create_user(name, is_staff=permissions is not None)
         for codename in permissions or ():
             user.user_permissions.add(
@@ -48,7 +59,7 @@ def users(sqlite):
     yield made
     LogEntry.objects.all().delete()
     Session.objects.all().delete()
-    User.objects.filter(username__in=RIGHTS).delete()
+    User.objects.filter(username__in=[*RIGHTS, *FAMILY]).delete()
 
 
 @pytest.fixture(autouse=True)

@@ -10,6 +10,8 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import (
+    config_values,
+    groups,
     list_locks,
     release_lock,
     resize_semaphore,
@@ -26,6 +28,8 @@ SUBCOMMANDS: dict[str, Any] = {
     "resize": resize_semaphore,
     "run": run_lock,
     "sweep": sweep_locks,
+    "group": groups,
+    "config": config_values,
 }
 
 
@@ -40,8 +44,8 @@ class Command(BaseCommand):
             subparser = subparsers.add_parser(
                 name, help=module.HELP, description=module.HELP, epilog=module.EPILOG
             )
-            module.add_arguments(subparser)
             add_common(subparser, parser)
+            module.add_arguments(subparser)
 
     def handle(self, *args: Any, **options: Any) -> None:
         if isinstance(sys.stdout, io.TextIOWrapper):

@@ -1,0 +1,34 @@
+"""The coordination family in Django's admin: elections, groups and the like, of every backend.
+
+Each kind has pages of its own, with a permission to see them and one for each thing that may be
+done there.
+
+views         the list, the page of one name, and the page that asks before something is done
+overview      what the list shows
+recipe_pages  what each kind of recipe says of its pages
+cells         what a page shows, ready to be drawn
+elections, groups, …   a module for each kind
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.contrib import admin
+
+from distlock.admin.coordination.configs import ConfigPages
+from distlock.admin.coordination.groups import GroupPages
+from distlock.admin.coordination.recipe_pages import RecipePages
+from distlock.admin.coordination.views import RecipeAdmin
+
+__all__ = ["PAGES", "RecipeAdmin", "register"]
+
+PAGES: tuple[RecipePages[Any], ...] = (GroupPages(), ConfigPages())
+
+
+def register(site: admin.AdminSite) -> None:
+    """Add the pages of the family to a site of the admin."""
+    for pages in PAGES:
+        site.register(
+            pages.model, type(f"{pages.model.__name__}Admin", (RecipeAdmin,), {"pages": pages})
+        )

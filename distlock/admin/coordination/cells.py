@@ -1,0 +1,141 @@
+"""What a page of a recipe shows, ready to be drawn: values, facts, tables and what may be done."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from django.utils.functional import Promise
+
+#: A text that may be translated only when it is drawn.
+Text = str | Promise
+
+#: How a value is drawn, see templates/admin/distlock/coordination/_cell.html. ``span`` is a length
+#: of time in seconds, ``moment`` a time, ``age`` how long ago that is, ``data`` anything that is
+#: JSON, ``block`` lines of text, ``diff`` pairs of a sign and a line, ``bar`` a share of 1.
+Look = Literal[
+    "text",
+    "mono",
+    "number",
+    "owner",
+    "span",
+    "moment",
+    "age",
+    "data",
+    "block",
+    "diff",
+    "state",
+    "bar",
+]
+
+#: Characters of a value that a table shows; its own page shows all.
+_MOST_DATA = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One value. None is drawn as a dash, ``hint`` below it in small letters.
+
+    ``style`` is the colour of a state: held, expiring, expired, suspended or free.
+    """
+
+    value: Any
+    look: Look = "text"
+    style: str = "free"
+    hint: Any = ""
+
+    @property
+    def text(self) -> str:
+        """Data as JSON."""
+        text = as_json(self.value)
+        return text if len(text) <= _MOST_DATA else f"{text[: _MOST_DATA - 1]}…"
+
+    @property
+    def seconds(self) -> float:
+        """Seconds since a time."""
+        return (datetime.now(UTC) - self.value).total_seconds()  # type: ignore[no-any-return]
+
+    @property
+    def percent(self) -> int:
+        """A share of 1 as a percentage, for a bar."""
+        return int(100 * min(max(self.value, 0.0), 1.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """What an action is done to, as a form names it.
+
+    ``token`` is what the page has shown, and is compared; ``target`` names a part of it: a
+    candidate, a member, an item.
+    """
+
+    alias: str
+    name: str
+    token: int = 0
+    target: str = ""
+
+    @classmethod
+    def parse(cls, text: str) -> Ref:
+        """Return the reference that str() wrote; ValueError or RecursionError for other texts."""
+        match json.loads(text):
+            case [str(alias), str(name), int(token), str(target)]:
+                (name + target).encode()  # half of a surrogate pair is a ValueError
+                return cls(alias, name, token, target)
+        raise ValueError(f"{text!r} names nothing that something can be done to")
+
+    def __str__(self) -> str:
+        return json.dumps([self.alias, self.name, self.token, self.target])
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A button that asks for an action; ``named`` tells it from others for who cannot see."""
+
+    action: str
+    label: Text
+    ref: Ref
+    danger: bool = False
+    named: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A row of a table; its first cell names it."""
+
+    cells: Sequence[Cell]
+    offers: Sequence[Offer] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table; ``empty`` is said in its place if it has no rows."""
+
+    id: str
+    title: Text
+    columns: Sequence[Text]
+    lines: Sequence[Line]
+    empty: Text = ""
+    hint: Text = ""
+
+    @property
+    def acts(self) -> bool:
+        """Whether any row has a button."""
+        return any(line.offers for line in self.lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What the page of one name shows. ``meaning`` are sentences that explain it."""
+
+    facts: Sequence[tuple[Text, Cell]]
+    tables: Sequence[Table] = ()
+    meaning: Sequence[Text] = ()
+    offers: Sequence[Offer] = ()
+
+
+def as_json(value: Any) -> str:
+    """Return a value for people: a text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

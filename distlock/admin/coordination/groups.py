@@ -1,0 +1,139 @@
+"""Groups: who is there, for how long, and what each says of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy, ngettext
+
+from distlock.admin.coordination.cells import Cell, Detail, Line, Offer, Ref, Table, Text
+from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
+from distlock.models import Group as GroupModel
+from distlock.recipes.group import Group, Member
+from distlock.types.lease import Kind
+
+Members = tuple[Member, ...]
+
+#: Names of members that a row of the list has.
+_MOST_NAMES = 5
+
+
+def _found(members: Members, ref: Ref) -> Member | None:
+    return next((member for member in members if member.token == ref.token), None)
+
+
+def _facts(members: Members, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
+    member = _found(members, ref)
+    if member is None:
+        return None
+    return [
+        (_("Member"), Cell(member.name, "mono")),
+        (_("Owner"), Cell(member.owner, "owner")),
+        (_("Joined"), Cell(member.since, "moment")),
+        (_("Data"), Cell(member.data or None, "data")),
+        (_("Token"), Cell(member.token, "number")),
+    ]
+
+
+def _remove(ref: Ref, values: dict[str, Any]) -> Done | None:
+    if not Group(ref.name, using=ref.alias).remove(ref.token):
+        return None
+    log = gettext_lazy("Removed the member %(target)s, token %(token)d. Reason: %(reason)s")
+    return Done(log)
+
+
+REMOVE: Action[Members] = Action(
+    name="remove",
+    permission="distlock.remove_member",
+    title=gettext_lazy("Remove a member"),
+    button=gettext_lazy("Remove this member"),
+    consequences=lambda members, ref: [
+        _("The others see at once that it is gone."),
+        _(
+            "Its process is told with its next renewal, and does not join again by itself."
+            " Nothing ends the process."
+        ),
+    ],
+    facts=_facts,
+    perform=_remove,
+    done=gettext_lazy("The member was removed:"),
+)
+
+
+class GroupPages(RecipePages[Members]):
+    """Live members with their data."""
+
+    kind = Kind.GROUP
+    model = GroupModel
+    columns = (
+        gettext_lazy("Members"),
+        gettext_lazy("Who"),
+        gettext_lazy("Last joined"),
+    )
+    empty = gettext_lazy("Groups are listed here once a process has joined one.")
+    actions = (REMOVE,)
+
+    def read(self, alias: str, name: str, *, whole: bool) -> Members:
+        """Return the members that are there."""
+        return Group(name, using=alias).members()
+
+    def line(self, report: Members) -> Line:
+        """Return how many there are, and the first few."""
+        names = ", ".join(member.name for member in report[:_MOST_NAMES])
+        if len(report) > _MOST_NAMES:
+            names += ", …"
+        last = report[-1].since if report else None
+        return Line([Cell(len(report), "number"), Cell(names, "mono"), Cell(last, "age")])
+
+    def detail(self, alias: str, name: str, report: Members) -> Detail:
+        """Return the members with what each says of itself."""
+        lines = [
+            Line(
+                [
+                    Cell(member.name, "mono"),
+                    Cell(member.owner, "owner"),
+                    Cell(member.since, "age"),
+                    Cell(member.data or None, "data"),
+                    Cell(member.token, "number"),
+                ],
+                [
+                    Offer(
+                        "remove",
+                        _("Remove…"),
+                        Ref(alias, name, member.token, member.name),
+                        danger=True,
+                        named=member.name,
+                    )
+                ],
+            )
+            for member in report
+        ]
+        count = ngettext("%(count)d member", "%(count)d members", len(report))
+        return Detail(
+            facts=[
+                (_("Members"), Cell(len(report), "number")),
+                (_("Last joined"), Cell(report[-1].since if report else None, "moment")),
+            ],
+            tables=[
+                Table(
+                    "members",
+                    _("Members"),
+                    (_("Member"), _("Owner"), _("There for"), _("Data"), _("Token")),
+                    lines,
+                    empty=_("Nobody is there."),
+                    hint=count % {"count": len(report)} if report else "",
+                )
+            ],
+            meaning=[
+                _(
+                    "Each process that is there renews its record. If a process dies, or is cut"
+                    " off for longer than its lease, it is gone from here."
+                ),
+                _(
+                    "One that was only away joins again by itself, as a new member with a new"
+                    " token."
+                ),
+            ],
+        )

@@ -1,0 +1,83 @@
+"""What all pages of the admin here share: who may open them, and how they are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import django
+from django.contrib import admin, messages
+from django.core.exceptions import ImproperlyConfigured, PermissionDenied
+from django.db import connections, transaction
+from django.http import HttpRequest, HttpResponse
+from django.template.response import TemplateResponse
+from django.urls import URLPattern, path, reverse
+
+from distlock.conf import locks
+from distlock.types.printable import escaped
+
+View = Callable[..., HttpResponse]
+
+
+class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at run time
+    """Pages about what is in the backends; ``view_permission`` is needed for all of them."""
+
+    view_permission: str
+
+    def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return bool(request.user.has_perm(self.view_permission))
+
+    def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
+        return False
+
+    def _page(self, address: str, view: View, name: str, permission: str = "") -> URLPattern:
+        """Return the address of a page that takes a permission, beside that to view."""
+        name = f"{self.opts.app_label}_{self.opts.model_name}_{name}"
+        return path(address, self._with_permission(view, permission), name=name)
+
+    def _with_permission(self, view: View, permission: str) -> View:
+        @wraps(view)
+        def checked(request: HttpRequest, **more: str) -> HttpResponse:
+            may = not permission or request.user.has_perm(permission)
+            if not (may and self.has_view_permission(request)):
+                raise PermissionDenied
+            return view(request, **more)
+
+        inner = self.admin_site.admin_view(checked)
+        # What is changed in a backend is changed at once, on another connection, so its log entry
+        # must not be rolled back with the request. On SQLite the two connections would also wait
+        # for each other.
+        for database in connections:
+            inner = transaction.non_atomic_requests(using=database)(inner)
+        return inner
+
+    def _url(self, page: str) -> str:
+        """Return the address of a page, in the site that shows it."""
+        name = f"admin:{self.opts.app_label}_{self.opts.model_name}_{page}"
+        return reverse(name, current_app=self.admin_site.name)
+
+    def _render(self, request: HttpRequest, template: str, **context: Any) -> HttpResponse:
+        request.current_app = self.admin_site.name
+        return TemplateResponse(
+            request,
+            f"admin/distlock/{template}.html",
+            {
+                **self.admin_site.each_context(request),
+                "subtitle": None,
+                "opts": self.opts,
+                "parameters": request.GET,
+                "breadcrumbs_are_a_list": django.VERSION >= (6, 1),
+                "list_url": self._url("changelist"),
+                **context,
+            },
+        )
+
+
+def known_aliases(request: HttpRequest) -> list[str]:
+    """Return all aliases. If the setting is wrong, return none and add a message."""
+    try:
+        return list(locks)
+    except ImproperlyConfigured as error:
+        messages.error(request, escaped(str(error)))
+        return []

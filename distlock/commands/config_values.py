@@ -1,0 +1,137 @@
+"""``manage.py locks config``: look at configuration values, set them, and roll them back."""
+
+from __future__ import annotations
+
+import argparse
+import json as json_module
+from collections.abc import Collection
+from getpass import getuser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.commands import output
+from distlock.commands.exit_codes import NOT_HELD, epilog, fail
+from distlock.commands.recipe_command import (
+    CHANGING,
+    LOOKING,
+    Verb,
+    add_listing,
+    add_name,
+    add_shown,
+    add_verbs,
+    ask,
+    data,
+    plain,
+    write_json,
+    write_list,
+)
+from distlock.recipes.config import Config
+from distlock.types.lease import Kind
+
+HELP = "Configuration values: list, get, set, history, rollback."
+EPILOG = epilog(*LOOKING)
+
+#: Versions that are kept, beside what the program keeps: this never removes any.
+KEEP = 1_000_000
+
+
+def add_arguments(parser: CommandParser) -> None:
+    add_verbs(parser, VERBS)
+
+
+def run(command: BaseCommand, *, verb: str, **options: Any) -> None:
+    VERBS[verb].run(command, **options)
+
+
+def _list(
+    command: BaseCommand,
+    *,
+    using: Collection[str] | None,
+    prefix: str,
+    json: bool,
+    **others: object,
+) -> None:
+    write_list(
+        command,
+        Kind.CONFIG,
+        lambda alias, name: Config(name, using=alias).get(stale=False),
+        ("VERSION", "SET", "AUTHOR", "VALUE"),
+        lambda value: (
+            str(value.version),
+            output.moment(value.at),
+            output.quoted(value.author),
+            data(value.value),
+        ),
+        using=using,
+        prefix=prefix,
+        json=json,
+    )
+
+
+def _get(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
+    value = ask(using, lambda: Config(name, using=using).get(stale=False))
+    if not value.version:
+        fail(NOT_HELD, f"config {name!r} on {using!r} was never set")
+    if json:
+        write_json(command, {"using": using, "name": name, **plain(value)})
+    else:
+        command.stdout.write(json_module.dumps(value.value, ensure_ascii=True, indent=1))
+
+
+def _set(
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    value: Any,
+    if_version: int | None,
+    comment: str,
+    author: str | None,
+    **others: object,
+) -> None:
+    config = Config(name, keep=KEEP, using=using)
+    version = ask(
+        using,
+        lambda: config.set(
+            value, if_version=if_version, comment=comment, author=author or getuser()
+        ),
+    )
+    command.stdout.write(f"{output.quoted(name)} on {using} has version {version} now.")
+
+
+def _add_value(parser: CommandParser) -> None:
+    add_name(parser)
+    parser.add_argument("value", type=_json, metavar="JSON", help="The value, as JSON.")
+    _add_signature(parser)
+
+
+def _add_signature(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--if-version",
+        type=int,
+        metavar="N",
+        help="Do it only if this is the version now; 0 for a value that was never set.",
+    )
+    parser.add_argument("--comment", default="", metavar="TEXT", help="Why; for the history.")
+    parser.add_argument(
+        "--author", metavar="WHO", help="Who; for the history. The system's user by default."
+    )
+
+
+def _json(text: str) -> Any:
+    try:
+        return json_module.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise argparse.ArgumentTypeError(
+            f'must be JSON, with " around a text, not {text!r}: {error}'
+        ) from error
+
+
+VERBS = {
+    "list": Verb("List the values, with version and author.", add_listing, _list),
+    "get": Verb(
+        "Print a value as JSON; with --json also who set it and when.", add_shown, _get, CHANGING
+    ),
+    "set": Verb("Set a value for all processes.", _add_value, _set, CHANGING),
+}

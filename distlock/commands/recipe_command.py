@@ -1,0 +1,162 @@
+"""What the commands about one kind of recipe share: ``manage.py locks KIND VERB …``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from datetime import datetime
+from typing import Any, TypeVar
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.backends.base import BaseBackend
+from distlock.commands import arguments, output
+from distlock.commands.exit_codes import (
+    DECLINED,
+    DONE,
+    FAILED,
+    NOT_HELD,
+    USAGE,
+    epilog,
+    fail,
+)
+from distlock.conf import DEFAULT_ALIAS
+from distlock.exceptions import LockError, NotSupported, StaleToken
+from distlock.recipes.recipe import names_of
+from distlock.types.lease import Kind, Owner
+
+T = TypeVar("T")
+
+NOT_THERE = "it is not there, or has changed"
+#: the exit codes of verbs that only look, and of those that ask before they do something
+LOOKING, CHANGING, ASKING = (
+    (DONE, FAILED, USAGE),
+    (DONE, FAILED, USAGE, NOT_HELD),
+    (DONE, FAILED, USAGE, NOT_HELD, DECLINED),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """One of the things that can be done with a kind of recipe."""
+
+    help: str
+    add_arguments: Callable[[CommandParser], None]
+    run: Callable[..., None]
+    codes: Sequence[int] = LOOKING
+
+
+def add_verbs(parser: CommandParser, verbs: Mapping[str, Verb]) -> None:
+    """Give a command its verbs: ``locks KIND VERB``."""
+    parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+    for name, verb in verbs.items():
+        end = epilog(*verb.codes, not_held=NOT_THERE)
+        subparser = parsers.add_parser(name, help=verb.help, description=verb.help, epilog=end)
+        verb.add_arguments(subparser)
+        arguments.add_common(subparser, parser)
+
+
+def add_listing(parser: CommandParser) -> None:
+    """Let a list be of some backends, and of names with a prefix."""
+    arguments.add_using(parser)
+    parser.add_argument(
+        "--prefix", type=arguments.prefix, default="", help="Only names that begin with this."
+    )
+    arguments.add_json(parser)
+
+
+def add_name(parser: CommandParser) -> None:
+    """Let a verb be about one name in one backend."""
+    arguments.add_name(parser, help="Its name.")
+    parser.add_argument(
+        "--using", default=DEFAULT_ALIAS, metavar="ALIAS", help="The backend's alias in DISTLOCK."
+    )
+
+
+def add_shown(parser: CommandParser) -> None:
+    """Let a verb show one name, perhaps in JSON."""
+    add_name(parser)
+    arguments.add_json(parser)
+
+
+def write_list(
+    command: BaseCommand,
+    kind: Kind,
+    read: Callable[[str, str], T],
+    heading: output.Row,
+    row: Callable[[T], output.Row],
+    *,
+    using: Collection[str] | None,
+    prefix: str,
+    json: bool,
+    entry: Callable[[T], Any] | None = None,
+) -> None:
+    """Write what ``read(alias, name)`` returns for each name of a kind: a table, or JSON.
+
+    ``heading`` and ``row`` are without backend and name. ``entry`` is what JSON has of a report.
+    """
+    backends = arguments.Backends(using)
+
+    def listed(backend: BaseBackend) -> Iterable[tuple[str, str, T]]:
+        for name in names_of(kind, backend.alias, prefix):
+            yield backend.alias, name, read(backend.alias, name)
+
+    found = backends.ask(listed)
+    if json:
+        entries = [
+            {"using": alias, "name": name, **as_fields(entry(report) if entry else report)}
+            for alias, name, report in found
+        ]
+        write_json(command, {f"{kind}s": entries, "unavailable": backends.failures})
+    else:
+        rows = ((alias, *row(report), output.quoted(name)) for alias, name, report in found)
+        lines = output.table_lines(("BACKEND", *heading, "NAME"), rows)
+        for line in lines:
+            command.stdout.write(line)
+        if not lines and not backends.failures:
+            command.stderr.write(f"No {kind}.")
+    backends.finish()
+
+
+def ask(using: str, question: Callable[[], T]) -> T:
+    """Return what a recipe answers; end the command if it raises an error."""
+    arguments.Backends([using])  # refuses an alias that there is not
+    try:
+        return question()
+    except StaleToken as error:
+        fail(NOT_HELD, output.escaped(str(error)))
+    except (NotSupported, TypeError, ValueError) as error:
+        fail(USAGE, output.escaped(str(error)))
+    except LockError as error:
+        fail(FAILED, f"{using!r} could not be asked: {output.escaped(str(error))}")
+
+
+def write_json(command: BaseCommand, document: object) -> None:
+    command.stdout.write(json.dumps(plain(document), indent=1))
+
+
+def as_fields(report: object) -> dict[str, Any]:
+    """Return a report as an object of JSON; one that is a value or a list becomes its ``value``."""
+    found = plain(report)
+    return found if isinstance(found, dict) else {"value": found}
+
+
+def plain(value: object) -> Any:
+    """Return a report for JSON: times become ISO 8601, owners tell host, process and thread."""
+    if isinstance(value, Owner):
+        return output.json_owner(value)
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def data(value: object) -> str:
+    """Return data for a line of text: JSON, a dash for nothing."""
+    if value is None or value == {}:
+        return output.NOTHING
+    return output.escaped(json.dumps(value, ensure_ascii=False))
