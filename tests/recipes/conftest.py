@@ -10,8 +10,12 @@ from django.test import override_settings
 from distlock import NotSupported, locks
 from tests.contract.actor_process import actors
 from tests.contract.conftest import SESSION
+from tests.contract.watch import cleaned_up, eventually
 from tests.recipes.every_kind import KINDS, ONE_LEASE, ONE_PROCESS, SHORT, SHORTEST
 from tests.recipes.wrapping import Wrapped
+
+#: seconds; a server that does not answer is told of after that
+ANSWER_LIMIT = 1
 
 
 def pytest_configure(config):
@@ -146,3 +150,30 @@ def brief(backend_settings, settings):
 def wrapped(monkeypatch):
     """``wrapped("read")``: the calls of a method of the store."""
     return lambda method: Wrapped(monkeypatch, method)
+
+
+@pytest.fixture
+def served(kind):
+    """Whether there is a server."""
+    return kind not in {*ONE_PROCESS, "sqlite"}
+
+
+@pytest.fixture
+def proxy(kind, served, backend_settings, proxied, settings):
+    """The network before the server, None where there is none."""
+    if not served:
+        yield None
+        return
+    options = {} if kind == "zookeeper" else {"timeout": ANSWER_LIMIT}
+    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
+    proxy = proxied(kind)
+    if kind == "zookeeper":
+        (entry,) = settings.DISTLOCK.values()
+        settings.DISTLOCK = {"default": {**entry, "LOCATION": f"{proxy.host}:{proxy.port}"}}
+    yield proxy
+    proxy.heal()
+    eventually(
+        lambda: all(one.shared is None or not one.shared.cleanup.pending for one in locks.made())
+    )
+    eventually(cleaned_up)
+    locks.close_all()

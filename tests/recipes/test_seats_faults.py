@@ -26,8 +26,6 @@ ALONE = [
     pytest.param({"make": "semaphore", "value": 1}, id="semaphore"),
     pytest.param({"make": "writer"}, id="writer"),
 ]
-#: seconds; a server that does not answer is told of after that
-ANSWER_LIMIT = 1
 
 
 def new(name, make, **options):
@@ -188,33 +186,6 @@ def test_a_storm_of_kills_and_stops(child, kind, using, name):
     eventually(lambda: is_unused(lock))
     with lock:
         lock.verify()
-
-
-@pytest.fixture
-def served(kind):
-    """Whether there is a server."""
-    return kind not in {*ONE_PROCESS, "sqlite"}
-
-
-@pytest.fixture
-def proxy(kind, served, backend_settings, proxied, settings):
-    """The network before the server, None where there is none."""
-    if not served:
-        yield None
-        return
-    options = {} if kind == "zookeeper" else {"timeout": ANSWER_LIMIT}
-    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
-    proxy = proxied(kind)
-    if kind == "zookeeper":
-        (entry,) = settings.DISTLOCK.values()
-        settings.DISTLOCK = {"default": {**entry, "LOCATION": f"{proxy.host}:{proxy.port}"}}
-    yield proxy
-    proxy.heal()
-    eventually(
-        lambda: all(one.shared is None or not one.shared.cleanup.pending for one in locks.made())
-    )
-    eventually(cleaned_up)
-    locks.close_all()
 
 
 def all_taken_back():

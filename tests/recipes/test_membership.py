@@ -1,0 +1,431 @@
+"""What a process keeps of itself in a directory: it is there while it lives, and no longer.
+
+Told with groups, whose members are nothing else. What has to come at a certain moment is told on
+the store of one process, whose methods are wrapped for that.
+"""
+
+import asyncio
+import gc
+import os
+import signal
+import threading
+from contextlib import suppress
+
+import pytest
+
+from distlock import LockLost, LockNotHeld, LockUnavailable, locks
+from distlock.backends.recipe_records import Plan
+from distlock.backends.store import Put
+from distlock.recipes import Group
+from distlock.recipes.membership import Membership
+from distlock.types.lease import Kind
+from tests.children import read_line, write_line
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import Once, eventually
+from tests.core.interrupting import interrupted
+from tests.recipes.every_kind import SHORT, pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.test_seats_faults import answer, stop
+from tests.recipes.wrapping import in_thread
+
+
+def names(group):
+    return [member.name for member in group.members()]
+
+
+def is_empty(group):
+    return not group.members()
+
+
+def joins(changes):
+    return any(isinstance(change, Put) and change.key.startswith("h/") for change in changes)
+
+
+def held_records(name):
+    """Return the keys of the records that say that a member is there."""
+    snapshot = locks["default"].store.read(f"{Kind.GROUP}:{name}")
+    return [key for key in snapshot.records if key.startswith("h/")]
+
+
+def be_there(name):
+    """As a child: be a member until told to end, and then end as a process does."""
+    group = Group(name, "child")
+    write_line(group.join())
+    read_line()
+
+
+def be_there_again(name):
+    """As a child: be a member; once told to go on, say when it is one again."""
+    group = Group(name, "child")
+    token = group.join()
+    write_line(token)
+    read_line()
+    eventually(lambda: group.joined and group.token > token)
+    write_line(group.token)
+    read_line()
+    group.leave()
+
+
+def fork_a_child(name):
+    """As a child: join and fork; the child says what it is, and joins on its own."""
+    group = Group(name, "parent")
+    token = group.join()
+    pid = os.fork()
+    if pid == 0:
+        write_line(group.joined, group.leave())
+        with suppress(LockNotHeld):
+            group.update({})
+            write_line("updated")
+        with Group(name, "child"):
+            write_line(sorted(names(group)))
+        write_line(names(group))
+        os._exit(0)
+    os.waitpid(pid, 0)
+    write_line(group.joined and group.token == token, names(group))
+
+
+class TestProcesses:
+    def test_two_objects_of_one_process_are_two_members(self, using, name):
+        one, two = Group(name, "one"), Group(name, "two")
+        one.join()
+        two.join()
+        assert names(one) == ["one", "two"]
+        two.leave()
+        assert names(one) == ["one"]
+        assert one.joined
+        one.leave()
+
+    @pytest.mark.shared
+    @pytest.mark.brief
+    @pytest.mark.faults
+    def test_who_ends_without_leaving_is_gone_within_a_lease(self, child, using, name):
+        member, group = child(be_there, name), Group(name)
+        member.line()
+        member.tell("end")
+        member.finish()
+        eventually(lambda: is_empty(group))
+
+    @pytest.mark.shared
+    def test_the_child_of_a_fork_is_no_member(self, child, using, name):
+        assert child(fork_a_child, name).finish() == [
+            "False False",
+            "['child', 'parent']",
+            "['parent']",
+            "True ['parent']",
+        ]
+
+    @pytest.mark.shared
+    @pytest.mark.brief
+    @pytest.mark.faults
+    def test_one_who_was_stopped_is_gone_and_joins_again_as_a_new_member(
+        self, child, kind, using, name
+    ):
+        """It knows that it was lost, and takes nothing away from what it is now."""
+        member, group = child(be_there_again, name), Group(name)
+        changes = group.changes(PATIENCE)
+        token = int(member.line())
+        assert next(changes).what == "joined"
+        stop(member, kind)
+        crashed = next(changes)
+        assert (crashed.what, crashed.member.token) == ("crashed", token)
+        member.tell("go on")
+        member.signal(signal.SIGCONT)
+        again = int(member.line())
+        assert again > token
+        joined = next(changes)
+        assert (joined.what, joined.member.token) == ("joined", again)
+        assert [one.token for one in group.members()] == [again]
+        member.tell("leave")
+        member.finish()
+        assert next(changes) == ("left", joined.member)
+
+
+@pytest.mark.shared
+@pytest.mark.faults
+class TestNetwork:
+    def test_a_member_joins_again_after_an_outage_of_a_lease(
+        self, request, kind, proxy, settings, name
+    ):
+        """kazoo's Party is created once, and is no member any more after its session has ended."""
+        if proxy is None:
+            return
+        (entry,) = settings.DISTLOCK.values()
+        if kind == "zookeeper":
+            entry = {**entry, "OPTIONS": {**entry["OPTIONS"], "session_timeout": 3.0}}
+        settings.DISTLOCK = {"default": {**entry, **({} if kind == "zookeeper" else {"LEASE": 2})}}
+        group = Group(name, "member")
+        token = answer(group.join)
+        proxy.refuse()
+        eventually(lambda: not group.joined)
+        with pytest.raises(LockLost):
+            _ = group.token
+        proxy.heal()
+        eventually(lambda: group.joined and group.token > token)
+        tokens = [member.token for member in answer(group.members)]
+        assert group.token in tokens
+        eventually(lambda: [one.token for one in answer(group.members)] == [group.token])
+        answer(group.leave)
+
+    def test_lost_replies_leave_no_member_behind(self, kind, proxy, name):
+        if proxy is None:
+            return
+        group = Group(name, "member")
+        answer(group.members)
+        for _ in range(3):
+            lost = proxy.lose_reply()
+            with suppress(LockUnavailable):
+                group.join()
+            assert lost.is_set() or kind == "zookeeper"
+            proxy.heal()
+            joined = group.joined
+            eventually(lambda: len(answer(group.members)) == joined)  # noqa: B023
+            lost = proxy.lose_reply()
+            with suppress(LockUnavailable):
+                group.leave()
+            assert lost.is_set() or kind == "zookeeper"
+            proxy.heal()
+            assert not group.joined
+            eventually(lambda: answer(group.members) == ())
+
+
+class TestOneProcess:
+    """On the store of one process."""
+
+    @pytest.fixture
+    def kind(self):
+        return "local"
+
+    def test_a_reply_to_joining_that_was_lost_is_taken_back(self, local, wrapped, name):
+        apply, group = wrapped("apply"), Group(name)
+
+        def lose_the_reply(known, directory, changes, *rest):
+            if joins(changes):
+                apply.before = lambda *_: None
+                assert apply.original(known, directory, changes, *rest)
+                raise LockUnavailable("the reply was lost")
+
+        apply.before = lose_the_reply
+        with pytest.raises(LockUnavailable):
+            group.join()
+        assert not group.joined
+        eventually(lambda: is_empty(group))
+        assert group.join()
+        assert group.leave()
+
+    def test_what_was_certainly_not_asked_leaves_nothing_to_do(self, local, wrapped, name):
+        apply, group = wrapped("apply"), Group(name)
+
+        def refuse(*_):
+            error = LockUnavailable("refused")
+            error.maybe_applied = False
+            raise error
+
+        apply.before = refuse
+        for _ in range(3):
+            with pytest.raises(LockUnavailable):
+                group.join()
+        assert not local.shared.cleanup.pending
+        assert not local.shared._requests.bound  # it would grow with every attempt
+        assert not held_records(name)
+
+    def test_a_task_that_is_cancelled_while_it_joins_is_no_member(self, local, wrapped, name):
+        """The request goes on, on another thread, after the claim has been cancelled."""
+        apply, asked, go_on = wrapped("apply"), threading.Event(), threading.Event()
+        group = Group(name)
+
+        def hold_back(known, directory, changes, *_):
+            if joins(changes):
+                apply.before = lambda *_: None
+                asked.set()
+                go_on.wait(PATIENCE)
+
+        async def cancelled():
+            task = asyncio.create_task(group.ajoin())
+            await asyncio.to_thread(asked.wait, PATIENCE)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            while local.shared.cleanup.pending:
+                await asyncio.sleep(0.01)
+            go_on.set()
+
+        apply.before = hold_back
+        asyncio.run(cancelled())
+        eventually(lambda: any(joins(call[1]) for call in apply.calls))
+        eventually(lambda: len(apply.calls) >= 3)
+        eventually(lambda: not held_records(name))
+        assert not group.joined
+
+    def test_a_task_that_is_cancelled_while_it_leaves_has_left(self, local, wrapped, name):
+        apply, asked, go_on = wrapped("apply"), threading.Event(), threading.Event()
+        group = Group(name)
+        group.join()
+
+        def hold_back(*_):
+            asked.set()
+            go_on.wait(PATIENCE)
+
+        async def cancelled():
+            task = asyncio.create_task(group.aleave())
+            await asyncio.to_thread(asked.wait, PATIENCE)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            go_on.set()
+
+        apply.before = hold_back
+        asyncio.run(cancelled())
+        eventually(lambda: not held_records(name))
+        assert not group.joined
+        (_, left) = [*Group(name).changes(0)] or (None, None)
+        assert left is None
+
+    def test_a_coroutine_that_is_closed_leaves_no_member(self, local, name):
+        group = Group(name)
+
+        async def be_in():
+            async with group:
+                await asyncio.Future()
+
+        loop = asyncio.new_event_loop()
+        task = loop.create_task(be_in())
+        while not group.joined:
+            loop.run_until_complete(asyncio.sleep(0.01))
+        loop.close()
+        del task
+        gc.collect()
+        eventually(lambda: not held_records(name))
+        assert not group.joined
+
+    def test_one_whose_object_is_garbage_is_gone_within_a_lease(self, brief, name):
+        """The session of the process goes on for another one."""
+        kept, dropped = Group(name, "kept"), Group(name, "dropped")
+        kept.join()
+        dropped.join()
+        del dropped
+        gc.collect()
+        eventually(lambda: names(kept) == ["kept"])
+        assert kept.joined
+
+    def test_the_loss_is_told_before_others_see_it(self, brief, name):
+        """And then it joins again by itself."""
+        group, store = Group(name, "member"), brief.store
+        token = group.join()
+        (record,) = (one for one in store.read(f"group:{name}").records.values() if one.session)
+        store.end_session(record.session)
+        eventually(lambda: group.joined and group.token > token)
+        assert [member.token for member in group.members()] == [group.token]
+
+    def test_it_joins_again_however_often_that_fails(self, brief, wrapped, name):
+        """Also if no thread, or no memory, can be had for a time."""
+        group, apply = Group(name, "member"), wrapped("apply")
+        token, failures = group.join(), []
+
+        def fail(known, directory, changes, *_):
+            if joins(changes) and len(failures) < 3:
+                failures.append(changes)
+                raise [RuntimeError("can't start new thread"), MemoryError(), LockUnavailable()][
+                    len(failures) - 1
+                ]
+
+        apply.before = fail
+        (key,) = held_records(name)
+        (record,) = (
+            one for one in brief.store.read(f"group:{name}").records.values() if one.session
+        )
+        brief.store.end_session(record.session)
+        eventually(lambda: group.joined and group.token > token)
+        assert len(failures) == 3
+        eventually(lambda: len(held_records(name)) == 1)
+
+    def test_it_joins_again_where_no_thread_can_be_had(self, brief, refuse, name):
+        group = Group(name, "member")
+        token = group.join()
+        refuse("distlock-rejoin", 1)
+        (record,) = (
+            one for one in brief.store.read(f"group:{name}").records.values() if one.session
+        )
+        brief.store.end_session(record.session)
+        eventually(lambda: group.joined and group.token > token)
+
+    def test_one_who_leaves_while_it_is_lost_does_not_come_back(self, brief, wrapped, name):
+        group, apply = Group(name, "member"), wrapped("apply")
+        group.join()
+        tried = threading.Event()
+
+        def fail(known, directory, changes, *_):
+            if joins(changes):
+                tried.set()
+                raise LockUnavailable("not now")
+
+        apply.before = fail
+        (record,) = (
+            one for one in brief.store.read(f"group:{name}").records.values() if one.session
+        )
+        brief.store.end_session(record.session)
+        assert tried.wait(PATIENCE)
+        assert group.leave() is False
+        apply.before = lambda *_: None
+        eventually(lambda: not [one for one in threading.enumerate() if "rejoin" in one.name])
+        eventually(lambda: is_empty(group))
+        assert not group.joined
+
+    def test_without_rejoining_it_can_be_joined_again(self, brief, name):
+        told = Once()
+        member = Membership(Group(name), lambda _: Plan(data={}), on_lost=told)
+        lease = in_thread(_run, member.joining())().lease
+        assert in_thread(_run, member.joining())().lease is None
+        (record,) = brief.store.read(f"group:{name}").records.values()
+        brief.store.end_session(record.session)
+        assert told.wait()[0].nonce == lease.nonce
+        assert not member.held
+        with pytest.raises(LockLost):
+            member.check()
+        again = in_thread(_run, member.joining())().lease
+        assert again.token > lease.token
+        assert member.check().token == again.token
+
+
+def _run(steps):
+    from distlock.concurrency.steps import run
+
+    return run(steps)
+
+
+class TestInterrupts:
+    """At each moment at which Python would deliver a signal."""
+
+    @pytest.fixture
+    def kind(self):
+        return "local"
+
+    def test_while_joining(self, brief, name):
+        groups, moment = [], 0
+        while True:
+            moment += 1
+            group = Group(f"{name}:{moment}")
+            groups.append(group)
+            if interrupted(group.join, moment) is None:
+                break
+            if group.joined:  # it came after that
+                assert len(held_records(group.name)) == 1
+                group.leave()
+        assert moment > 50
+        group.leave()
+        for group in groups:
+            eventually(lambda: not held_records(group.name))  # noqa: B023
+
+    def test_while_leaving(self, brief, name):
+        groups, moment = [], 0
+        while True:
+            moment += 1
+            group = Group(f"{name}:{moment}")
+            groups.append(group)
+            group.join()
+            if interrupted(group.leave, moment) is None:
+                break
+            with suppress(LockUnavailable):
+                group.leave()  # what the interrupt came before
+            assert not group.joined
+        assert moment > 30
+        for group in groups:
+            eventually(lambda: not held_records(group.name))  # noqa: B023
