@@ -33,6 +33,7 @@ _functions: list[Hook] = []
 #: be the garbage collector.
 _objects: weakref.WeakValueDictionary[int, ResetInChild] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
+_after_hooks: list[Hook] = []
 
 
 def before(hook: H) -> H:
@@ -65,10 +66,19 @@ def reset_in_child(obj: ResetInChild) -> None:
     _objects[next(_numbers)] = obj
 
 
+def after_hooks(hook: Hook) -> None:
+    """Call a function when all hooks of the child have run; for one of these that starts a thread.
+
+    What the thread uses may not have been made anew before.
+    """
+    _after_hooks.append(hook)
+
+
 def _run_in_child() -> None:
     objects = list(_objects.values())
     first: BaseException | None = None
-    for hook in [*_functions, *(obj.after_fork_in_child for obj in objects)]:
+    hooks = iter([*_functions, *(obj.after_fork_in_child for obj in objects)])
+    while hook := next(hooks, None) or (_after_hooks.pop(0) if _after_hooks else None):
         try:
             hook()
         except BaseException as error:

@@ -3,6 +3,8 @@
 semaphore   Semaphore: at most so many at a time
 rwlock      RWLock: many readers, or one writer
 config      Config: one value in all processes, with versions
+topic       Topic: messages that every subscriber gets, in order
+following   what changes in the directory of a recipe, look by look
 multilock   MultiLock: several locks at once, all of them or none
 group       Group: which processes are there, and who has come or gone
 names       Names: a name or a number that nobody else has, and the address registered under it
@@ -25,6 +27,7 @@ from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report, bar
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore
+from distlock.recipes.topic import Message, Topic
 from distlock.recipes.track import atrack, track
 from distlock.types.lease import Kind, LockInfo
 
@@ -34,6 +37,7 @@ __all__ = [
     "Config",
     "Group",
     "Member",
+    "Message",
     "MultiLock",
     "Names",
     "Progress",
@@ -41,6 +45,7 @@ __all__ = [
     "Registration",
     "Report",
     "Semaphore",
+    "Topic",
     "Value",
     "atrack",
     "bar",

@@ -9,26 +9,32 @@ The directory of a Config has
 
 from __future__ import annotations
 
+import logging
 import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from django.utils.asyncio import async_unsafe
 
 from distlock.activity import current_activity
-from distlock.backends.recipe_records import Done, Plan
+from distlock.backends.recipe_records import Decide, Done, Plan
 from distlock.backends.store import Absent, Change, Delete, Exists, Put, Record, Snapshot
-from distlock.concurrency.steps import Call, Steps, arun, run
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable, StaleToken
-from distlock.recipes.recipe import Recipe, checked_json
+from distlock.recipes.following import Follower, Watch, aeach, each
+from distlock.recipes.recipe import Recipe, checked_json, deadline_of
 from distlock.recipes.semaphore import checked_count
-from distlock.types.arguments import checked_flag, checked_text
+from distlock.types.arguments import checked_callback, checked_flag, checked_text
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
+
+logger = logging.getLogger("distlock")
 
 _VALUE, _VERSION = "value", "v/"
 #: Records that one change removes at the most: ``keep`` may have become much smaller.
@@ -52,6 +58,14 @@ class Value:
     comment: str = ""
     at: datetime | None = None
     stale: bool = False
+
+
+class SetOptions(TypedDict, total=False):
+    """See Config.set()."""
+
+    if_version: int | None
+    comment: str
+    author: str | None
 
 
 class Config(Recipe):
@@ -89,14 +103,7 @@ class Config(Recipe):
         return await arun(self.getting(default, stale=stale))
 
     @async_unsafe("set() would block the event loop; use `await config.aset()`.")
-    def set(
-        self,
-        value: Any,
-        *,
-        if_version: int | None = None,
-        comment: str = "",
-        author: str | None = None,
-    ) -> int:
+    def set(self, value: Any, **options: Unpack[SetOptions]) -> int:
         """Set the value for all processes; return its version.
 
         - ``if_version``: set it only if this is its version now, 0 for one that was never set. Of
@@ -109,19 +116,62 @@ class Config(Recipe):
         if it is no JSON, or too large. After LockUnavailable with ``maybe_applied`` it may have
         been set or not: look at the version and the author, or at the history.
         """
-        return run(self.setting(value, if_version=if_version, comment=comment, author=author))
+        return run(self.setting(value, **options))
 
-    async def aset(
-        self,
-        value: Any,
-        *,
-        if_version: int | None = None,
-        comment: str = "",
-        author: str | None = None,
-    ) -> int:
+    async def aset(self, value: Any, **options: Unpack[SetOptions]) -> int:
         """See set()."""
-        setting = self.setting(value, if_version=if_version, comment=comment, author=author)
-        return await arun(setting)
+        return await arun(self.setting(value, **options))
+
+    @async_unsafe("history() would block the event loop; use `await config.ahistory()`.")
+    def history(self) -> tuple[Value, ...]:
+        """Return the versions that are kept, the newest one first. LockUnavailable."""
+        return run(self._history())
+
+    async def ahistory(self) -> tuple[Value, ...]:
+        """See history()."""
+        return await arun(self._history())
+
+    @async_unsafe("rollback() would block the event loop; use `await config.arollback()`.")
+    def rollback(self, version: int, **options: Unpack[SetOptions]) -> int:
+        """Set the value to what it was in a version; return the new version, which this makes.
+
+        Raises ValueError if that version is not kept any more; the rest is as for set().
+        """
+        return run(self._rolling_back(version, **options))
+
+    async def arollback(self, version: int, **options: Unpack[SetOptions]) -> int:
+        """See rollback()."""
+        return await arun(self._rolling_back(version, **options))
+
+    @async_unsafe("changes() would block the event loop; use `async for` with achanges().")
+    def changes(self, timeout: float | None = None) -> Iterator[Value]:
+        """Yield the value as it is, if there is one, and each later one, for ``timeout`` seconds.
+
+        Of values that are set faster than they are taken, some are left out, but never the last.
+        It goes on through outages, and no older value follows a newer one: except if the servers
+        have lost the newer one, for example in a failover.
+        """
+        return each(_Follower(self, deadline_of(timeout)))
+
+    def achanges(self, timeout: float | None = None) -> AsyncIterator[Value]:
+        """See changes()."""
+        return aeach(_Follower(self, deadline_of(timeout)))
+
+    def watch(self, callback: Callable[[Value], object]) -> Watch:
+        """Call ``callback(value)`` with the value as it is, and after each change: see changes().
+
+        Keep what is returned: it ends when that is closed, left as a ``with`` block, or collected
+        as garbage. Each watch has a thread, so a slow callback delays no other; it is called again
+        with the value of that moment. Its errors are logged. In the child of a fork the watch goes
+        on, and begins with the value as it is.
+
+        Raises TypeError unless the callback is a plain function, NotSupported where no records are
+        kept.
+        """
+        checked_callback("callback", callback)
+        if callback is None or self._store is None:  # the latter raises NotSupported
+            raise TypeError("callback must be callable, not None")
+        return Watch(partial(_Follower, self), callback)
 
     # Steps
 
@@ -131,17 +181,14 @@ class Config(Recipe):
         """See get()."""
         checked_flag("stale", stale)
         try:
-            snapshot: Snapshot = yield self._read(deadline)
+            snapshot: Snapshot = yield self._read(deadline, keys=[_VALUE])
         except LockUnavailable:
             known = _known.get((self.using, self.name))
             if known is None or not stale:
                 raise
-            return replace(_value_of(deepcopy(known)), stale=True)
+            return replace(_value_of(known), stale=True)
         record = snapshot.records.get(_VALUE)
-        if record is None:
-            return Value(default, 0)
-        self._remember(record)
-        return _value_of(record)
+        return Value(default, 0) if record is None else self._seen(record)
 
     def setting(
         self,
@@ -153,19 +200,48 @@ class Config(Recipe):
         deadline: float | None = None,
     ) -> Steps[int]:
         """See set()."""
-        said = {"value": value, **_signed(comment, author)}
+        said = {"value": value, **signed(comment, author)}
         checked_json("value", value, said)
         plan = partial(self._plan, said, _checked_version("if_version", if_version))
-        done: Done = yield self._change(plan, deadline, keys=[_VALUE])
-        revision = done.revision or 0
-        self._remember(Record(_VALUE, done.result, revision, revision))
-        return int(done.result["version"])
+        return (yield from self._written(plan, [_VALUE], deadline))
 
     # Inside
 
-    def _read(self, deadline: float | None = None) -> Call:
-        """Return the step that reads the value, and not its history."""
-        return self._ask(partial(self._store.look, self._directory, [_VALUE]), deadline)
+    def _written(
+        self, plan: Decide, keys: Sequence[str], deadline: float | None = None
+    ) -> Steps[int]:
+        done: Done = yield self._change(plan, deadline, keys=keys)
+        assert done.revision is not None, "each plan has changes"
+        self._seen(Record(_VALUE, done.result, done.revision, done.revision))
+        return int(done.result["version"])
+
+    def _history(self) -> Steps[tuple[Value, ...]]:
+        snapshot: Snapshot = yield self._read()
+        kept = [one for key, one in snapshot.records.items() if key.startswith(_VERSION)]
+        kept.sort(key=lambda record: record.key, reverse=True)
+        return tuple(map(_value_of, kept))
+
+    def _rolling_back(
+        self,
+        version: int,
+        if_version: int | None = None,
+        comment: str = "",
+        author: str | None = None,
+    ) -> Steps[int]:
+        key = _version_key(_checked_version("version", version) or 0)
+        unless = _checked_version("if_version", if_version)
+        said = signed(comment or f"rollback to version {version}", author)
+
+        def plan(found: Snapshot) -> Plan:
+            kept = found.records.get(key)
+            if kept is None:
+                raise ValueError(
+                    f"version {version} of config {self.name!r} on {self.using!r} is not kept: see"
+                    " history() for those that are"
+                )
+            return self._plan({"value": kept.value["value"], **said}, unless, found)
+
+        return (yield from self._written(plan, [_VALUE, key]))
 
     def _plan(self, said: dict[str, Any], if_version: int | None, found: Snapshot) -> Plan:
         record = found.records.get(_VALUE)
@@ -179,7 +255,7 @@ class Config(Recipe):
         # from nobody who knows that.
         known = _known.get((self.using, self.name))
         version = max(before["version"], known.value["version"] if known else 0) + 1
-        first, removed = _outdated(before["first"], version, self._keep)
+        first, removed = outdated(before["first"], version, self._keep)
         said = {**said, "version": version}
         changes: list[Change] = [
             Put(_VALUE, {**said, "first": first}),
@@ -189,21 +265,61 @@ class Config(Recipe):
         same = Exists(_VALUE, record.revision) if record else Absent(_VALUE)
         return Plan(changes, [same], said)
 
-    def _remember(self, record: Record) -> None:
+    def _seen(self, record: Record) -> Value:
+        """Return what a record says, and remember it."""
         key = self.using, self.name
         known = _known.get(key)
         if known is None or known.revision < record.revision:
             while len(_known) >= _MOST_KNOWN:
                 _known.pop(next(iter(_known)), None)
-            _known[key] = deepcopy(record)
+            _known[key] = record
+        return _value_of(record)
+
+
+class _Follower(Follower[Config, Value]):
+    """What one who follows a Config has seen of it."""
+
+    def __init__(self, config: Config, deadline: float | None = None) -> None:
+        super().__init__(config, deadline)
+        self._snapshot: Snapshot | None = None
+        #: the revision of the value that was returned last
+        self._revision = 0
+        #: since when the servers have shown an older one
+        self._older_since: float | None = None
+
+    def next(self) -> Steps[Value | None]:
+        """Return the value when it has changed since the last call; None at the end."""
+        while found := (yield from self._looked(self._snapshot, [_VALUE], watched=_VALUE)):
+            self._snapshot = found
+            record = found.records.get(_VALUE)
+            if record is not None and self._is_news(record):
+                self._revision = record.revision
+                return self.recipe._seen(record)
+        return None
+
+    def _is_news(self, record: Record) -> bool:
+        """Return whether to tell of a record.
+
+        One that is older than the last is shown by a server that is behind: so not at once, but
+        after a lease, because then the newer one is lost.
+        """
+        if record.revision >= self._revision:
+            self._older_since = None
+            return record.revision > self._revision
+        now, lease = clock(), self.recipe._backend.settings.lease
+        self._older_since = self._older_since or now
+        if now < self._older_since + lease:
+            return False
+        logger.warning("%r: the servers have lost its newest version", self.recipe)
+        return True
 
 
 #: What this process has seen last, by alias and name; each step is one that nothing interrupts.
 _known: dict[tuple[str, str], Record] = {}
 
 
-def _signed(comment: str, author: str | None) -> dict[str, Any]:
-    """Return what is said of who sets a value now."""
+def signed(comment: str, author: str | None) -> dict[str, Any]:
+    """Return what is said of who writes something now: TypeError, ValueError for bad texts."""
     if author is None:
         owner = current_owner()
         author = current_activity() or f"{owner.host}:{owner.pid}"
@@ -214,17 +330,22 @@ def _signed(comment: str, author: str | None) -> dict[str, Any]:
     }
 
 
+def moment(microseconds: int) -> datetime:
+    """Return the moment so long after the beginning of 1970."""
+    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=microseconds)
+
+
 def _value_of(record: Record) -> Value:
     said = record.value
-    at = datetime.fromtimestamp(0, UTC) + timedelta(microseconds=said["at"])
-    return Value(said["value"], said["version"], said["author"], said["comment"], at)
+    value = deepcopy(said["value"])  # the caller may change it, and we remember the record
+    return Value(value, said["version"], said["author"], said["comment"], moment(said["at"]))
 
 
 def _version_key(version: int) -> str:
     return f"{_VERSION}{version:020d}"
 
 
-def _outdated(first: int, last: int, keep: int) -> tuple[int, range]:
+def outdated(first: int, last: int, keep: int) -> tuple[int, range]:
     """Return which number is the first one to be kept, and those to be removed before it."""
     until = max(first, min(last - keep + 1, first + _MOST_REMOVED))
     return until, range(first, until)

@@ -81,9 +81,11 @@ class Recipe:
         until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
         return Call(question, calls.due(until), undo, executor=calls)
 
-    def _read(self, deadline: float | None = None) -> Call:
-        """Return the step that reads the directory; its result is a Snapshot."""
-        return self._ask(partial(self._store.read, self._directory), deadline)
+    def _read(self, deadline: float | None = None, *, keys: Collection[str] | None = None) -> Call:
+        """Return the step that reads the directory, or these records; its result is a Snapshot."""
+        if keys is None:
+            return self._ask(partial(self._store.read, self._directory), deadline)
+        return self._ask(partial(self._store.look, self._directory, keys), deadline)
 
     def _change(
         self,

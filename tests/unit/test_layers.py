@@ -80,7 +80,7 @@ LAYERS = [
     ["core.base_lock", "core.shared_options"],
     ["lock"],
     ["recipes.parts", "recipes.recipe"],
-    ["recipes.membership", "recipes.report"],
+    ["recipes.membership", "recipes.following", "recipes.report"],
     ["recipes"],
     [""],
     ["fencing", "checks", "testing", "commands", "management", "supervisor"],
