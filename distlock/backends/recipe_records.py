@@ -32,6 +32,7 @@ from distlock.backends.store import (
     RecordStore,
     SessionEnded,
     Snapshot,
+    Unchanged,
 )
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
@@ -40,6 +41,8 @@ from distlock.types.lease import Claim, Kind, Lease
 
 #: The record of how far a piece of work is; and for how long that of one that has ended is kept.
 REPORT, REPORT_KEPT = "report", timedelta(days=1)
+#: The record that says how things stand among those who are at a barrier.
+GENERATION = "generation"
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +192,13 @@ class RecipeRecords:
         return revision
 
     def sweep(self) -> None:
-        """Remove the reports of work that has ended, or was lost, for long."""
+        """Forget barriers where nobody is, and work that has ended, or was lost, for long."""
+        for kind in (Kind.BARRIER, Kind.DOUBLE_BARRIER):
+            for directory in self._store.directories(directory_of(kind, "")):
+                snapshot = self._store.read(directory)
+                if snapshot.records.keys() == {GENERATION}:
+                    unused = Unchanged(snapshot.revision)
+                    self._store.apply(directory, [Delete(GENERATION)], [unused])
         for directory in self._store.directories(directory_of(Kind.PROGRESS, "")):
             snapshot = self._store.read(directory)
             report = snapshot.records.get(REPORT)

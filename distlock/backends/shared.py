@@ -314,7 +314,7 @@ class SharedBackend(BaseBackend):
     def sweep(self) -> SweepResult:
         """Forget how many seats there were of what nobody uses, unless resize() has said it.
 
-        Reports of work that ended long ago are forgotten, too.
+        Reports of work that ended long ago are forgotten, too, and barriers where nobody is.
 
         The sweep of the backend clears what has ended, and in time what is empty.
         """

@@ -2,6 +2,8 @@
 
 semaphore   Semaphore: at most so many at a time
 rwlock      RWLock: many readers, or one writer
+barrier     Barrier, DoubleBarrier: so many wait for each other
+event       Event: one process sets it, all others see it
 config      Config: one value in all processes, with versions
 topic       Topic: messages that every subscriber gets, in order
 following   what changes in the directory of a recipe, look by look
@@ -19,7 +21,10 @@ from __future__ import annotations
 
 from distlock.core.base_lock import BaseLock
 from distlock.lock import Lock
+from distlock.recipes.barrier import Barrier, DoubleBarrier
 from distlock.recipes.config import Config, Value
+from distlock.recipes.event import Event, EventInfo
+from distlock.recipes.generations import BarrierInfo
 from distlock.recipes.group import Change, Group, Member
 from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
@@ -33,8 +38,13 @@ from distlock.types.lease import Kind, LockInfo
 
 __all__ = [
     "Address",
+    "Barrier",
+    "BarrierInfo",
     "Change",
     "Config",
+    "DoubleBarrier",
+    "Event",
+    "EventInfo",
     "Group",
     "Member",
     "Message",

@@ -161,6 +161,19 @@ class Membership:
                 undo(error, backend.cleanup.add, lease.claim, leave)
             raise
 
+    def leave_soon(self) -> None:
+        """Remove the record in the background. May be repeated after an interrupt."""
+        hold, backend = self._hold, self._recipe._backend
+        if hold is not None:
+            manager.unwatch(hold)
+            backend.cleanup.add(hold.lease.claim, partial(backend.records.leave, hold.lease, ()))
+            self._hold = None
+
+    def abandon(self) -> None:
+        """Let the record go with its lease. The garbage collector may call this."""
+        if (hold := self._hold) is not None:
+            hold.orphaned = True
+
     # Knowing
 
     @property

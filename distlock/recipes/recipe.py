@@ -148,11 +148,22 @@ class Recipe:
         self, deadline: float | None, *, patience: float | None = None
     ) -> Steps[Snapshot]:
         """Read the directory; go on trying for ``patience`` seconds (a lease), or the deadline."""
+        asked = self._patiently(self._read, deadline, patience=patience)
+        return (yield from asked)  # type: ignore[no-any-return]
+
+    def _patiently(
+        self,
+        ask: Callable[[float | None], Call],
+        deadline: float | None,
+        *,
+        patience: float | None = None,
+    ) -> Steps[Any]:
+        """Return the result of a step that does no harm twice; try as _read_patiently() does."""
         lasts = self._backend.settings.lease if patience is None else patience
         gives_up = clock() + lasts if deadline is None else deadline
         for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
             try:
-                return (yield self._read(deadline))  # type: ignore[no-any-return]
+                return (yield ask(deadline))
             except LockUnavailable:
                 if clock() + pause >= gives_up:
                     raise

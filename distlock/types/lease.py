@@ -29,6 +29,7 @@ class Kind(StrEnum):
     ELECTION = "election"
     GROUP = "group"
     BARRIER = "barrier"
+    DOUBLE_BARRIER = "double-barrier"
     EVENT = "event"
     QUEUE = "queue"
     CONFIG = "config"

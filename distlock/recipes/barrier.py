@@ -1,0 +1,186 @@
+"""Barriers: nobody goes on before all have come, and one outcome holds for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from django.utils.asyncio import async_unsafe
+
+from distlock.concurrency.steps import Steps, arun, run
+from distlock.conf import DEFAULT_ALIAS
+from distlock.core.manager import undo
+from distlock.exceptions import LockError, LockNotHeld
+from distlock.recipes.generations import BaseBarrier
+from distlock.recipes.membership import Membership
+from distlock.recipes.recipe import deadline_of
+from distlock.types.arguments import checked_callback
+from distlock.types.lease import Kind
+from distlock.types.owners import current_liveness
+
+
+class Barrier(BaseBarrier):
+    """So many wait for each other, over all processes and machines, as ``threading.Barrier``.
+
+    ::
+
+        Barrier("import", 5).wait()     # returns when five have called it
+
+    It can be used again and again. If one of those who wait gives up, is interrupted or dies, it is
+    broken for all of them: ``threading.BrokenBarrierError``. It stays so until reset(), or until
+    none of the Barrier objects that were told so is left: so what a program left broken does not
+    stop its next run.
+    """
+
+    kind = Kind.BARRIER
+    _last_decides = True
+
+    def __init__(
+        self,
+        name: str,
+        parties: int | None = None,
+        action: Callable[[], object] | None = None,
+        timeout: float | None = None,
+        *,
+        using: str = DEFAULT_ALIAS,
+    ) -> None:
+        """Describe a barrier; nothing is asked yet.
+
+        - ``name``, ``using``: as of a Lock.
+        - ``parties``: how many it is for, at most 1000. All must say the same number; None takes
+          that of the others.
+        - ``action``: what the last one to come calls before anyone passes; for a task, on another
+          thread. Give it to all. If it raises, the barrier is broken.
+        - ``timeout``: for how many seconds wait() waits if it is not told; None for ever.
+
+        Raises TypeError or ValueError that names the argument and its value.
+        """
+        super().__init__(name, parties, using)
+        checked_callback("action", action)
+        deadline_of(timeout)
+        self._action, self._timeout = action, timeout
+
+    @async_unsafe("wait() would block the event loop; use `await barrier.await_()`.")
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait until all parties have come; return a number, 0 to parties - 1, other for each.
+
+        ``timeout`` is for the others to come. When all have, each says that it is still there, and
+        the last one calls the action. For that they have the length of a lease at the least.
+
+        Raises BrokenBarrierError if the barrier is broken, is reset, or this has waited for too
+        long; ValueNotAgreed if others say another number of parties; LockUnavailable if the backend
+        cannot be asked; LockLost if this process was stopped for so long that the outcome is not
+        known any more.
+        """
+        return run(self._waiting(timeout))
+
+    async def await_(self, timeout: float | None = None) -> int:
+        """See wait(). (``await`` is a word of Python.) Cancelling it breaks the barrier."""
+        return await arun(self._waiting(timeout))
+
+    def _waiting(self, timeout: float | None) -> Steps[int]:
+        deadline = deadline_of(self._timeout if timeout is None else timeout)
+        party = Membership(self, self._come)
+
+        def steps() -> Steps[int]:
+            yield from self._coming(party, deadline)
+            place = yield from self._meeting(party, deadline, to_pass=True)
+            yield from self._leave(party)
+            return place
+
+        return (yield from self._guarded(party, steps()))
+
+
+class DoubleBarrier(BaseBarrier):
+    """So many begin something together and end it together::
+
+        with DoubleBarrier("measuring", 5):     # begins when five have come
+            measure()                           # is left when all five have ended it
+
+    Each party has an object of its own. One that dies inside, or whose body fails, breaks it for
+    all: leave() raises ``threading.BrokenBarrierError``. See Barrier for the rest.
+    """
+
+    kind = Kind.DOUBLE_BARRIER
+    _party: Membership | None = None
+
+    def __init__(
+        self, name: str, parties: int | None = None, *, using: str = DEFAULT_ALIAS
+    ) -> None:
+        """See Barrier; a barrier of one kind has nothing to do with one of the other."""
+        super().__init__(name, parties, using)
+
+    @async_unsafe("enter() would block the event loop; use `await barrier.aenter()`.")
+    def enter(self, timeout: float | None = None) -> int:
+        """Wait until all parties have come; return a number as Barrier.wait(). See there."""
+        return run(self._entering(deadline_of(timeout)))
+
+    async def aenter(self, timeout: float | None = None) -> int:
+        """See enter()."""
+        return await arun(self._entering(deadline_of(timeout)))
+
+    @async_unsafe("leave() would block the event loop; use `await barrier.aleave()`.")
+    def leave(self, timeout: float | None = None) -> int:
+        """Wait until all who entered leave; return a number as enter().
+
+        Raises LockNotHeld if this object has not entered, and what Barrier.wait() raises.
+        """
+        return run(self._leaving(deadline_of(timeout)))
+
+    async def aleave(self, timeout: float | None = None) -> int:
+        """See leave()."""
+        return await arun(self._leaving(deadline_of(timeout)))
+
+    def __enter__(self) -> Self:
+        self.enter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.leave()
+        else:
+            self._give_up(error)
+
+    async def __aenter__(self) -> Self:
+        await self.aenter()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
+    ) -> None:
+        if error is None:
+            await self.aleave()
+        else:
+            self._give_up(error)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Break it for the others, who find this party gone; the error is what the caller sees."""
+        party, self._party = self._party, None
+        if party is not None:
+            undo(error, party.leave_soon)
+
+    def _entering(self, deadline: float | None) -> Steps[int]:
+        if self._party is not None:
+            raise LockError(f"{self}: this object has entered already; each party has its own")
+        runs = current_liveness()
+        party = Membership(self, self._come, is_alive=lambda: party is self._mark or runs())
+
+        def steps() -> Steps[int]:
+            yield from self._coming(party, deadline)
+            return (yield from self._meeting(party, deadline, to_pass=False))
+
+        place = yield from self._guarded(party, steps())
+        self._party = party
+        return place
+
+    def _leaving(self, deadline: float | None) -> Steps[int]:
+        party, self._party = self._party, None
+        if party is None or party.lease is None:
+            raise LockNotHeld(f"{self}: this object has not entered")
+        steps = self._meeting(party, deadline, to_pass=True)
+        place = yield from self._guarded(party, steps)
+        yield from self._leave(party)
+        return place
