@@ -183,11 +183,29 @@ class RecipeRecords:
             return None
 
     def leave(
-        self, lease: Lease, changes: Sequence[Change] = (), deadline: float | None = None
+        self,
+        lease: Lease,
+        changes: Sequence[Change] | Decide = (),
+        deadline: float | None = None,
     ) -> int | None:
         """Remove a member's record, and change others with it; None if it was gone already."""
         directory, key = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
-        revision = self._store.apply(directory, [Delete(key), *changes], [Exists(key)], deadline)
+        revision = None
+        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
+            plan = Plan(() if callable(changes) else changes)
+            if callable(changes):
+                snapshot = self._store.read(directory, deadline)
+                if key not in snapshot.records:
+                    break
+                plan = changes(snapshot)
+            revision = self._store.apply(
+                directory, [Delete(key), *plan.changes], [Exists(key), *plan.conditions], deadline
+            )
+            if revision is not None or not plan.conditions:
+                break
+            time.sleep(pause)
+        else:
+            raise self._too_busy(directory)
         self._requests.forget(lease.claim, deadline)
         return revision
 

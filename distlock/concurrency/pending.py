@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import get_ident
@@ -144,22 +144,13 @@ class Pending(Generic[T]):
     def wait(self, deadline: float | None) -> bool:
         """Block until there is an answer; False if ``deadline`` (None: never) passed before."""
         if not self._decided:
-            latch = Latch()
-            self._wake = latch.set
-            while not self._decided and (deadline is None or clock() < deadline):
-                latch.wait(left(deadline, _LONGEST_SLEEP))
+            wait_any([self], deadline)
         return self.answered
 
     async def wait_async(self, deadline: float | None) -> bool:
         """See wait()."""
         if not self._decided:
-            event = asyncio.Event()
-            self._loop = asyncio.get_running_loop()
-            self._wake = partial(self._loop.call_soon_threadsafe, event.set)
-            while not self._decided and (deadline is None or clock() < deadline):
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left(deadline, _LONGEST_TASK_SLEEP)):
-                        await event.wait()
+            await wait_any_async([self], deadline)
         return self.answered
 
     def take(self) -> T:
@@ -203,3 +194,26 @@ class Pending(Generic[T]):
         """
         own = get_ident()
         return bool(self._decided.setdefault(_RECEIVER, own) == own)
+
+
+def wait_any(pendings: Sequence[Pending[Any]], deadline: float | None) -> bool:
+    """Block until one of them has an answer; False if ``deadline`` (None: never) passed before."""
+    latch = Latch()
+    for pending in pendings:
+        pending._wake = latch.set
+    while not any(one._decided for one in pendings) and (deadline is None or clock() < deadline):
+        latch.wait(left(deadline, _LONGEST_SLEEP))
+    return any(pending.answered for pending in pendings)
+
+
+async def wait_any_async(pendings: Sequence[Pending[Any]], deadline: float | None) -> bool:
+    """See wait_any()."""
+    event, loop = asyncio.Event(), asyncio.get_running_loop()
+    for pending in pendings:
+        pending._loop = loop
+        pending._wake = partial(loop.call_soon_threadsafe, event.set)
+    while not any(one._decided for one in pendings) and (deadline is None or clock() < deadline):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(left(deadline, _LONGEST_TASK_SLEEP)):
+                await event.wait()
+    return any(pending.answered for pending in pendings)

@@ -24,10 +24,10 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from distlock.concurrency.pending import Pending
+from distlock.concurrency.pending import Pending, wait_any, wait_any_async
 
 T = TypeVar("T")
 
@@ -152,6 +152,22 @@ class Wait:
 
     async def arun(self) -> bool:
         return await self._pending.wait_async(self._deadline)
+
+
+class WaitAny:
+    """Whether one of several Pendings has an answer by ``deadline`` (None: however late)."""
+
+    __slots__ = ("_deadline", "_pendings")
+
+    def __init__(self, pendings: Sequence[Pending[Any]], deadline: float | None) -> None:
+        self._pendings = pendings
+        self._deadline = deadline
+
+    def run(self) -> bool:
+        return wait_any(self._pendings, self._deadline)
+
+    async def arun(self) -> bool:
+        return await wait_any_async(self._pendings, self._deadline)
 
 
 class Either:

@@ -20,18 +20,23 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class AnyLock(Protocol):
-    """What a section needs of a lock; see Lock."""
+class Section(Protocol):
+    """What is entered and left around a body; see Lock."""
 
     def release(self) -> None: ...
-    def info(self) -> LockInfo: ...
     def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
     def _entered_here(self) -> tuple[str, int]: ...
+
+
+class AnyLock(Section, Protocol):
+    """What a section needs of a lock to say who has it."""
+
+    def info(self) -> LockInfo: ...
     def _holder_message(self) -> str: ...
 
 
 def run_under(
-    lock: AnyLock,
+    lock: Section,
     acquire: Callable[[], object],
     body: Callable[[], T],
     on_leave_error: Callable[[LockError], object],
@@ -66,7 +71,7 @@ def run_under(
         raise
 
 
-def _has_entered_since(lock: AnyLock, before: tuple[str, int]) -> bool:
+def _has_entered_since(lock: Section, before: tuple[str, int]) -> bool:
     """Return whether the current owner is in ``lock`` more often than before, lost or not."""
     nonce, count = lock._entered_here()
     return count > (before[1] if nonce == before[0] else 0)

@@ -7,6 +7,10 @@ event       Event: one process sets it, all others see it
 config      Config: one value in all processes, with versions
 topic       Topic: messages that every subscriber gets, in order
 following   what changes in the directory of a recipe, look by look
+election    Election: of several candidates one leads at a time
+candidacy   the way of a candidate to lead, and out
+leading     what the leader of an election holds
+candidates  the records of an election: who stands, who is next, who has led
 multilock   MultiLock: several locks at once, all of them or none
 group       Group: which processes are there, and who has come or gone
 names       Names: a name or a number that nobody else has, and the address registered under it
@@ -22,7 +26,9 @@ from __future__ import annotations
 from distlock.core.base_lock import BaseLock
 from distlock.lock import Lock
 from distlock.recipes.barrier import Barrier, DoubleBarrier
+from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.config import Config, Value
+from distlock.recipes.election import Election
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.generations import BarrierInfo
 from distlock.recipes.group import Change, Group, Member
@@ -40,9 +46,12 @@ __all__ = [
     "Address",
     "Barrier",
     "BarrierInfo",
+    "Candidate",
     "Change",
     "Config",
     "DoubleBarrier",
+    "Election",
+    "ElectionInfo",
     "Event",
     "EventInfo",
     "Group",
@@ -55,6 +64,7 @@ __all__ = [
     "Registration",
     "Report",
     "Semaphore",
+    "Term",
     "Topic",
     "Value",
     "atrack",

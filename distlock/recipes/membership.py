@@ -133,7 +133,7 @@ class Membership:
 
     def leaving(
         self,
-        changes: Sequence[Change] = (),
+        changes: Sequence[Change] | Decide = (),
         deadline: float | None = None,
         *,
         beside: Callable[[Claim], Sequence[Change]] | None = None,
@@ -149,11 +149,12 @@ class Membership:
             hold, self._hold = self._hold, None
         if hold is None:
             return False
-        manager.unwatch(hold)
         backend, lease = self._recipe._backend, hold.lease
-        named = () if beside is None else beside(lease.claim)
-        leave = partial(backend.records.leave, lease, [*changes, *named])
+        if beside is not None and not callable(changes):
+            changes = [*changes, *beside(lease.claim)]
+        leave = partial(backend.records.leave, lease, changes)
         try:
+            manager.unwatch(hold)
             due = backend.calls.due(deadline)
             return (yield Call(leave, due, executor=backend.release_calls)) is not None
         except BaseException as error:
@@ -161,12 +162,16 @@ class Membership:
                 undo(error, backend.cleanup.add, lease.claim, leave)
             raise
 
-    def leave_soon(self) -> None:
-        """Remove the record in the background. May be repeated after an interrupt."""
+    def leave_soon(self, changes: Sequence[Change] | Decide = ()) -> None:
+        """Remove the record, and make other changes with it, in the background.
+
+        May be repeated after an interrupt.
+        """
         hold, backend = self._hold, self._recipe._backend
         if hold is not None:
             manager.unwatch(hold)
-            backend.cleanup.add(hold.lease.claim, partial(backend.records.leave, hold.lease, ()))
+            leave = partial(backend.records.leave, hold.lease, changes)
+            backend.cleanup.add(hold.lease.claim, leave)
             self._hold = None
 
     def abandon(self) -> None:

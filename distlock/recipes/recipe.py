@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from reprlib import repr
@@ -17,7 +17,7 @@ from distlock.backends.store import MAX_VALUE, Put, RecordStore, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Call, Sleep, Steps, Wait, arun, run
+from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run
 from distlock.concurrency.threads import start
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import add_leave_error
@@ -68,6 +68,12 @@ class Recipe:
     @property
     def _directory(self) -> str:
         return directory_of(self.kind, self.name)
+
+    @property
+    def _pause(self) -> float:
+        """Seconds between two looks of one who waits, at the most a third of a lease."""
+        settings = self._backend.settings
+        return min(_LONGEST_WAIT, settings.interval(settings.lease))
 
     def _ask(
         self,
@@ -123,20 +129,39 @@ class Recipe:
         return found
 
     def _read_later(
-        self, seen: Snapshot, deadline: float | None, *, key: str | None = None, **patience: float
+        self,
+        seen: Snapshot,
+        deadline: float | None,
+        *,
+        key: str | Sequence[str] | None = None,
+        **patience: float,
     ) -> Steps[Snapshot]:
         """Return the next snapshot after one, when there was a change; or now and then, without.
 
-        With ``key``: after a change of that record. See _read_patiently() for outages.
+        With ``key``: after a change of that record, or of one of several that are there. See
+        _read_patiently() for outages.
         """
-        pause = min(_LONGEST_WAIT, self._backend.settings.interval(self._backend.settings.lease))
-        until = clock() + pause
-        hint = self._hint(seen, key)
-        try:
-            yield Wait(hint, until if deadline is None else min(until, deadline))
-        finally:
-            hint.abandon()
+        yield from self._wait_for_change(seen, deadline, key)
         return (yield from self._read_patiently(deadline, **patience))
+
+    def _wait_for_change(
+        self,
+        seen: Snapshot,
+        deadline: float | None = None,
+        key: str | Sequence[str] | None = None,
+        *others: Pending[Any],
+    ) -> Steps[None]:
+        """Wait until there may have been a change after a snapshot, or one of the others came."""
+        until = clock() + self._pause
+        keys = [key] if key is None or isinstance(key, str) else key
+        hints = []
+        try:
+            for each in keys:
+                hints.append(self._hint(seen, each))
+            yield WaitAny([*hints, *others], until if deadline is None else min(until, deadline))
+        finally:
+            for hint in hints:
+                hint.abandon()
 
     def _hint(self, seen: Snapshot, key: str | None) -> Pending[None]:
         try:

@@ -36,6 +36,11 @@ def checked_owner(owner: object) -> str:
     return _checked("owner", owner, MAX_OWNER)
 
 
+def checked_label(argument: str, value: object) -> str:
+    """Return what somebody is called by; TypeError or ValueError if nobody can be called so."""
+    return _checked(argument, value, MAX_OWNER)
+
+
 def checked_description(description: object) -> str:
     """Return ``description``, which may be empty; TypeError or ValueError if it is refused."""
     return checked_text("description", description)

@@ -88,6 +88,11 @@ def current_owner(name: str | None = None) -> Owner:
     return current_actor(name).owner
 
 
+def new_owner() -> Owner:
+    """Return an owner that is nobody else: for an object that any thread or task may use."""
+    return replace(current_owner(), key=f"{_process_nonce}:{next(_serials)}")
+
+
 def _new_owner(name: str | None) -> Owner:
     task = current_task()
     label = task.get_name() if task else threading.current_thread().name
