@@ -20,7 +20,14 @@ from distlock.celery.task_options import TERMINATE, TaskOptions, backend_of
 from distlock.core.base_lock import BaseLock
 from distlock.core.interrupters import body_interrupter
 from distlock.core.section import busy_message, run_under
-from distlock.exceptions import LockError, LockTimeout, LockUnavailable, ValueNotAgreed
+from distlock.exceptions import (
+    Cancelled,
+    LockError,
+    LockTimeout,
+    LockUnavailable,
+    ValueNotAgreed,
+)
+from distlock.recipes.progress import Progress
 from distlock.recipes.slots import lock_or_slot
 from distlock.types.lease import Kind
 
@@ -51,6 +58,7 @@ class TaskExecution(RunningTask):
         self.task = task
         self.request = request
         self._requeueable = request is not None and not request.is_eager
+        self.progress: Progress | None = None
         self.begun = False  # whether the lock has been asked for
         self._queue_lock_freed = False
 
@@ -84,8 +92,7 @@ class TaskExecution(RunningTask):
         self.begun = True
         options = self.task.locking
         if self.task.lock_name is None:
-            self._start()
-            return body(*args, **kwargs)
+            return self._start(body, args, kwargs)
         terminates = options.on_lost == TERMINATE
         with body_interrupter() if terminates else nullcontext() as interrupter:
             lock = lock_or_slot(
@@ -108,8 +115,7 @@ class TaskExecution(RunningTask):
                     "Task %s runs under %s %r on %r, token %s", self, kind, name, using, token
                 )
                 self._event("task-locked", lock=name, using=using, token=token)
-                self._start()
-                return body(*args, **kwargs)
+                return self._start(body, args, kwargs)
 
             try:
                 return run_under(
@@ -120,6 +126,28 @@ class TaskExecution(RunningTask):
                 )
             except Skipped:
                 return options.busy_result
+
+    def _start(
+        self, body: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """Call the body, and report how far it is if that is wanted."""
+        self._start_queue_lock()
+        task = self.task
+        if task.locking.progress is None:
+            return body(*args, **kwargs)
+        name = str(self) if task.progress_name is None else task.progress_name(args, kwargs)
+        backend = backend_of(task.name, "using", task.locking.using)
+        try:
+            with Progress(name, using=backend.alias) as self.progress:
+                return body(*args, **kwargs)
+        except Cancelled as error:
+            if self.request is None:
+                raise
+            stored = not (self.request.ignore_result or task.ignore_result)
+            task.backend.mark_as_revoked(
+                self.request.id, str(error), request=self.request, store_result=stored
+            )
+            raise Ignore(str(error)) from error
 
     # The lock
 
@@ -207,7 +235,7 @@ class TaskExecution(RunningTask):
 
     # The queueing lock
 
-    def _start(self) -> None:
+    def _start_queue_lock(self) -> None:
         """Free the queueing lock, or renew it until the end."""
         handle = self.header.queue_lock
         if handle is None:

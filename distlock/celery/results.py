@@ -15,6 +15,8 @@ from celery.result import AsyncResult
 from distlock.celery import queueing
 from distlock.celery.task_options import queueing_backend
 from distlock.exceptions import LockError
+from distlock.recipes.progress import Progress
+from distlock.recipes.report import Report
 
 logger = logging.getLogger("distlock.celery")
 
@@ -57,6 +59,15 @@ class LockedResult(AsyncResult):  # type: ignore[misc]
         return str(meta["status"])
 
     status = state
+
+    def progress(self) -> Report | None:
+        """Return how far the task is, with ``progress=True``; None if it has not begun.
+
+        LockUnavailable if the backend cannot be asked; TypeError without that option.
+        """
+        if self.task is None or self.task.locking.progress is not True:
+            raise TypeError(f"task {self.name or self.id} was not made with progress=True")
+        return Progress.get(f"{self.task.name}[{self.id}]", using=self.task.locking.using)
 
     def ready(self) -> bool:
         """See AsyncResult.ready()."""

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
 from celery import shared_task
 from celery.app.task import Task
@@ -34,6 +34,7 @@ from distlock.core.name_template import CallName, Template
 from distlock.core.queueing_owners import PREFIX
 from distlock.exceptions import LockNotHeld
 from distlock.lock import Lock
+from distlock.recipes.progress import Progress
 from distlock.recipes.slots import Slots
 
 if TYPE_CHECKING:
@@ -43,8 +44,12 @@ _NOT_BOUND: Any = False
 #: An option that was not given is as the base class has it.
 _OF_BASE: Any = object()
 
-#: The options that name a lock, the attributes that have the name for a call, and how it begins.
-_NAMED = ("lock", "lock_name", ""), ("queueing_lock", "queueing_name", PREFIX)
+#: The options that name something, the attributes that have the name for a call, and how it begins.
+_NAMED = (
+    ("lock", "lock_name", ""),
+    ("queueing_lock", "queueing_name", PREFIX),
+    ("progress", "progress_name", ""),
+)
 
 
 class LockedTask(DjangoTask):  # type: ignore[misc]
@@ -61,9 +66,10 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
 
     #: the options, checked
     locking: ClassVar[TaskOptions] = TaskOptions()
-    #: how the two locks are named for a call; None where there is no such lock
+    #: how the two locks, and the progress, are named for a call; None where there is no such name
     lock_name: ClassVar[CallName | None] = None
     queueing_name: ClassVar[CallName | None] = None
+    progress_name: ClassVar[CallName | None] = None
 
     _autoretried: Callable[..., Any] | None = None
 
@@ -100,10 +106,11 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
         for option, attribute, prefix in _NAMED:
             template = getattr(cls.locking, option)
             what = f"task {task}: {option}={template!r}"
-            name_of = None if template is None else CallName(template, body, what, prefix)
-            setattr(cls, attribute, name_of)
-        if cls.queueing_name is not None or cls.locking.slots is not None:
-            declare(task, cls.locking)
+            unnamed = template is None or template is True
+            setattr(cls, attribute, None if unnamed else CallName(template, body, what, prefix))
+        locking = cls.locking
+        if (locking.queueing_lock, locking.slots, locking.progress) != (None, None, None):
+            declare(task, locking)
 
     @property
     def lock(self) -> Lock:
@@ -115,6 +122,14 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
         if execution is None or execution.lock is None:
             raise LockNotHeld(f"task {self.name} holds no lock here")
         return cast("Lock", execution.lock)
+
+    @property
+    def progress(self) -> Progress:
+        """The progress of this execution of the task, with the option of that name."""
+        execution = self._execution
+        if execution is None or execution.progress is None:
+            raise RuntimeError(f"task {self.name} reports no progress here: give it progress=True")
+        return execution.progress
 
     @property
     def _execution(self) -> TaskExecution | None:
@@ -217,6 +232,7 @@ def locked_task(
     at_least: float | None = _OF_BASE,
     on_lost: OnLost | Terminate | None = _OF_BASE,
     using: str = _OF_BASE,
+    progress: Template | Literal[True] | None = _OF_BASE,
     queueing_lock: Template | None = _OF_BASE,
     until: Until = _OF_BASE,
     on_queued: OnQueued = _OF_BASE,
@@ -226,6 +242,8 @@ def locked_task(
     **options: Any,
 ) -> TaskMaker[Bind]:
     """Make a ``shared_task`` that runs under a lock or a semaphore, or is queued under a lock.
+
+    It may also report how far it is, see ``progress``.
 
     Takes the options of :class:`~distlock.celery.task_options.TaskOptions` and those of Celery's
     tasks. What is not given is as ``base`` has it.
@@ -247,8 +265,8 @@ def locked_task(
         # Celery makes the task's class later, for each app. Making one now finds what is wrong.
         run = function if bind else staticmethod(function)
         checked: Any = type(name, (base,), {**given, "name": name, "run": run})
-        if checked.lock_name is None and checked.queueing_name is None:
-            raise TypeError(f"task {name}: give it lock=, queueing_lock=, or both")
+        if all(getattr(checked.locking, option) is None for option, *_ in _NAMED):
+            raise TypeError(f"task {name}: give it lock=, queueing_lock=, progress=, or several")
         for option, others in OF_LOCK.items():
             for other in others:
                 if other in given and getattr(checked.locking, option) is None:

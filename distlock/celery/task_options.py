@@ -59,6 +59,13 @@ class TaskOptions:
     - ``on_lost``: as of ``Lock``; or "terminate", which raises LockLost inside the task.
     - ``using``: the alias of the backend in the DISTLOCK setting.
 
+    How far the task is, with or without a lock:
+
+    - ``progress``: the name of the ``Progress`` under which it reports, as of ``lock``; or True,
+      for one of its own: the name of the task, and its id in brackets. The task has it as its
+      ``progress``. If somebody asks it to end, its next ``advance()`` raises ``Cancelled``, and for
+      Celery it is then revoked.
+
     The lock that is held while the task is queued:
 
     - ``queueing_lock``: its name, as of ``lock``. The two are never the same lock.
@@ -84,6 +91,7 @@ class TaskOptions:
     at_least: float | None = None
     on_lost: OnLost | Terminate | None = None
     using: str = DEFAULT_ALIAS
+    progress: Template | Literal[True] | None = None
     queueing_lock: Template | None = None
     until: Until = "started"
     on_queued: OnQueued = "return"
@@ -93,6 +101,8 @@ class TaskOptions:
     def __post_init__(self) -> None:
         _checked_template("lock", self.lock)
         _checked_template("queueing_lock", self.queueing_lock)
+        if self.progress is not True:
+            _checked_template("progress", self.progress)
         _checked_choice("on_busy", self.on_busy, get_args(OnBusy))
         _checked_choice("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
         _checked_choice("until", self.until, get_args(Until))
@@ -189,15 +199,20 @@ def _refuse_unsupported(task: str, locking: TaskOptions) -> None:
     """Raise NotSupported if a backend of the task cannot do what is asked of it."""
     if locking.queueing_lock is not None:
         queueing_backend(task, locking)
-    if locking.slots is not None:
-        try:
-            _ = backend_of(task, "using", locking.using).store
-        except NotSupported as error:
-            raise NotSupported(f"task {task}: slots={locking.slots!r}: {error}") from error
+    for option in _WITH_RECORDS:
+        if (value := getattr(locking, option)) is not None:
+            try:
+                _ = backend_of(task, "using", locking.using).store
+            except NotSupported as error:
+                raise NotSupported(f"task {task}: {option}={value!r}: {error}") from error
+
+
+#: the options that need a backend which keeps records
+_WITH_RECORDS = "slots", "progress"
 
 
 def declare(task: str, locking: TaskOptions) -> None:
-    """Note a task with a queueing lock or with slots; NotSupported if its backend has no such.
+    """Note a task that not every backend can serve; NotSupported if its own cannot.
 
     Tasks may be declared before the settings or the models are ready. Then ``manage.py check``
     finds it, and the first call is refused.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, NoReturn, Self, cast
+from typing import Any, ClassVar, NoReturn, Self, TypeVar, cast
 
 from django.apps import apps
 from django.core.exceptions import ImproperlyConfigured
@@ -25,7 +25,10 @@ from distlock.exceptions import LockLost, LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.semaphore import Semaphore
 from distlock.recipes.slots import Slots, lock_or_slot
+from distlock.recipes.track import track
 from distlock.supervisor.signal_handling import ended_by_signals
+
+T = TypeVar("T")
 
 _COMMANDS = ".management.commands."
 
@@ -101,6 +104,15 @@ class LockedCommand(BaseCommand):
                 return super().execute(*args, **options)
             with ended_by_signals():
                 return self._execute_locked(args, options)
+
+    def track(
+        self, iterable: Iterable[T], total: float | None = None, *, unit: str = ""
+    ) -> Iterator[T]:
+        """Yield what an iterable has, and report how far that is under the name of the lock.
+
+        See ``distlock.recipes.track``.
+        """
+        return track(iterable, self.lock.name, total, unit=unit, using=self.lock_using)
 
     def _execute_locked(self, args: tuple[Any, ...], options: dict[str, Any]) -> str | None:
         interrupter = body_interrupter()

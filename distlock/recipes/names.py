@@ -8,23 +8,29 @@ nobody was found to have the name. Both are bound to the session of the process.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
-from distlock.backends.store import Absent, Delete, Exists, Put, Record, Snapshot
+from distlock.backends.store import Absent, Delete, Exists, Record, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps, arun, run
-from distlock.core.section import add_leave_error, refuse_in_event_loop
-from distlock.exceptions import LockTimeout, ValueNotAgreed
+from distlock.core.held import OnLost
+from distlock.core.section import refuse_in_event_loop
+from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Recipe, deadline_of
-from distlock.types.arguments import checked_callback, checked_description, checked_name
+from distlock.recipes.recipe import Block, Recipe, deadline_of
+from distlock.types.arguments import (
+    checked_callback,
+    checked_data,
+    checked_flag,
+    checked_name,
+    checked_token,
+)
 from distlock.types.lease import Kind, Lease, Owner
 
 
@@ -38,7 +44,7 @@ class Address:
     owner: Owner
     token: int
     since: datetime
-    data: Any = None
+    data: Mapping[str, Any] = field(hash=False)
 
 
 class Names(Recipe):
@@ -62,15 +68,15 @@ class Names(Recipe):
         address: str,
         *,
         unique: bool = True,
-        data: Any = None,
+        data: Mapping[str, Any] | None = None,
         timeout: float | None = 0,
-        on_lost: Callable[[Lease], object] | None = None,
+        on_lost: OnLost | None = None,
     ) -> Registration:
         """Give a name an address, for as long as this process lives and keeps what is returned.
 
         - ``unique``: nobody else can have the name. With False it is that of a service, and each
           registration adds an address. Use one of the two for a name: the other is refused.
-        - ``data``: is returned by resolve(): anything that JSON can say.
+        - ``data``: is returned by resolve(); at most 4 KiB of JSON.
         - ``timeout``: seconds to wait for the name to be free; 0 tries once, None waits for ever.
         - ``on_lost(lease)``: is called on another thread if the registration is lost, before
           anybody else can have the name. A unique name that was lost is not taken again: call
@@ -80,7 +86,8 @@ class Names(Recipe):
         Raises LockTimeout, which says who has the name; ValueNotAgreed if it is in use with the
         other ``unique``; LockUnavailable.
         """
-        return run(self._registering(name, address, unique, data, timeout, on_lost))
+        registration = Registration(self, name, address, unique, data, on_lost)
+        return run(self._registering(registration, deadline_of(timeout)))
 
     async def aregister(
         self,
@@ -88,12 +95,13 @@ class Names(Recipe):
         address: str,
         *,
         unique: bool = True,
-        data: Any = None,
+        data: Mapping[str, Any] | None = None,
         timeout: float | None = 0,
-        on_lost: Callable[[Lease], object] | None = None,
+        on_lost: OnLost | None = None,
     ) -> Registration:
         """See register()."""
-        return await arun(self._registering(name, address, unique, data, timeout, on_lost))
+        registration = Registration(self, name, address, unique, data, on_lost)
+        return await arun(self._registering(registration, deadline_of(timeout)))
 
     @refuse_in_event_loop
     def resolve(self, name: str) -> Address | None:
@@ -116,11 +124,11 @@ class Names(Recipe):
     @refuse_in_event_loop
     def wait_for(self, name: str, timeout: float | None = None) -> Address | None:
         """Return what has the name, once something has; None after ``timeout`` seconds."""
-        return run(self._waiting_for(checked_name(name), deadline_of(timeout)))
+        return run(self._waiting_for(name, timeout))
 
     async def await_for(self, name: str, timeout: float | None = None) -> Address | None:
         """See wait_for()."""
-        return await arun(self._waiting_for(checked_name(name), deadline_of(timeout)))
+        return await arun(self._waiting_for(name, timeout))
 
     @refuse_in_event_loop
     def unique_number(self) -> int:
@@ -141,7 +149,11 @@ class Names(Recipe):
 
         For operators: who had the name goes on until its next renewal tells of the loss.
         """
-        return self._backend.force_release(self._directory, token) is not None
+        return run(self._removing(checked_token(token)))
+
+    async def aremove(self, token: int) -> bool:
+        """See remove()."""
+        return await arun(self._removing(checked_token(token)))
 
     # Inside
 
@@ -162,42 +174,36 @@ class Names(Recipe):
         snapshot = yield self._read()
         return tuple(one for _, one in self._found(snapshot, wanted))
 
-    def _waiting_for(self, name: str, deadline: float | None) -> Steps[Address | None]:
-        def look(snapshot: Snapshot) -> Address | None:
-            return next((one for _, one in self._found(snapshot, name)), None)
-
-        return self._until(look, deadline)
+    def _waiting_for(self, name: str, timeout: float | None) -> Steps[Address | None]:
+        wanted = checked_name(name)
+        return self._until(
+            lambda snapshot: next((one for _, one in self._found(snapshot, wanted)), None),
+            deadline_of(timeout),
+        )
 
     def _numbering(self) -> Steps[int]:
         # Deleting what is not there is a change as well, and leaves nothing behind.
         change = partial(self._store.apply, self._directory, [Delete("number")], ())
         return (yield self._ask(change))  # type: ignore[no-any-return]
 
+    def _removing(self, token: int) -> Steps[bool]:
+        remove = partial(self._backend.force_release, self._directory, token)
+        return (yield self._ask(remove)) is not None
+
     def _registering(
-        self,
-        name: str,
-        address: str,
-        unique: bool,
-        data: Any,
-        timeout: float | None,
-        on_lost: Callable[[Lease], object] | None,
+        self, registration: Registration, deadline: float | None
     ) -> Steps[Registration]:
-        deadline = deadline_of(timeout)
-        registration = Registration(self, name, address, unique, data, on_lost)
-        while True:
-            joined = yield from registration._membership.joining(deadline)
-            if joined.lease is not None:
-                return registration
+        def is_free(snapshot: Snapshot) -> bool | None:
+            return registration._obstacle(snapshot) is None or None
+
+        while (joined := (yield from registration._membership.joining(deadline))).lease is None:
             if deadline is not None and clock() >= deadline:
                 raise LockTimeout(f"{self!r}: {_taken(joined.result)}")
-            yield from self._until(partial(self._is_free, name, address), deadline)
-
-    def _is_free(self, name: str, address: str, snapshot: Snapshot) -> bool | None:
-        found = self._found(snapshot, name)
-        return all(_promised(record) == address for record, _ in found) or None
+            yield from self._until(is_free, deadline)
+        return registration
 
 
-class Registration:
+class Registration(Block):
     """A name that this process has; see Names.register(). Leave it with ``with``."""
 
     def __init__(
@@ -207,24 +213,19 @@ class Registration:
         address: str,
         unique: bool,
         data: Any,
-        on_lost: Callable[[Lease], object] | None,
+        on_lost: OnLost | None,
     ) -> None:
         """See Names.register()."""
         checked_callback("on_lost", on_lost)
-        if not isinstance(address, str) or not address:
-            raise TypeError(f"address must be a str that is not empty, not {address!r}")
-        self.name, self.address = checked_name(name), checked_description(address)
-        self._names, self._unique, self._on_lost = names, bool(unique), on_lost
-        self._said = {"name": name, "address": address, "unique": self._unique, "data": data}
-        Put("data", self._said)  # raises TypeError or ValueError for what cannot be kept
-        self._key = "n/" + hashlib.sha256(name.encode()).hexdigest()
+        self.name, self.address = checked_name(name), checked_name(address, "address")
+        self._names, self._unique, self._on_lost = names, checked_flag("unique", unique), on_lost
+        terms = {"name": self.name, "address": self.address, "unique": self._unique}
+        self._said = {**terms, "data": checked_data("data", data)}
+        self._key = "n/" + hashlib.sha256(self.name.encode()).hexdigest()
         self._handing_over = False
         self._membership = Membership(
             names, self._decide, rejoins=not unique, on_lost=self._tell_loss
         )
-
-    def __repr__(self) -> str:
-        return f"<Registration of {self.name!r} in {self._names!r}>"
 
     @property
     def held(self) -> bool:
@@ -268,66 +269,35 @@ class Registration:
         """See hand_over()."""
         return await arun(self._handing(address, deadline_of(timeout)))
 
-    def __enter__(self) -> Self:
-        self.check()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            self.unregister()
-        except Exception as failed:
-            if error is None:
-                raise
-            add_leave_error(error, failed)
-
-    async def __aenter__(self) -> Self:
-        self.check()
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            await self.aunregister()
-        except Exception as failed:
-            if error is None:
-                raise
-            add_leave_error(error, failed)
-
     # Inside
 
     def _decide(self, snapshot: Snapshot) -> Plan:
-        found = self._names._found(snapshot, self.name)
+        if (other := self._obstacle(snapshot)) is not None:
+            return Plan(result=other)
         if not self._unique:
-            if found and found[0][1].unique:
-                raise self._not_agreed(found[0][1])
             return Plan(data=self._said)
-        for record, other in found:
-            if not other.unique:
-                raise self._not_agreed(other)
-            if _promised(record) != self.address:
-                return Plan(result=other)
+        promised = self._names._found(snapshot, self.name)
         name = snapshot.records.get(self._key)
+        same = Absent(self._key) if name is None else Exists(self._key, name.revision)
         return Plan(
-            [Delete(record.key) for record, _ in found],
-            [
-                Absent(self._key) if name is None else Exists(self._key, name.revision),
-                *(Exists(record.key, record.revision) for record, _ in found),
-            ],
+            [Delete(record.key) for record, _ in promised],
+            [same, *(Exists(record.key, record.revision) for record, _ in promised)],
             data=self._said,
             bound={self._key: {}},
         )
 
-    def _not_agreed(self, other: Address) -> ValueNotAgreed:
-        return ValueNotAgreed(f"unique={self._unique}: {_taken(other)}, unique={other.unique}")
+    def _obstacle(self, snapshot: Snapshot) -> Address | None:
+        """Return who keeps this from being registered; ValueNotAgreed if ``unique`` differs."""
+        for record, other in self._names._found(snapshot, self.name):
+            if other.unique != self._unique:
+                raise ValueNotAgreed(f"unique={self._unique}: {_taken(other)}")
+            if self._unique and record.value["data"].get("promised") != self.address:
+                return other
+        return None
+
+    def _entering(self) -> Steps[None]:
+        self.check()
+        yield from ()
 
     def _leaving(self) -> Steps[bool]:
         # While its record is there, that of the name is its own, too.
@@ -335,7 +305,7 @@ class Registration:
         return self._membership.leaving(changes)
 
     def _handing(self, address: str, deadline: float | None) -> Steps[bool]:
-        checked_description(address)
+        checked_name(address, "address")
         membership, key = self._membership, held_key(self._membership.check().nonce)
 
         def look(snapshot: Snapshot) -> bool | None:
@@ -349,29 +319,26 @@ class Registration:
             promise = {**self._said, "promised": address}
             yield from membership.updating(promise, deadline=deadline)
             taken = yield from self._names._until(look, deadline, watched=lambda _: key)
-            if taken is None:
-                kept = yield from membership.updating(self._said)
-                taken = kept is None  # at the last moment
+            if taken is None and (yield from membership.updating(self._said)) is not None:
+                return False
+            if taken is None:  # it has gone in the last moment
+                taken = look((yield self._names._read()))
+            yield from membership.leaving()
         finally:
             self._handing_over = False
-        if taken:
-            yield from membership.leaving()
-        else:
-            membership.check()
-        return taken
+        if not taken:
+            raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
+        return True
 
     def _tell_loss(self, lease: Lease) -> None:
         if self._on_lost is not None and not self._handing_over:
             self._on_lost(lease)
 
 
-def _promised(record: Record) -> Any:
-    return record.value["data"].get("promised")
-
-
 def _taken(other: Address) -> str:
+    """Return a sentence that says who has a name."""
     owner = other.owner
     return (
         f"the name {other.name!r} is registered for {other.address!r} by {owner.host}"
-        f" (pid {owner.pid}, {owner.thread}; token {other.token})"
+        f" (pid {owner.pid}, {owner.thread}; token {other.token}, unique={other.unique})"
     )

@@ -9,12 +9,12 @@ is as this attempt has left it, so no request of an earlier moment, or attempt, 
 from __future__ import annotations
 
 import logging
+import math
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 from weakref import ref
 
 from distlock.activity import current_activity
@@ -31,17 +31,18 @@ from distlock.conf import DEFAULT_ALIAS
 from distlock.core.section import refuse_in_event_loop
 from distlock.exceptions import Cancelled, LockError
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Recipe
+from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.recipes.report import (
-    Rate,
     Report,
+    Tally,
     checked_number,
-    checked_text,
     cut,
     outcome_of,
     report_of,
     reporter_of,
+    shown_text,
 )
+from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_liveness, current_owner
 
@@ -49,6 +50,10 @@ logger = logging.getLogger("distlock")
 
 #: Seconds between two writes of a report, and between two looks whether it is to be cancelled.
 _INTERVAL, _LOOK_INTERVAL = 1.0, 3.0
+
+#: what one who watches has read last, and made of it
+_Seen: TypeAlias = tuple[Snapshot | None, Report | None]
+_NOTHING: _Seen = None, None
 
 _workers = WorkerThreads(None, "distlock-progress")
 
@@ -84,21 +89,18 @@ class Progress(Recipe):
         """
         super().__init__(name, using)
         self.total = None if total is None else checked_number("total", total)
-        self.unit = checked_text("unit", unit)
+        self.unit = shown_text("unit", unit)
         self.after_fork_in_child()
         fork.reset_in_child(self)
 
     def after_fork_in_child(self) -> None:
         """Report nothing: the work is the parent's."""
-        self._mutex = threading.RLock()  # a handler of signals may report, too
+        self._tally = Tally()
         self._membership: Membership | None = None
         #: tells this reporter from others who have reported under the name
         self._run = ""
-        self._done: float = 0
-        self._step = ""
-        self._changed = self._cancelled = self._warned = False
+        self._cancelled = self._warned = False
         self._attempt, self._asked_at = 0, 0.0
-        self._rate = Rate()
         #: the revision of the report, if it is known to be as this has written it
         self._revision: int | None = None
 
@@ -120,24 +122,19 @@ class Progress(Recipe):
         """
         if n.__class__ is not int or n < 0:
             checked_number("n", n)
-        with self._mutex:
-            self._done += n
-            self._changed = True
+        self._tally.add(n)
         if self._cancelled:
             self.check()
 
     def set(self, n: float) -> None:
         """Say how many are done in all; a smaller number than before changes nothing."""
         checked_number("n", n)
-        with self._mutex:
-            self._done = max(self._done, n)
-            self._changed = True
+        self._tally.rise_to(n)
         self.check()
 
     def step(self, text: str) -> None:
         """Say what is being done now; of a long text the beginning is shown."""
-        self._step = checked_text("text", text)
-        self._changed = True
+        self._tally.begin_step(shown_text("text", text))
         self.check()
 
     def check(self) -> None:
@@ -190,24 +187,25 @@ class Progress(Recipe):
         """See get()."""
         return await arun(cls(name, using=using)._report())
 
-    def changes(self) -> Iterator[Report]:
-        """Yield the report as it is, and again when it has changed; for ever.
+    @refuse_in_event_loop
+    def changes(self, timeout: float | None = None) -> Iterator[Report]:
+        """Yield the report as it is, and again when it has changed, for ``timeout`` seconds.
 
-        Of changes that come faster than they are taken, the last one is told.
+        Of changes that come faster than they are taken, the last one is told. It goes on through
+        outages, and from one attempt to the next.
         """
-        snapshot, seen = None, None
-        while True:
-            snapshot = run(self._look_after(snapshot))
-            if (report := report_of(snapshot, self.name, self.using)) not in (None, seen):
-                yield (seen := report)
+        return self._changes(deadline_of(timeout))
 
-    async def achanges(self) -> AsyncIterator[Report]:
+    def _changes(self, deadline: float | None) -> Iterator[Report]:
+        seen = _NOTHING
+        while (seen := run(self._next(*seen, deadline)))[1] is not None:
+            yield seen[1]
+
+    async def achanges(self, timeout: float | None = None) -> AsyncIterator[Report]:
         """See changes()."""
-        snapshot, seen = None, None
-        while True:
-            snapshot = await arun(self._look_after(snapshot))
-            if (report := report_of(snapshot, self.name, self.using)) not in (None, seen):
-                yield (seen := report)
+        deadline, seen = deadline_of(timeout), _NOTHING
+        while (seen := await arun(self._next(*seen, deadline)))[1] is not None:
+            yield seen[1]
 
     @refuse_in_event_loop
     def cancel(self, token: int | None = None) -> bool:
@@ -227,15 +225,25 @@ class Progress(Recipe):
     def _report(self) -> Steps[Report | None]:
         return report_of((yield self._read()), self.name, self.using)
 
-    def _look_after(self, snapshot: Snapshot | None) -> Steps[Snapshot]:
-        if snapshot is None:
-            return (yield from self._read_patiently(None))
-        return (yield from self._read_later(snapshot, None))
+    def _next(
+        self, snapshot: Snapshot | None, seen: Report | None, deadline: float | None
+    ) -> Steps[_Seen]:
+        """Return the next report that differs from one that was seen, None at the deadline."""
+        while snapshot is None or deadline is None or clock() < deadline:
+            if snapshot is None:
+                snapshot = yield from self._read_patiently(deadline, patience=math.inf)
+            else:
+                snapshot = yield from self._read_later(snapshot, deadline, patience=math.inf)
+            if (report := report_of(snapshot, self.name, self.using)) not in (None, seen):
+                return snapshot, report
+        return snapshot, None
 
     def _cancelling(self, token: int | None) -> Steps[bool]:
+        wanted = None if token is None else checked_token(token)
+
         def decide(snapshot: Snapshot) -> Plan:
             record, alive = snapshot.records.get(REPORT), reporter_of(snapshot)
-            if record is None or alive is None or token not in (None, alive.created):
+            if record is None or alive is None or wanted not in (None, alive.created):
                 return Plan(result=False)
             asked = Put(REPORT, {**record.value, "cancel": True})
             same = Exists(REPORT, record.revision), Exists(alive.key)
@@ -262,9 +270,9 @@ class Progress(Recipe):
     def _joining(self, membership: Membership) -> Steps[None]:
         try:
             if lease := (yield from membership.joining()).lease:
-                self._revision = lease.token
+                self._revision, self._warned = lease.token, False
         except LockError as error:
-            self._warn(error)
+            self._fail(error)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         """Plan to begin an attempt, or to go on after a loss if no other has begun since."""
@@ -272,28 +280,21 @@ class Progress(Recipe):
         own = record is not None and record.value["run"] == self._run
         if membership is None or (membership.lease and record and not own):
             return Plan()
-        self._attempt = int(record.value["attempt"]) + 1 if record else self._attempt + 1
+        self._cancelled |= own and bool(record and record.value["cancel"])
+        self._attempt = int(record.value["attempt"]) + 1 if record else max(self._attempt, 1)
         others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
         same = Exists(REPORT, record.revision) if record else Absent(REPORT)
         return Plan([Put(REPORT, self._value("running")), *others], [same], data={})
 
     def _value(self, state: str, error: str = "") -> dict[str, Any]:
         """Return what the report is to say."""
-        with self._mutex:
-            done, self._changed = self._done, False
-        rate = self._rate.at(clock(), done)
-        rest = None if self.total is None else max(self.total - done, 0)
         return {
             **self._who,
+            **self._tally.told(self.total),
             "run": self._run,
             "attempt": self._attempt,
             "state": state,
-            "done": done,
-            "total": self.total,
             "unit": self.unit,
-            "step": self._step,
-            "rate": rate,
-            "eta": rest / rate if rate and rest is not None else None,
             "at": time.time_ns() // 1000,
             "cancel": self._cancelled,
             "error": error,
@@ -313,8 +314,7 @@ class Progress(Recipe):
                 self._write_as(held_key(membership.check().nonce))
                 self._warned = False
         except LockError as error:
-            self._changed = True
-            self._warn(error)
+            self._fail(error)
         except Exception:
             logger.exception("%r could not be written", self)
         finally:
@@ -324,16 +324,17 @@ class Progress(Recipe):
         deadline = self._backend.calls.due()
         for _ in range(3):  # somebody may have asked it to end meanwhile, each time
             known, self._revision = self._revision, None
-            if known is None or not self._changed:
+            if known is None or not self._tally.changed:
                 record = self._store.get(self._directory, REPORT, deadline)
                 if record is None or record.value["run"] != self._run:
-                    return  # another attempt has begun: this one is told so by its membership
+                    self._tally.changed = False  # another attempt has begun
+                    return
                 known, self._cancelled = record.revision, bool(record.value["cancel"])
-            if self._changed:
+            if self._tally.changed:
                 value, same = self._value("running"), [Exists(REPORT, known), Exists(key)]
                 known = self._store.apply(self._directory, [Put(REPORT, value)], same, deadline)
                 if known is None:
-                    self._changed = True
+                    self._tally.changed = True
                     continue
             self._revision = known
             return
@@ -344,7 +345,6 @@ class Progress(Recipe):
         membership, self._membership = self._membership, None
         if membership is None:
             return
-
         said = self._value(state, cut(error))
 
         def decide(snapshot: Snapshot) -> Plan:
@@ -358,10 +358,11 @@ class Progress(Recipe):
             if not (yield from membership.leaving([Put(REPORT, said)])):
                 yield self._change(decide)
         except LockError as failed:
-            self._warn(failed)
+            self._fail(failed)
 
-    def _warn(self, error: LockError) -> None:
-        """Log, once for each outage, that nobody can see the progress."""
+    def _fail(self, error: LockError) -> None:
+        """Try again soon; log, once for each outage, that nobody can see the progress."""
+        self._tally.changed = True
         if not self._warned:
             self._warned = True
             logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
@@ -373,7 +374,7 @@ def _wake(known: ref[Progress]) -> None:
     if progress is None or progress._membership is None:
         return
     try:
-        if progress._changed or clock() - progress._asked_at >= _LOOK_INTERVAL:
+        if progress._tally.changed or clock() - progress._asked_at >= _LOOK_INTERVAL:
             _workers.submit(progress._write)
         else:
             progress._wake_later()

@@ -196,8 +196,8 @@ class Recipe:
         raise AssertionError("backoff() goes on for ever")
 
 
-class Entered(Recipe, ABC):
-    """A recipe with a ``with`` block: what it enters there, it leaves at the end."""
+class Block(ABC):
+    """Has a ``with`` block: what it enters there, it leaves at the end."""
 
     @abstractmethod
     def _entering(self) -> Steps[object]:
@@ -247,6 +247,10 @@ class Entered(Recipe, ABC):
     def _leave_soon(self) -> None:
         with suppress(LockError):
             run(self._leaving())
+
+
+class Entered(Block, Recipe):
+    """A recipe that is entered and left."""
 
 
 def deadline_of(timeout: float | None) -> float | None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections import deque
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from distlock.backends.recipe_records import REPORT
 from distlock.backends.seats import held_key, owner_of
 from distlock.backends.store import Record, Snapshot
+from distlock.concurrency.clock import clock
 from distlock.exceptions import Cancelled
 from distlock.types.lease import Owner
 
@@ -126,7 +129,7 @@ def checked_number(argument: str, number: object) -> float:
     return number
 
 
-def checked_text(argument: str, text: object) -> str:
+def shown_text(argument: str, text: object) -> str:
     """Return what is said to people, as it can be shown; TypeError for what is no text."""
     if not isinstance(text, str):
         raise TypeError(f"{argument} must be a str, not {text!r}")
@@ -148,14 +151,46 @@ def outcome_of(error: BaseException | None) -> tuple[str, str]:
     return "failed", cut(f"{type(error).__name__}: {error}")
 
 
-class Rate:
-    """How many are done in a second, of late."""
+class Tally:
+    """What a worker has counted."""
 
     def __init__(self) -> None:
+        self._mutex = threading.RLock()  # a handler of signals may count, too
+        self._done: float = 0
+        self._step = ""
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
+        #: whether something was counted since it was told last
+        self.changed = False
 
-    def at(self, now: float, done: float) -> float | None:
-        """Note how many are done now; return the rate, None if it is too early to tell."""
+    def add(self, n: float) -> None:
+        """Count some more."""
+        with self._mutex:
+            self._done += n
+            self.changed = True
+
+    def rise_to(self, n: float) -> None:
+        """Count how many there are in all, if these are more than before."""
+        with self._mutex:
+            self._done = max(self._done, n)
+            self.changed = True
+
+    def begin_step(self, text: str) -> None:
+        """Note what is being done now."""
+        self._step = text
+        self.changed = True
+
+    def told(self, total: float | None) -> dict[str, Any]:
+        """Return what a report is to say of it, when ``total`` are to be done."""
+        with self._mutex:
+            done, self.changed = self._done, False
+        rate = self._rate(done)
+        rest = None if total is None else max(total - done, 0)
+        eta = rest / rate if rate and rest is not None else None
+        return {"done": done, "total": total, "step": self._step, "rate": rate, "eta": eta}
+
+    def _rate(self, done: float) -> float | None:
+        """Return how many were done in a second, over the last reports."""
+        now = clock()
         self._samples.append((now, done))
         began, before = self._samples[0]
         return (done - before) / (now - began) if now - began > _EARLIEST else None

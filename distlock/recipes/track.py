@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Sized
-from typing import TypeVar
+from contextlib import nullcontext
+from typing import Any, TypeVar
 
 from distlock.conf import DEFAULT_ALIAS
 from distlock.recipes.progress import Progress
@@ -13,42 +14,59 @@ T = TypeVar("T")
 
 def track(
     iterable: Iterable[T],
-    name: str,
+    name: str | Progress,
     total: float | None = None,
     *,
     unit: str = "",
     using: str = DEFAULT_ALIAS,
 ) -> Iterator[T]:
-    """Yield what an iterable has, and report under a name how far that is; see Progress.
+    """Yield what an iterable has, and report how far that is: ``track(rows, "import")``.
 
-    ``total`` is the length of the iterable, if it has one. A loop that is left before its end is
-    reported as cancelled; use Progress itself where its errors are to be told.
+    - ``name``: as of a Progress; or one that has begun, which then goes on after the loop.
+    - ``total``: how many there are; by default the length of the iterable, if it has one.
+    - ``unit``, ``using``: as of a Progress.
+
+    Each one counts as done when the next one is asked for. A loop that is left before its end is
+    reported as cancelled: use ``with Progress(...)`` where its errors are to be told.
+    Raises Cancelled if somebody has asked the work to end.
     """
-    length = len(iterable) if total is None and isinstance(iterable, Sized) else total
-    return _tracked(iterable, Progress(name, length, unit=unit, using=using))
+    return _tracked(iterable, *_prepared(iterable, name, total, unit, using))
 
 
 def atrack(
     iterable: AsyncIterable[T],
-    name: str,
+    name: str | Progress,
     total: float | None = None,
     *,
     unit: str = "",
     using: str = DEFAULT_ALIAS,
 ) -> AsyncIterator[T]:
     """See track(); for an ``async for``."""
-    return _atracked(iterable, Progress(name, total, unit=unit, using=using))
+    return _atracked(iterable, *_prepared(iterable, name, total, unit, using))
 
 
-def _tracked(iterable: Iterable[T], progress: Progress) -> Iterator[T]:
-    with progress:
+def _prepared(
+    iterable: object, name: str | Progress, total: float | None, unit: str, using: str
+) -> tuple[Progress, Any]:
+    """Return a progress, and the block in which it reports."""
+    if total is None and isinstance(iterable, Sized):
+        total = len(iterable)
+    if not isinstance(name, Progress):
+        progress = Progress(name, total, unit=unit, using=using)
+        return progress, progress
+    name.total = total if name.total is None else name.total
+    return name, nullcontext()
+
+
+def _tracked(iterable: Iterable[T], progress: Progress, block: Any) -> Iterator[T]:
+    with block:
         for item in iterable:
             yield item
             progress.advance()
 
 
-async def _atracked(iterable: AsyncIterable[T], progress: Progress) -> AsyncIterator[T]:
-    async with progress:
+async def _atracked(iterable: AsyncIterable[T], progress: Progress, block: Any) -> AsyncIterator[T]:
+    async with block:
         async for item in iterable:
             yield item
             progress.advance()

@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 
 from distlock import LockTimeout, LockUnavailable
 from distlock.celery import LockedTask, locked_task
+from distlock.recipes import track
 from locksite.demo.models import Entry
 from tests.celery.app import app
 from tests.celery.stage import LIMIT, client, publish, wait_for_cue
@@ -199,6 +200,13 @@ def tasks_of(using):
           **({} if using == "zookeeper" else {"lease": 600}))  # fmt: skip
     def slot_doomed(self, key):
         return act(self, key)
+
+    @task("tracked", progress=True, autoretry_for=(Exception,), max_retries=1)
+    def tracked(self, key):
+        self.progress.advance()
+        publish(f"{key}:started", pid=os.getpid())
+        for _ in track(range(10**6), self.progress):
+            time.sleep(0.01)
 
     @task("slot_within_slot", lock="{key}", slots=2)
     def slot_within_slot(self, key):

@@ -6,7 +6,7 @@ from celery import Celery
 from distlock.celery import LockedTask, locked_task
 
 WRONG = [
-    (TypeError, {}, "give it lock=, queueing_lock=, or both"),
+    (TypeError, {}, "give it lock=, queueing_lock=, progress=, or several"),
     (ValueError, {"lock": "a:{acount}"}, r"lock='a:{acount}'.*'acount'.* are: account"),
     (ValueError, {"queueing_lock": "a:{x}"}, r"queueing_lock='a:{x}'.*'x'"),
     (TypeError, {"lock": 7}, "lock must be a name or a function that returns one, not 7"),

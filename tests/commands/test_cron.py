@@ -89,7 +89,7 @@ class TestADatabaseThatIsDown:
         ("kind", "how"),
         [
             ("postgresql", "stop"),
-            pytest.param("postgresql", "pause", marks=pytest.mark.slow),
+            ("postgresql", "pause"),
             pytest.param("mariadb", "stop", marks=pytest.mark.slow),
             pytest.param("mariadb", "pause", marks=pytest.mark.slow),
         ],

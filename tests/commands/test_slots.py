@@ -12,7 +12,7 @@ from django.core.management import CommandError, call_command
 from distlock import LockNotHeld
 from distlock.commands import LockedCommand
 from distlock.commands.exit_codes import BUSY, FAILED, USAGE
-from distlock.recipes import Semaphore
+from distlock.recipes import Progress, Semaphore, bar
 from tests.commands.processes import manage
 from tests.contract.watch import eventually
 
@@ -110,6 +110,15 @@ def test_without_the_lock_it_runs_and_has_no_seat(local):
 
     with Semaphore("here", 2), Semaphore("here", 2):
         assert call_command(Here(work), no_lock=True) == "2"
+
+
+def test_its_loop_is_seen_under_the_name_of_its_lock(local):
+    def work(command):
+        rows = list(command.track([1, 2, 3], unit="rows"))
+        return f"{rows} {bar(Progress.get('here'))}"
+
+    assert call_command(Here(work)).startswith("[1, 2, 3] here 100% [")
+    assert Progress.get("here").description.startswith("manage.py ")
 
 
 @pytest.mark.parametrize(

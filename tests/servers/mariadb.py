@@ -73,12 +73,11 @@ class MariaDB(DatabaseServer):
             autocommit=True,
         )
 
-    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+    def execute(self, sql: str) -> list[tuple[Any, ...]]:
         connection = self.connect()
         try:
             cursor = connection.cursor()
-            for sql in statements:
-                cursor.execute(sql)
+            cursor.execute(sql)
             return list(cursor.fetchall())
         finally:
             connection.close()

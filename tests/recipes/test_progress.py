@@ -1,0 +1,368 @@
+"""How far work is, as others see it: on backends of all kinds."""
+
+import asyncio
+import gc
+import re
+import threading
+import time
+from datetime import timedelta
+
+import pytest
+
+from distlock import LockError, locks
+from distlock.exceptions import Cancelled
+from distlock.recipes import Progress, atrack, bar, track
+from distlock.types.lease import Kind
+from tests.children import read_line, write_line
+from tests.contract.actors import PATIENCE
+from tests.contract.forks import forked
+from tests.contract.watch import eventually
+from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
+    pytest_generate_tests,
+)
+from tests.recipes.wrapping import in_thread
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch):
+    """Reports are written soon, except in tests that count them, and in other processes."""
+    monkeypatch.setattr("distlock.recipes.progress._INTERVAL", 0.02)
+    monkeypatch.setattr("distlock.recipes.report._EARLIEST", 0.01)
+
+
+@pytest.fixture
+def calm(backend_settings, settings, monkeypatch):
+    """A backend in this process whose leases are long, and reports as rare as they are."""
+    monkeypatch.undo()
+    settings.DISTLOCK = backend_settings("local")
+    yield locks["default"]
+    locks.close_all()
+
+
+def import_rows(name, total):
+    """As a child: import one row at each line of its input."""
+    with Progress(name, total, unit="rows") as progress:
+        write_line("begun")
+        while read_line() == "row":
+            progress.advance()
+
+
+class Watcher:
+    """One who watches a progress on a thread; ``seen`` are the reports."""
+
+    def __init__(self, name):
+        self.seen = []
+        self._changes = Progress(name).changes(PATIENCE)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self):
+        for report in self._changes:
+            self.seen.append(report)
+
+    def wait_for(self, state, done):
+        """Return the first report with this state and number."""
+        return eventually(
+            lambda: next(
+                (one for one in list(self.seen) if (one.state, one.done) == (state, done)), None
+            )
+        )
+
+
+def test_work_reports_how_far_it_is(using, name):
+    assert Progress.get(name) is None
+    with Progress(name, 10, unit="rows") as progress:
+        began = Progress.get(name)
+        assert (began.state, began.done, began.total, began.unit) == ("running", 0, 10, "rows")
+        assert (began.attempt, began.part, began.rate, began.eta) == (1, 0, None, None)
+        progress.advance()
+        progress.advance(3)
+        progress.set(2)
+        progress.step("the second file")
+        report = eventually(lambda: (found := Progress.get(name)).step and found)
+        assert (report.done, report.part, report.step) == (4, 0.4, "the second file")
+        assert report.rate > 0
+        assert report.eta == pytest.approx(6 / report.rate)
+        assert report.token == began.token
+        assert report.owner.pid
+    ended = Progress.get(name)
+    assert (ended.state, ended.done, ended.token, ended.error) == ("done", 4, None, "")
+
+
+@pytest.mark.shared
+@pytest.mark.brief
+@pytest.mark.faults
+def test_progress_is_seen_live_and_is_gone_with_its_worker(child, using, name):
+    """The mission's reporting: a controller sees it live, and it vanishes with the worker."""
+    worker = child(import_rows, name, 3)
+    worker.line()
+    watcher = Watcher(name)
+    watcher.wait_for("running", 0)
+    worker.tell("row")
+    live = watcher.wait_for("running", 1)
+    assert live.owner.pid == worker.pid
+    worker.kill()
+    lost = watcher.wait_for("lost", 1)
+    assert lost.token is None
+    assert Progress(name).cancel() is False
+
+
+def test_work_is_asked_to_end(using, name):
+    assert Progress(name).cancel() is False
+    with pytest.raises(Cancelled, match=re.escape(name)), Progress(name) as progress:
+        token = Progress.get(name).token
+        assert Progress(name).cancel(token + 1) is False
+        assert not Progress.get(name).cancelling
+        assert Progress(name).cancel(token) is True
+        assert Progress.get(name).cancelling
+        while True:
+            progress.advance()
+            time.sleep(0.01)
+    ended = Progress.get(name)
+    assert (ended.state, ended.error, ended.cancelling) == ("cancelled", "", True)
+
+
+def test_another_attempt_takes_the_place_of_the_first(using, name):
+    first, second = Progress(name, 10), Progress(name, 10)
+    first.start()
+    first.advance(7)
+    eventually(lambda: Progress.get(name).done == 7)
+    with second:
+        second.advance()
+        assert Progress.get(name).attempt == 2
+        first.advance()
+        first.finish()
+        assert eventually(lambda: Progress.get(name).done == 1)
+        assert (Progress.get(name).state, Progress.get(name).attempt) == ("running", 2)
+    assert (Progress.get(name).state, Progress.get(name).done) == ("done", 1)
+
+
+async def use_progress(name):
+    async with Progress(name, 2) as progress:
+        progress.advance()
+        report = await Progress.aget(name)
+        assert report.state == "running"
+        assert await Progress(name).acancel(report.token)
+        async for seen in Progress(name).achanges():
+            if seen.cancelling:
+                break
+        with pytest.raises(Cancelled):
+            while True:
+                progress.check()
+                await asyncio.sleep(0.01)
+    assert [row async for row in atrack(rows(3), name)] == [0, 1, 2]
+    report = await Progress.aget(name)
+    assert (report.state, report.done, report.attempt) == ("done", 3, 2)
+
+
+async def rows(count):
+    for row in range(count):
+        yield row
+
+
+def test_tasks(using, name, loop):
+    asyncio.run_coroutine_threadsafe(use_progress(name), loop.loop).result(PATIENCE)
+
+
+class TestHere:
+    """What has nothing to do with the kind of backend."""
+
+    def test_it_never_falls(self, brief, name, wrapped):
+        """A write that a network has kept back comes after the next one, and does nothing."""
+        apply, late = wrapped("apply"), []
+        with Progress(name, 10) as progress:
+
+            def keep_back(store, *request):
+                apply.before = lambda *_: None
+                late.append(request)
+                raise LockError("no answer")
+
+            apply.before = keep_back
+            progress.advance()
+            eventually(lambda: late)
+            progress.advance()
+            eventually(lambda: Progress.get(name).done == 2)
+            assert apply.original(progress._store, *late[0]) is None
+            assert Progress.get(name).done == 2
+
+    def test_a_million_advances_cost_a_request_for_each_second(self, calm, name, wrapped):
+        Progress("warm").start().finish()  # opens the session
+        reads, looks, changes = wrapped("read"), wrapped("look"), wrapped("apply")
+        began = time.monotonic()
+        with Progress(name, 1_000_000) as progress:
+            for _ in range(1_000_000):
+                progress.advance()
+        seconds = int(time.monotonic() - began)
+        assert len(changes.calls) <= 2 + seconds
+        assert len(reads.calls) + len(looks.calls) == 1
+        assert Progress.get(name).done == 1_000_000
+
+    def test_one_who_watches_reads_once_for_each_change(self, calm, name, wrapped):
+        with Progress(name) as progress:
+            watching = Progress(name).changes()
+            next(watching)
+            reads = wrapped("read")
+            following = in_thread(next, watching)
+            progress.advance()
+            assert following().done == 1
+            assert len(reads.calls) == 1
+
+    def test_an_error_is_told(self, brief, name):
+        with pytest.raises(KeyError), Progress(name) as progress:
+            progress.advance()
+            raise KeyError("sku 7")
+        report = Progress.get(name)
+        assert (report.state, report.error, report.done) == ("failed", "KeyError: 'sku 7'", 1)
+
+    def test_an_outage_does_not_fail_the_work(self, brief, name, wrapped, caplog):
+        apply = wrapped("apply")
+
+        def refuse(*_):
+            raise LockError("away")
+
+        apply.before = refuse
+        with Progress(name, 3) as progress:
+            progress.advance()
+            eventually(lambda: len(apply.calls) >= 3)
+            assert Progress.get(name) is None
+            apply.before = lambda *_: None
+            eventually(lambda: (report := Progress.get(name)) and report.done == 1)
+            apply.before = refuse
+            progress.advance()
+            eventually(lambda: len(apply.calls) >= 7)
+            apply.before = lambda *_: None
+            eventually(lambda: Progress.get(name).done == 2)
+        assert Progress.get(name).state == "done"
+        warnings = [one for one in caplog.messages if "cannot be reported now" in one]
+        assert len(warnings) == 2
+
+    def test_one_that_was_lost_goes_on_as_a_new_attempt(self, brief, name):
+        with Progress(name) as progress:
+            progress.advance()
+            before = Progress.get(name)
+            locks["default"].store.end_session(_session(progress))
+            after = eventually(
+                lambda: (
+                    (report := Progress.get(name)).state == "running"
+                    and report.token != before.token
+                    and report
+                )
+            )
+            assert after.attempt == before.attempt + 1
+            progress.advance()
+            eventually(lambda: Progress.get(name).done == 2)
+        assert Progress.get(name).state == "done"
+
+    def test_one_that_was_lost_does_not_come_back_after_another(self, brief, name):
+        first = Progress(name).start()
+        with Progress(name) as second:
+            second.advance(5)
+            eventually(lambda: first._membership.held is False)
+            first.advance()
+            eventually(lambda: Progress.get(name).done == 5)
+            first.finish()
+            report = Progress.get(name)
+            assert (report.state, report.attempt, report.done) == ("running", 2, 5)
+
+    def test_one_that_nobody_has_any_more_is_lost(self, brief, name):
+        Progress(name).start().advance()
+        gc.collect()
+        assert eventually(lambda: Progress.get(name).state == "lost")
+
+    def test_one_of_a_thread_that_has_ended_is_lost(self, brief, name):
+        kept = []
+        in_thread(lambda: kept.append(Progress(name).start()))()
+        assert eventually(lambda: Progress.get(name).state == "lost")
+
+    def test_the_child_of_a_fork_reports_nothing(self, brief, name):
+        with Progress(name) as progress:
+            assert forked(_go_on, progress) is None
+            assert Progress.get(name).state == "running"
+
+    def test_a_loop_is_tracked(self, brief, name):
+        assert list(track([1, 2, 3], name, unit="rows")) == [1, 2, 3]
+        report = Progress.get(name)
+        assert (report.state, report.done, report.total, report.unit) == ("done", 3, 3, "rows")
+        list(track(iter([1]), name))
+        assert Progress.get(name).total is None
+        with Progress(name) as progress:
+            assert list(track([1, 2], progress)) + list(track([3], progress)) == [1, 2, 3]
+        report = Progress.get(name)
+        assert (report.state, report.done, report.total, report.attempt) == ("done", 3, 2, 3)
+        for _ in track([1, 2, 3], name):
+            break
+        gc.collect()
+        assert eventually(lambda: Progress.get(name).state == "cancelled")
+
+    def test_a_report_is_forgotten_in_time(self, brief, name, monkeypatch):
+        Progress(name).start().finish()
+        with Progress("running", total=1):
+            locks["default"].shared.sweep()
+            assert Progress.get(name).state == "done"
+            monkeypatch.setattr("distlock.backends.recipe_records.REPORT_KEPT", timedelta(0))
+            locks["default"].shared.sweep()
+            assert Progress.get(name) is None
+            assert Progress.get("running").state == "running"
+        with Progress(name):
+            assert Progress.get(name).attempt == 1
+
+    @pytest.mark.parametrize(
+        ("call", "argument"),
+        [
+            (lambda progress: progress.advance(-1), "n"),
+            (lambda progress: progress.advance("1"), "n"),
+            (lambda progress: progress.set(float("nan")), "n"),
+            (lambda progress: progress.step(7), "text"),
+            (lambda progress: progress.finish("lost"), "state"),
+            (lambda progress: progress.cancel("7"), "token"),
+            (lambda progress: Progress("x", -1), "total"),
+            (lambda progress: Progress("x", "7"), "total"),
+            (lambda progress: Progress("x", unit=7), "unit"),
+            (lambda progress: Progress(""), "name"),
+        ],
+    )
+    def test_what_is_wrong_is_refused_by_name(self, brief, name, call, argument):
+        wrong = pytest.raises((TypeError, ValueError), match=f"^{argument} ")
+        with Progress(name) as progress, wrong:
+            call(progress)
+        assert Progress.get(name).done == 0
+
+    def test_long_texts_are_cut(self, brief, name):
+        with pytest.raises(ValueError), Progress(name) as progress:
+            progress.step("é\n" * 500)
+            raise ValueError("x" * 100_000)
+        report = Progress.get(name)
+        assert len(report.error) == len(report.step) == 200
+        assert report.step.isprintable()
+
+
+def _go_on(progress):
+    progress.advance()
+    progress.finish()
+
+
+def _session(progress):
+    records = progress._store.read(f"{Kind.PROGRESS}:{progress.name}").records.values()
+    return next(record.session for record in records if record.session)
+
+
+class TestBar:
+    @pytest.fixture
+    def report(self, brief, name):
+        with Progress("import", 1000, unit="rows") as progress:
+            progress.set(480)
+            yield eventually(lambda: (found := Progress.get("import")).rate and found)
+
+    def test_it_fits_the_terminal(self, report):
+        for width in range(1, 200):
+            assert len(bar(report, width)) <= width
+        assert re.match(r"import  48% \[#+ +\] 480/1000 rows, [\d.]+/s, 0:\d\d left$", bar(report))
+
+    def test_how_it_ended(self, brief, name):
+        with pytest.raises(RuntimeError), Progress("import", 2) as progress:
+            progress.advance()
+            raise RuntimeError("no paper")
+        assert bar(Progress.get("import"), 120).endswith("] 1/2, failed: RuntimeError: no paper")
+
+    def test_without_a_total(self, brief, name):
+        Progress("import").start().finish()
+        assert bar(Progress.get("import")) == "import 0, done"
