@@ -26,7 +26,7 @@ from distlock.commands.recipe_command import (
     write_json,
     write_list,
 )
-from distlock.recipes.config import Config
+from distlock.recipes.config import Config, Value
 from distlock.types.lease import Kind
 
 HELP = "Configuration values: list, get, set, history, rollback."
@@ -100,6 +100,58 @@ def _set(
     command.stdout.write(f"{output.quoted(name)} on {using} has version {version} now.")
 
 
+def _history(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
+    values = ask(using, lambda: Config(name, using=using).history())
+    if not values:
+        fail(NOT_HELD, f"config {name!r} on {using!r} was never set")
+    if json:
+        write_json(command, {"using": using, "name": name, "history": values})
+        return
+    heading = ("VERSION", "SET", "AUTHOR", "COMMENT", "VALUE")
+    for line in output.table_lines(heading, map(_row, values)):
+        command.stdout.write(line)
+
+
+def _row(value: Value) -> output.Row:
+    return (
+        str(value.version),
+        output.moment(value.at),
+        output.quoted(value.author),
+        output.quoted(value.comment) or output.NOTHING,
+        data(value.value),
+    )
+
+
+def _rollback(
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    version: int,
+    if_version: int | None,
+    comment: str,
+    author: str | None,
+    **others: object,
+) -> None:
+    config = Config(name, keep=KEEP, using=using)
+    new = ask(
+        using,
+        lambda: config.rollback(
+            version, if_version=if_version, comment=comment, author=author or getuser()
+        ),
+    )
+    command.stdout.write(
+        f"{output.quoted(name)} on {using} has the value of version {version} again, as version"
+        f" {new}."
+    )
+
+
+def _add_rollback(parser: CommandParser) -> None:
+    add_name(parser)
+    parser.add_argument("version", type=int, metavar="VERSION", help="The version to go back to.")
+    _add_signature(parser)
+
+
 def _add_value(parser: CommandParser) -> None:
     add_name(parser)
     parser.add_argument("value", type=_json, metavar="JSON", help="The value, as JSON.")
@@ -132,6 +184,12 @@ VERBS = {
     "list": Verb("List the values, with version and author.", add_listing, _list),
     "get": Verb(
         "Print a value as JSON; with --json also who set it and when.", add_shown, _get, CHANGING
+    ),
+    "history": Verb(
+        "List the versions that are kept, newest first.", add_shown, _history, CHANGING
+    ),
+    "rollback": Verb(
+        "Set the value to what it was in an earlier version.", _add_rollback, _rollback, CHANGING
     ),
     "set": Verb("Set a value for all processes.", _add_value, _set, CHANGING),
 }

@@ -28,6 +28,18 @@ from distlock.types.lease import Kind, Owner
 
 T = TypeVar("T")
 
+#: what the list of a kind is called in JSON
+PLURALS = {
+    Kind.ELECTION: "elections",
+    Kind.GROUP: "groups",
+    Kind.BARRIER: "barriers",
+    Kind.EVENT: "events",
+    Kind.QUEUE: "queues",
+    Kind.CONFIG: "configs",
+    Kind.TOPIC: "topics",
+    Kind.NAMES: "namespaces",
+    Kind.PROGRESS: "progress",
+}
 NOT_THERE = "it is not there, or has changed"
 #: the exit codes of verbs that only look, and of those that ask before they do something
 LOOKING, CHANGING, ASKING = (
@@ -108,7 +120,7 @@ def write_list(
             {"using": alias, "name": name, **as_fields(entry(report) if entry else report)}
             for alias, name, report in found
         ]
-        write_json(command, {f"{kind}s": entries, "unavailable": backends.failures})
+        write_json(command, {PLURALS[kind]: entries, "unavailable": backends.failures})
     else:
         rows = ((alias, *row(report), output.quoted(name)) for alias, name, report in found)
         lines = output.table_lines(("BACKEND", *heading, "NAME"), rows)

@@ -25,7 +25,9 @@ USUAL_TIMEOUT = fan_out.TIMEOUT
 
 #: The permissions of each kind of the coordination family: to see it, and to do things.
 COORDINATION = {
+    "election": ("view_election", "appoint_leader", "step_down_leader"),
     "group": ("view_group", "remove_member"),
+    "progress": ("view_progress", "cancel_progress"),
     "config": ("view_config", "edit_config"),
 }
 

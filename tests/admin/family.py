@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from distlock.admin.coordination.cells import Ref
+from distlock.conf import locks
 from distlock.exceptions import LockError
-from distlock.recipes import Group
-from distlock.recipes.config import Config
+from distlock.recipes import Config, Election, Group, Progress
+from tests.contract.watch import eventually
 
 NAME = "one"
 
@@ -34,6 +36,51 @@ class Scene:
         }
 
 
+def stand(leader, *others):
+    """Let the first one lead, and the others wait in threads; returns what ends it for all."""
+
+    def wait(other):
+        with suppress(LockError):
+            other.campaign()
+
+    leader.campaign()
+    threads = [threading.Thread(target=wait, args=[other], daemon=True) for other in others]
+    for thread in threads:
+        thread.start()
+    eventually(lambda: len(leader.candidates()) == 1 + len(others))
+
+    def resign():
+        for one in (leader, *others):
+            with suppress(LockError):
+                one.resign()
+        return not any(thread.is_alive() for thread in threads)
+
+    def end():
+        eventually(resign)
+        resign()
+
+    return end
+
+
+def election():
+    """A leader, and one who waits."""
+    leader, other = Election(NAME, "ada"), Election(NAME, "bob")
+    close = stand(leader, other)
+
+    def state():
+        orders = locks["default"].store.read(f"election:{NAME}").records["orders"].value
+        return orders.get("next"), orders.get("step_down")
+
+    return Scene(
+        state,
+        {
+            "appoint": Ref("default", NAME, leader.candidates()[1].token, "bob"),
+            "step-down": Ref("default", NAME, leader.term, "ada"),
+        },
+        close=close,
+    )
+
+
 def group():
     member = Group(NAME, "worker-1", data={"queue": "mail"})
     token = member.join()
@@ -51,17 +98,35 @@ def group():
 
 def config():
     value = Config(NAME)
+    first = value.set({"host": "mx0"}, author="ada")
     version = value.set({"host": "mx1"}, author="ada")
     return Scene(
         lambda: value.get().version,
-        {"edit": Ref("default", NAME, version)},
+        {
+            "edit": Ref("default", NAME, version),
+            "rollback": Ref("default", NAME, version, str(first)),
+        },
         {"edit": {"value": '{"host": "mx2"}'}},
     )
 
 
-SCENES = {"group": group, "config": config}
+def progress():
+    work = Progress(NAME, total=10, unit="rows").start()
+    token = Progress.get(NAME).token
+    return Scene(
+        lambda: Progress.get(NAME).cancelling,
+        {"cancel": Ref("default", NAME, token)},
+        close=work.finish,
+    )
+
+
+SCENES = {"election": election, "group": group, "config": config, "progress": progress}
 #: the permission of each action
 ACTIONS = {
+    ("election", "appoint"): "appoint_leader",
+    ("election", "step-down"): "step_down_leader",
     ("group", "remove"): "remove_member",
+    ("progress", "cancel"): "cancel_progress",
     ("config", "edit"): "edit_config",
+    ("config", "rollback"): "edit_config",
 }

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import re
+import threading
+from contextlib import suppress
 
 import pytest
 from django.core.management import call_command
 
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE
-from distlock.recipes import Group
-from distlock.recipes.config import Config
+from distlock.exceptions import LockError
+from distlock.recipes import Config, Election, Group, Progress
 
-KINDS = ["group", "config"]
+#: the kinds, and what their lists are called in JSON
+KINDS = {"election": "elections", "group": "groups", "config": "configs", "progress": "progress"}
 
 
 @pytest.fixture(params=["local", "postgresql"])
@@ -28,7 +31,7 @@ class TestEachKind:
         assert (result.code, result.out, result.err) == (DONE, "", f"No {recipe}.\n")
 
     def test_an_empty_list_in_json(self, local, run_json, recipe):
-        assert run_json(recipe, "list") == {f"{recipe}s": [], "unavailable": {}}
+        assert run_json(recipe, "list") == {KINDS[recipe]: [], "unavailable": {}}
 
     def test_a_backend_that_cannot_be_asked_fails_it(self, settings, backend_settings, run, recipe):
         settings.DISTLOCK = {**backend_settings("local"), "wrong": {"BACKEND": "nowhere.Backend"}}
@@ -43,6 +46,55 @@ class TestEachKind:
         with pytest.raises(SystemExit):
             call_command("locks", recipe, "list", "--help")
         assert "Exit codes: 0 done" in " ".join(capsys.readouterr().out.split())
+
+
+class TestElection:
+    @pytest.fixture
+    def leader(self, shared):
+        with Election("scheduler", "ada", data={"zone": "a"}) as leader:
+            yield leader
+
+    def test_is_listed_and_shown(self, leader, run, run_json):
+        assert re.search(
+            rf"default +ada .* {leader.term} +1 +first +scheduler", run("election", "list").out
+        )
+        (entry,) = run_json("election", "list")["elections"]
+        assert (entry["name"], entry["leader"]["name"]) == ("scheduler", "ada")
+        shown = run("election", "show", "scheduler").out
+        assert re.search(rf"term +{leader.term}", shown)
+        assert re.search(r"ada +leads .*zone", shown)
+        found = run_json("election", "show", "scheduler")
+        assert [one["term"] for one in found["candidates"]] == [leader.term]
+
+    def test_its_history_tells_who_has_led(self, leader, run, run_json):
+        term = leader.term
+        leader.resign()
+        assert re.search(rf"{term} .* resigned +ada", run("election", "history", "scheduler").out)
+        (one,) = run_json("election", "history", "scheduler")["history"]
+        assert (one["term"], one["candidate"], one["why"]) == (term, "ada", "resigned")
+        leader.campaign()
+
+    def test_a_leader_is_asked_to_step_down_by_its_term(self, shared, run):
+        lost = threading.Event()
+        leader = Election("scheduler", "ada", on_lost=lambda lease: lost.set())
+        leader.campaign()
+        step_down = ("election", "step-down", "scheduler", "--yes")
+        assert run(*step_down, f"--term={leader.term + 1}").code == NOT_HELD
+        assert leader.leading
+        assert run(*step_down, f"--term={leader.term}").code == DONE
+        assert lost.wait(30)
+        assert not leader.leading
+        with suppress(LockError):
+            leader.resign()
+
+    def test_one_who_stands_is_appointed(self, leader, run, run_json):
+        assert run("election", "appoint", "scheduler", "ada").code == DONE
+        wrong = run("election", "appoint", "scheduler", "eve")
+        assert (wrong.code, "those who stand: ada" in wrong.err) == (NOT_HELD, True)
+
+    def test_one_that_nobody_stands_in_has_its_own_exit_code(self, local, run):
+        for verb in ("show", "history"):
+            assert run("election", verb, "nothing").code == NOT_HELD
 
 
 class TestGroup:
@@ -100,9 +152,62 @@ class TestConfig:
         assert run("config", "set", "limit", "2", f"--if-version={version}").code == DONE
         assert Config("limit").get().value == 2
 
+    def test_is_rolled_back_to_a_version_of_its_history(self, shared, run, run_json):
+        first, second = Config("limit").set(1, comment="as it was"), Config("limit").set(2)
+        assert re.search(r"as it was +1\n", run("config", "history", "limit").out)
+        versions = [one["version"] for one in run_json("config", "history", "limit")["history"]]
+        assert versions == [second, first]
+        stale = run("config", "rollback", "limit", str(first), f"--if-version={first}")
+        assert (stale.code, Config("limit").get().value) == (NOT_HELD, 2)
+        assert run("config", "rollback", "limit", str(first)).code == DONE
+        assert Config("limit").get().value == 1
+        assert run("config", "rollback", "limit", "99999").code == USAGE
+
     @pytest.mark.parametrize("value", ["", "x", "{", "[" * 100_000, "NaN"])
     def test_what_is_no_json_is_refused(self, local, run, value):
         result = run("config", "set", "limit", value)
         assert result.code in (FAILED, USAGE)
         assert "JSON" in result.err
         assert run("config", "get", "limit").code == NOT_HELD
+
+
+class TestProgress:
+    @pytest.fixture
+    def work(self, shared):
+        with Progress("import", total=4, unit="rows") as work:
+            yield work
+
+    def test_is_listed_and_shown(self, work, run, run_json):
+        assert re.search(r"default +running +0% .* import", run("progress", "list").out)
+        (entry,) = run_json("progress", "list")["progress"]
+        assert (entry["name"], entry["state"], entry["total"]) == ("import", "running", 4)
+        shown = run("progress", "show", "import").out
+        assert "import   0% [" in shown
+        assert f"token        {Progress.get('import').token}" in shown
+        assert run_json("progress", "show", "import")["unit"] == "rows"
+
+    @pytest.mark.parametrize("kind", ["postgresql"])
+    def test_is_watched_until_it_has_ended(self, work, process):
+        watching = process("progress", "watch", "import")
+        assert "  0%" in watching.line()
+        work.advance(4)
+        work.finish()
+        *_, last = watching.finish()
+        assert "100%" in last
+        assert "done" in last
+
+    def test_is_asked_to_end(self, work, run):
+        token = Progress.get("import").token
+        assert run("progress", "cancel", "import", "--yes", f"--token={token + 1}").code == NOT_HELD
+        assert not Progress.get("import").cancelling
+        assert run("progress", "cancel", "import", "--yes", f"--token={token}").code == DONE
+        assert Progress.get("import").cancelling
+
+    def test_that_nobody_reports_has_its_own_exit_code(self, local, run):
+        for verb in ("show", "watch", "cancel"):
+            assert run("progress", verb, "nothing").code == NOT_HELD
+
+    def test_that_has_ended_cannot_be_asked_to_end(self, work, run):
+        work.finish()
+        assert run("progress", "cancel", "import", "--yes").code == NOT_HELD
+        assert "done" in run("progress", "show", "import").out

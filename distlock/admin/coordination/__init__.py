@@ -17,13 +17,20 @@ from typing import Any
 from django.contrib import admin
 
 from distlock.admin.coordination.configs import ConfigPages
+from distlock.admin.coordination.elections import ElectionPages
 from distlock.admin.coordination.groups import GroupPages
+from distlock.admin.coordination.progress import ProgressPages
 from distlock.admin.coordination.recipe_pages import RecipePages
 from distlock.admin.coordination.views import RecipeAdmin
 
 __all__ = ["PAGES", "RecipeAdmin", "register"]
 
-PAGES: tuple[RecipePages[Any], ...] = (GroupPages(), ConfigPages())
+PAGES: tuple[RecipePages[Any], ...] = (
+    ElectionPages(),
+    GroupPages(),
+    ConfigPages(),
+    ProgressPages(),
+)
 
 
 def register(site: admin.AdminSite) -> None:

@@ -12,7 +12,7 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from distlock.admin.coordination.cells import Cell, Detail, Line, Offer, Ref, Text
+from distlock.admin.coordination.cells import Cell, Detail, Line, Offer, Ref, Table, Text
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.exceptions import StaleToken
 from distlock.models import Config as ConfigModel
@@ -126,6 +126,58 @@ EDIT: Action[Versions] = Action(
 )
 
 
+def _earlier(versions: Versions, ref: Ref) -> Value | None:
+    return next((one for one in versions.history if str(one.version) == ref.target), None)
+
+
+def _rollback_facts(versions: Versions, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
+    earlier = _earlier(versions, ref)
+    if earlier is None or not _is_now(versions, ref):
+        return None
+    return [
+        (_("Version now"), Cell(ref.token, "number")),
+        (_("Back to version"), Cell(earlier.version, "number")),
+        (_("Set by"), Cell(earlier.author)),
+        (_("Set"), Cell(earlier.at, "moment")),
+        (_("Comment"), Cell(earlier.comment)),
+        (_("Changes"), _diff(versions.now.value, earlier.value)),
+    ]
+
+
+def _rollback(ref: Ref, values: dict[str, Any]) -> Done | None:
+    config = Config(ref.name, keep=_KEEP, using=ref.alias)
+    try:
+        version = config.rollback(
+            int(ref.target),
+            if_version=ref.token,
+            comment=values["reason"],
+            author=values["user"],
+        )
+    except StaleToken:
+        return None
+    log = gettext_lazy(
+        "Rolled back from version %(token)d to that of version %(target)s, as version %(version)d."
+        " Comment: %(reason)s"
+    )
+    return Done(log, {"version": version})
+
+
+ROLL_BACK: Action[Versions] = Action(
+    name="rollback",
+    permission="distlock.edit_config",
+    title=gettext_lazy("Roll back"),
+    button=gettext_lazy("Roll back to this version"),
+    consequences=lambda versions, ref: [
+        _("The value of that version is set again, as a new version."),
+        *_consequences(versions, ref),
+    ],
+    facts=_rollback_facts,
+    perform=_rollback,
+    done=gettext_lazy("The value was rolled back to version"),
+    danger=False,
+)
+
+
 class ConfigPages(RecipePages[Versions]):
     """Values with their versions."""
 
@@ -138,13 +190,14 @@ class ConfigPages(RecipePages[Versions]):
         gettext_lazy("Set"),
     )
     empty = gettext_lazy("Configuration values are listed here once they have been set.")
-    actions = (EDIT,)
+    actions = (EDIT, ROLL_BACK)
     show = "get"
 
     def read(self, alias: str, name: str, *, whole: bool) -> Versions:
         """Return the value, and for its own page the history."""
         config = Config(name, using=alias)
-        return Versions(config.get(stale=False))
+        now = config.get(stale=False)
+        return Versions(now, config.history() if whole and now.version else ())
 
     def line(self, report: Versions) -> Line:
         """Return the value of now."""
@@ -170,9 +223,36 @@ class ConfigPages(RecipePages[Versions]):
                 (_("Set"), Cell(now.at, "moment")),
                 (_("Comment"), Cell(now.comment)),
             ],
+            tables=[self._history(alias, name, report)],
             offers=[Offer("edit", _("Edit…"), ref)],
             meaning=[
                 _("It is the same in all processes. Each change gives it the next version."),
                 _("A process that cannot reach the backend goes on with what it has seen last."),
             ],
+        )
+
+    def _history(self, alias: str, name: str, report: Versions) -> Table:
+        now, lines = report.now.version, []
+        for value in report.history:
+            ref = Ref(alias, name, now, str(value.version))
+            back = Offer("rollback", _("Roll back…"), ref, named=str(value.version))
+            lines.append(
+                Line(
+                    [
+                        Cell(value.version, "number"),
+                        Cell(json.dumps(value.value, ensure_ascii=False), "data"),
+                        Cell(value.author),
+                        Cell(value.at, "moment"),
+                        Cell(value.comment),
+                    ],
+                    [] if value.version == now else [back],
+                )
+            )
+        return Table(
+            "history",
+            _("History"),
+            (_("Version"), _("Value"), _("Set by"), _("Set"), _("Comment")),
+            lines,
+            empty=_("It was never set."),
+            hint=_("newest first"),
         )

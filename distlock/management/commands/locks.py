@@ -11,8 +11,10 @@ from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import (
     config_values,
+    elections,
     groups,
     list_locks,
+    progress,
     release_lock,
     resize_semaphore,
     run_lock,
@@ -28,8 +30,10 @@ SUBCOMMANDS: dict[str, Any] = {
     "resize": resize_semaphore,
     "run": run_lock,
     "sweep": sweep_locks,
+    "election": elections,
     "group": groups,
     "config": config_values,
+    "progress": progress,
 }
 
 

@@ -153,7 +153,8 @@
 
   if (button) {
     button.hidden = false;
-    try { on = localStorage.getItem(KEY) === "on"; } catch { /* no storage: off */ }
+    on = button.hasAttribute("data-on"); // unless its reader has said otherwise, here or on another page
+    try { on = (localStorage.getItem(KEY) ?? (on ? "on" : "off")) === "on"; } catch { /* no storage */ }
     button.addEventListener("click", () => {
       on = !on;
       failure = note.textContent = "";

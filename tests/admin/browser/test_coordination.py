@@ -6,9 +6,9 @@ import pytest
 from playwright.sync_api import expect
 
 from distlock.conf import locks
-from distlock.recipes import Group
-from distlock.recipes.config import Config
+from distlock.recipes import Config, Election, Group, Progress
 from tests.admin.browser.looks import LOOKS
+from tests.admin.family import stand
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,28 @@ def family(backend_settings, settings, users):
     ]
     for group in groups:
         group.join()
+    work = [
+        Progress("import:stock", 4800, unit="rows"),
+        Progress("reindex"),
+        Progress("thumbnails", 10, unit="files"),
+    ]
+    for each, count in zip(work, (3120, 17, 4), strict=True):
+        each.start()
+        each.step("prices of November")
+        each.set(count)
+    work[1].finish()
+    work[2].finish("failed", "ValueError: no picture")
+    leader = Election("scheduler", "beat-1", priority=1, data={"zone": "a"}, order="succession")
+    leader.campaign()
+    leader.resign()
+    nights = Election("night-shift", "worker-9")
+    nights.campaign()
+    nights.resign()
+    others = [Election("scheduler", f"beat-{one}", order="succession") for one in (2, 3)]
+    end = stand(leader, *others)
     yield
+    end()
+    work[0].finish()
     for group in groups:
         group.leave()
     locks.close_all()
@@ -70,3 +91,44 @@ def test_groups(visit, family, look):
     visitor.sees("worker-1")
     expect(page.locator(".dl-log")).to_contain_text("it hangs")
     visitor.check(f"group-done-{look}")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_progress(visit, family, look):
+    visitor = visit("coordinator", look)
+    page = visitor.page
+    page.goto("/admin/distlock/progress/")
+    visitor.sees("import:stock", "reindex", "thumbnails")
+    expect(page.locator("tr", has_text="import:stock")).to_contain_text("65 %")  # it refreshes
+    visitor.check(f"progress-list-{look}")
+    page.get_by_role("link", name="import:stock").click()
+    visitor.check(f"progress-one-{look}")
+    page.get_by_role("button", name="Ask it to end").click()
+    page.get_by_label("Reason").fill("the wrong file")
+    visitor.check(f"progress-cancel-{look}")
+    page.get_by_role("button", name="Ask it to end").click()
+    expect(page.locator("#dl-recipe")).to_contain_text("Asked to end")
+    visitor.check(f"progress-done-{look}")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_elections(visit, family, look):
+    visitor = visit("coordinator", look)
+    page = visitor.page
+    page.goto("/admin/distlock/election/")
+    visitor.sees("night-shift", "scheduler")
+    visitor.check(f"election-list-{look}")
+    page.get_by_role("link", name="scheduler").click()
+    visitor.check(f"election-one-{look}")
+    page.locator("tr", has_text="beat-3").get_by_role("button", name="Appoint").click()
+    page.get_by_label("Reason").fill("beat-2 is slow")
+    visitor.check(f"election-appoint-{look}")
+    page.get_by_role("button", name="Appoint this candidate").click()
+    candidates = page.locator("section", has_text="Candidates").locator("tbody .dl-name")
+    expect(candidates).to_have_text(["beat-1", "beat-3", "beat-2"])
+    page.get_by_role("button", name="Ask to step down").click()
+    page.get_by_label("Reason").fill("a deployment")
+    visitor.check(f"election-step-down-{look}")
+    page.get_by_role("button", name="Ask it to step down").click()
+    expect(page.locator(".dl-log")).to_contain_text("a deployment")
+    visitor.check(f"election-done-{look}")

@@ -1,0 +1,196 @@
+"""``manage.py locks election``: who leads, who is next, and deciding it by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.commands import output
+from distlock.commands.arguments import token
+from distlock.commands.confirm import add_yes, confirm
+from distlock.commands.exit_codes import NOT_HELD, epilog, fail
+from distlock.commands.recipe_command import (
+    ASKING,
+    CHANGING,
+    LOOKING,
+    Verb,
+    add_listing,
+    add_name,
+    add_shown,
+    add_verbs,
+    ask,
+    data,
+    write_json,
+    write_list,
+)
+from distlock.recipes.candidates import Candidate, ElectionInfo, Term
+from distlock.recipes.election import Election
+from distlock.types.lease import Kind
+
+HELP = "Elections: list, show, history, appoint a leader, ask one to step down."
+EPILOG = epilog(*LOOKING)
+
+
+def add_arguments(parser: CommandParser) -> None:
+    add_verbs(parser, VERBS)
+
+
+def run(command: BaseCommand, *, verb: str, **options: Any) -> None:
+    VERBS[verb].run(command, **options)
+
+
+def _list(
+    command: BaseCommand,
+    *,
+    using: Collection[str] | None,
+    prefix: str,
+    json: bool,
+    **others: object,
+) -> None:
+    write_list(
+        command,
+        Kind.ELECTION,
+        lambda alias, name: Election(name, using=alias).info(),
+        ("LEADER", "OWNER", "TERM", "CANDIDATES", "ORDER"),
+        _row,
+        using=using,
+        prefix=prefix,
+        json=json,
+    )
+
+
+def _row(info: ElectionInfo) -> output.Row:
+    leader = info.leader
+    return (
+        output.NOTHING if leader is None else output.quoted(leader.name),
+        output.owner(None if leader is None else leader.owner),
+        output.NOTHING if leader is None else str(leader.term),
+        str(len(info.candidates)),
+        info.order,
+    )
+
+
+def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
+    info = ask(using, lambda: Election(name, using=using).info())
+    if json:
+        write_json(command, info)
+    else:
+        leader = info.leader
+        command.stdout.write(f"{output.quoted(name)} on {using}")
+        fields = {
+            "leader": output.NOTHING if leader is None else output.quoted(leader.name),
+            "owner": output.owner(None if leader is None else leader.owner),
+            "term": output.NOTHING if leader is None else str(leader.term),
+            "order": info.order,
+        }
+        if info.appointed:
+            fields["appointed"] = output.quoted(info.appointed)
+        output.write_fields(fields.items(), command.stdout.write)
+        heading = ("CANDIDATE", "STATE", "OWNER", "STANDS FOR", "PRIORITY", "TOKEN", "DATA")
+        for line in output.table_lines(heading, map(_candidate, info.candidates)):
+            command.stdout.write(line)
+    if info.leader is None and not info.candidates:
+        fail(NOT_HELD, f"nobody leads or stands in election {name!r} on {using!r}")
+
+
+def _candidate(one: Candidate) -> output.Row:
+    stands = None if one.since is None else (datetime.now(UTC) - one.since).total_seconds()
+    return (
+        output.quoted(one.name),
+        "waits" if one.term is None else "leads",
+        output.owner(one.owner),
+        output.duration(stands),
+        str(one.priority),
+        output.NOTHING if one.token is None else str(one.token),
+        data(one.data),
+    )
+
+
+def _history(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
+    terms = ask(using, lambda: Election(name, using=using).history())
+    if json:
+        write_json(command, {"using": using, "name": name, "history": terms})
+    else:
+        heading = ("TERM", "OWNER", "FROM", "UNTIL", "ENDED", "CANDIDATE")
+        for line in output.table_lines(heading, map(_term, terms)):
+            command.stdout.write(line)
+    if not terms:
+        fail(NOT_HELD, f"nobody has led in election {name!r} on {using!r}")
+
+
+def _term(term: Term) -> output.Row:
+    return (
+        str(term.term),
+        output.owner(term.owner),
+        output.moment(term.since),
+        output.moment(term.until),
+        term.why or "leads",
+        output.quoted(term.candidate),
+    )
+
+
+def _add_appointed(parser: CommandParser) -> None:
+    add_name(parser)
+    parser.add_argument("candidate", metavar="CANDIDATE", help="The name of one who stands.")
+    parser.add_argument(
+        "--absent",
+        action="store_true",
+        help="Appoint it also if it does not stand yet; for an election with order='appointed'.",
+    )
+
+
+def _appoint(
+    command: BaseCommand, *, name: str, using: str, candidate: str, absent: bool, **others: object
+) -> None:
+    election = Election(name, using=using)
+    info = ask(using, election.info)
+    if not absent and candidate not in (one.name for one in info.candidates):
+        names = ", ".join(output.quoted(one.name) for one in info.candidates)
+        fail(NOT_HELD, f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
+    ask(using, lambda: election.appoint(candidate, absent=absent))
+    when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
+    command.stdout.write(f"{output.quoted(candidate)} {when}.")
+
+
+def _add_term(parser: CommandParser) -> None:
+    add_name(parser)
+    parser.add_argument(
+        "--term",
+        type=token,
+        required=True,
+        help="That of the leader, as `election show` prints it.",
+    )
+    add_yes(parser)
+
+
+def _step_down(
+    command: BaseCommand, *, name: str, using: str, term: int, interactive: bool, **others: object
+) -> None:
+    election = Election(name, using=using)
+    leader = ask(using, election.leader)
+    missing = f"nobody leads election {name!r} on {using!r} under term {term}"
+    if leader is None or leader.term != term:
+        fail(NOT_HELD, missing)
+    command.stdout.write(
+        f"{output.quoted(leader.name)}, {output.owner(leader.owner)}, leads"
+        f" {output.quoted(name)} on {using}. It is told as of a loss; the next candidate"
+        " leads once it has resigned."
+    )
+    confirm(command, interactive, "Ask it to step down?")
+    if not ask(using, lambda: election.step_down(term)):
+        fail(NOT_HELD, f"{missing} any more; nothing was done")
+    command.stdout.write(command.style.SUCCESS("Asked to step down."))
+
+
+VERBS = {
+    "list": Verb("List the elections, and who leads.", add_listing, _list),
+    "show": Verb("Show who leads, and who stands in which order.", add_shown, _show, CHANGING),
+    "history": Verb("List who has led, and why it ended.", add_shown, _history, CHANGING),
+    "appoint": Verb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
+    "step-down": Verb(
+        "Ask the leader of a term to step down. Asks first.", _add_term, _step_down, ASKING
+    ),
+}
