@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -74,33 +75,58 @@ def pytest_configure() -> None:
             signal.signal(number, handler)
 
 
+def pytest_itemcollected(item: pytest.Item) -> None:
+    if _takes_long(item):
+        item.add_marker("slow")
+    if _is_the_same_on_every_python(item):
+        item.add_marker("once")
+
+
+@pytest.hookimpl(trylast=True)  # what is not run is not shared
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave to the runs on other Pythons their share of the tests that need only one of them."""
     part, parts = map(int, config.getoption("share").split("/"))
-    for item in items:
-        if _is_the_same_on_every_python(item):
-            item.add_marker("once")
     once = [item for item in items if item.get_closest_marker("once")]
     # Group by group, because the tests of a group share what takes long to start; by size, so that
-    # each run gets as much, and not all that is slow about the same thing.
-    groups = sorted({_group(item) for item in once})
-    left = {item for item in once if groups.index(_group(item)) % parts != part - 1}
+    # each run gets as much, and not all that is slow about the same thing. There and back again:
+    # the next one is always a little larger.
+    groups = {group: place for place, group in enumerate(sorted(set(map(_group, once))))}
+    turns = [*range(parts), *reversed(range(parts))]
+    left = {item for item in once if turns[groups[_group(item)] % len(turns)] != part - 1}
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
 
 
+def _takes_long(item: pytest.Item) -> bool:
+    """Return whether it runs every day, but not on its kind of backend."""
+    marker = item.get_closest_marker("every_day_on")
+    if marker is not None and not _kind(item):
+        raise pytest.UsageError(f"{item.nodeid} has no parameter `kind` for every_day_on()")
+    return marker is not None and _kind(item) not in marker.args
+
+
 def _is_the_same_on_every_python(item: pytest.Item) -> bool:
     return (
-        any(item.path.is_relative_to(folder) for folder in _ONCE)
+        _is_in_a_folder_of_once(item.path)
         or item.get_closest_marker("slow") is not None
         or _kind(item) in _SERVERS
     )
 
 
+@cache
+def _is_in_a_folder_of_once(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in _ONCE)
+
+
 def _group(item: pytest.Item) -> tuple[int, str, str]:
     """Return what the tests of a file and a kind of backend have in common; it sorts by size."""
-    return item.path.stat().st_size, str(item.path), _kind(item)
+    return _size(item.path), str(item.path), _kind(item)
+
+
+@cache
+def _size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def _kind(item: pytest.Item) -> str:
@@ -204,10 +230,9 @@ def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, 
         backend = _LOCAL_BACKEND
         if kind in ALIASES:
             database = request.getfixturevalue(kind)
-            database.execute("DELETE FROM database_lock")
             # Once in a test: some make a second backend for the records of the first one.
-            for table in () if kind in cleared else TABLES_OF_RECORDS:
-                database.execute(f"DELETE FROM {table}")
+            tables = ["database_lock", *(() if kind in cleared else TABLES_OF_RECORDS)]
+            database.execute(*(f"DELETE FROM {table}" for table in tables))
             cleared.add(kind)
             backend = _DATABASE_BACKEND
             options = {"database": ALIASES[kind], "idle": 60, **options}

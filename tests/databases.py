@@ -28,7 +28,7 @@ class Database(Protocol):
     """What a test can do to any database."""
 
     def django(self) -> dict[str, Any]: ...
-    def execute(self, sql: str) -> list[tuple[Any, ...]]: ...
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]: ...
     def heal(self) -> None: ...
 
 
@@ -42,11 +42,11 @@ class SQLite:
     def django(self) -> dict[str, Any]:
         return {"ENGINE": "django.db.backends.sqlite3", "NAME": self.name}
 
-    def execute(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a statement on a connection of its own, and return its rows."""
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run statements on a connection of their own; return the rows of the last one."""
         connection = self._connect()
         try:
-            return connection.execute(sql).fetchall()
+            return [connection.execute(sql).fetchall() for sql in statements][-1]
         finally:
             connection.close()
 

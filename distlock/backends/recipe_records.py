@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
@@ -52,6 +53,7 @@ class Plan:
     - ``changes``, ``conditions``: see RecordStore.apply(); without changes nothing is asked.
     - ``result``: what the caller is told when it is done.
     - ``data``: for join(), what the new member's record says; None refuses the member.
+    - ``members``: for join_all(), the same of each new member.
     - ``beside``: for join(), returns further changes that name the claim of the new member.
     - ``bound``: for join(), values by key of other records that are to vanish with its session.
     """
@@ -62,6 +64,7 @@ class Plan:
     data: Mapping[str, Any] | None = None
     beside: Callable[[Claim], Sequence[Change]] | None = None
     bound: Mapping[str, Any] = field(default_factory=dict)
+    members: Sequence[Mapping[str, Any]] = ()
 
 
 #: Makes a plan of what was found. It is called again if others were faster, and may raise.
@@ -123,34 +126,64 @@ class RecipeRecords:
         under "data" the plan's data. It is there until it is left or lost, see SharedBackend.renew.
         After an error the claim has to be cancelled, unless nothing can have been applied.
         """
-        directory, key = directory_of(claim.kind, claim.name), held_key(claim.nonce)
-        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
-            plan = decide(self._store.read(directory, deadline))
+
+        def decide_all(found: Snapshot) -> Plan:
+            plan = decide(found)
             if plan.data is None:
-                return Joined(None, plan.result)
-            sent_at = clock()
-            session = self._requests.session_for(claim, deadline)
-            put = Put(key, {**value_of(claim), "data": dict(plan.data)}, session.id)
+                return plan
             beside = () if plan.beside is None else plan.beside(claim)
-            bound = [Put(other, value, session.id) for other, value in plan.bound.items()]
-            self._requests.bound[claim.nonce] = session
+            return replace(plan, members=[plan.data], changes=[*beside, *plan.changes])
+
+        leases, result = self.join_all([claim], decide_all, deadline)
+        return Joined(leases[0] if leases else None, result)
+
+    def join_all(
+        self,
+        claims: Sequence[Claim],
+        decide: Decide,
+        deadline: float | None = None,
+        *,
+        read: Callable[[float | None], Snapshot] | None = None,
+    ) -> tuple[list[Lease], Any]:
+        """Put the records of several members in one change; see join().
+
+        All claims are for one directory. The plan's ``members`` are the data of the first ones of
+        them; the others get nothing. ``read``: in place of reading the directory.
+        """
+        (directory,) = {directory_of(claim.kind, claim.name) for claim in claims}
+        read = read or partial(self._store.read, directory)
+        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
+            plan = decide(read(deadline))
+            members = [*zip(claims, plan.members, strict=False)]
+            if not members:
+                return [], plan.result
+            sent_at = clock()
+            puts, absent = list[Change](), list[Condition]()
+            for claim, data in members:
+                session = self._requests.session_for(claim, deadline)
+                self._requests.bound[claim.nonce] = session
+                value = {**value_of(claim), "data": dict(data)}
+                puts.append(Put(held_key(claim.nonce), value, session.id))
+                puts += [Put(key, value, session.id) for key, value in plan.bound.items()]
+                absent.append(Absent(cancelled_key(claim.nonce)))
             try:
                 token = self._store.apply(
-                    directory,
-                    [put, *bound, *beside, *plan.changes],
-                    [Absent(cancelled_key(claim.nonce)), *plan.conditions],
-                    deadline,
+                    directory, [*puts, *plan.changes], [*absent, *plan.conditions], deadline
                 )
             except SessionEnded:
                 token = None
-                self._requests.drop_session(claim, session)
+                for claim, _ in members:
+                    self._requests.drop_session(claim, self._requests.bound[claim.nonce])
             except LockUnavailable as error:
                 if not error.maybe_applied:
-                    self._requests.bound.pop(claim.nonce, None)  # nobody will have to cancel it
+                    self._forget(claims)  # nobody will have to cancel them
                 raise
             if token is not None:
-                return Joined(lease_on(session, claim.granted(token, sent_at)), plan.result)
-            self._requests.bound.pop(claim.nonce, None)
+                return [
+                    lease_on(self._requests.bound[claim.nonce], claim.granted(token, sent_at))
+                    for claim, _ in members
+                ], plan.result
+            self._forget(claims)
             time.sleep(pause)
         raise self._too_busy(directory)
 
@@ -225,6 +258,10 @@ class RecipeRecords:
             if time_of(snapshot) - put_when(report, snapshot) > REPORT_KEPT:
                 same = Exists(REPORT, report.revision)
                 self._store.apply(directory, [Delete(REPORT)], [same])
+
+    def _forget(self, claims: Sequence[Claim]) -> None:
+        for claim in claims:
+            self._requests.bound.pop(claim.nonce, None)
 
     def _too_busy(self, directory: str) -> LockUnavailable:
         return LockUnavailable(

@@ -82,16 +82,7 @@ class LockOptions:
         if blocking is not None or timeout is not None or self.timeout is not None:
             wait, deadline = self.limit(blocking, timeout)
         wanted, named = self.lease, self.owner is not None
-        if wanted is not None and not backend.capabilities.lease_lengths:
-            raise NotSupported(
-                f"lease={wanted!r}: the locks of DISTLOCK[{backend.alias!r}] have no lease of"
-                " their own length; leave it out"
-            )
-        if wanted is not None and wanted < backend.capabilities.shortest_lease:
-            raise NotSupported(
-                f"lease={wanted!r}: a lease of DISTLOCK[{backend.alias!r}] lasts for"
-                f" {backend.capabilities.shortest_lease:g} s at least; ask for that, or more"
-            )
+        lease = checked_lease(backend, wanted)
         if named and not backend.capabilities.named_owners:
             raise NotSupported(
                 f"owner={self.owner!r}: a hold of DISTLOCK[{backend.alias!r}] cannot pass from one"
@@ -102,7 +93,7 @@ class LockOptions:
         claim = Claim(
             name,
             owner,
-            backend.settings.lease if wanted is None else float(wanted),
+            lease,
             self.description or current_activity(),
             nonce or os.urandom(16).hex(),
             self.renew,
@@ -119,3 +110,23 @@ class LockOptions:
         if not self.blocking or self.timeout is None:
             return ""
         return f"; waited for {self.timeout:g} s"
+
+
+def checked_lease(backend: BaseBackend, wanted: float | None) -> float:
+    """Return the length of a lease in seconds, None for the backend's own.
+
+    NotSupported if the backend has no leases of this length.
+    """
+    if wanted is None:
+        return backend.settings.lease
+    if not backend.capabilities.lease_lengths:
+        raise NotSupported(
+            f"lease={wanted!r}: the locks of DISTLOCK[{backend.alias!r}] have no lease of"
+            " their own length; leave it out"
+        )
+    if wanted < backend.capabilities.shortest_lease:
+        raise NotSupported(
+            f"lease={wanted!r}: a lease of DISTLOCK[{backend.alias!r}] lasts for"
+            f" {backend.capabilities.shortest_lease:g} s at least; ask for that, or more"
+        )
+    return float(wanted)

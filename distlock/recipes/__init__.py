@@ -17,6 +17,7 @@ names       Names: a name or a number that nobody else has, and the address regi
 progress    Progress: how far a piece of work is, live for whoever looks
 track       track(): a loop that reports how far it is
 report      what a progress tells, also as a bar on a terminal
+queue       Queue, Mailbox: items that are delivered until they are acknowledged
 slots       a lock, or a slot of a semaphore, for tasks and commands
 parts       the locks that are held together, and how they are left
 """
@@ -28,6 +29,7 @@ from distlock.lock import Lock
 from distlock.recipes.barrier import Barrier, DoubleBarrier
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.config import Config, Value
+from distlock.recipes.delivery import Delivery
 from distlock.recipes.election import Election
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.generations import BarrierInfo
@@ -35,6 +37,8 @@ from distlock.recipes.group import Change, Group, Member
 from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress
+from distlock.recipes.queue import Mailbox, Queue
+from distlock.recipes.queue_items import DeadLetter, DeliveryInfo, QueueInfo
 from distlock.recipes.report import Report, bar
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore
@@ -49,17 +53,23 @@ __all__ = [
     "Candidate",
     "Change",
     "Config",
+    "DeadLetter",
+    "Delivery",
+    "DeliveryInfo",
     "DoubleBarrier",
     "Election",
     "ElectionInfo",
     "Event",
     "EventInfo",
     "Group",
+    "Mailbox",
     "Member",
     "Message",
     "MultiLock",
     "Names",
     "Progress",
+    "Queue",
+    "QueueInfo",
     "RWLock",
     "Registration",
     "Report",

@@ -24,8 +24,6 @@ R = TypeVar("R", bound=Recipe)
 
 logger = logging.getLogger("distlock")
 
-#: Seconds between two looks, though nothing has woken it: hints may be lost.
-_LONGEST_WAIT = 5.0
 #: Seconds between two attempts to ask a backend that does not answer.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 #: Seconds until a watch that has met an unexpected error goes on, at first and at last.
@@ -55,7 +53,7 @@ class Follower(ABC, Generic[R, T]):
         if seen is not None:
             if self._is_over():
                 return None
-            yield from self._changed(seen, watched)
+            yield from self.recipe._wait_for_change(seen, self._deadline, watched, self.stopped)
         for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
             if self.stopped.over:
                 return None
@@ -66,13 +64,6 @@ class Follower(ABC, Generic[R, T]):
                     return None
             yield Wait(self.stopped, clock() + pause)
         raise AssertionError("backoff() goes on for ever")
-
-    def _changed(self, seen: Snapshot, watched: str) -> Steps[None]:
-        until, hint = clock() + _LONGEST_WAIT, self.recipe._hint(seen, watched)
-        try:
-            yield Wait(hint, until if self._deadline is None else min(until, self._deadline))
-        finally:
-            hint.abandon()
 
     def _is_over(self) -> bool:
         late = self._deadline is not None and clock() >= self._deadline

@@ -20,6 +20,7 @@ from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start
 from distlock.core.held import Entry, HeldLease
 from distlock.core.manager import manager, undo
+from distlock.core.options import checked_lease
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
 from distlock.recipes.recipe import Recipe
 from distlock.types.lease import Claim, Lease, Owner
@@ -49,12 +50,14 @@ class Membership:
         is_alive: Callable[[], bool] | None = None,
         owner: Owner | None = None,
         description: str = "",
+        lease: float | None = None,
     ) -> None:
         """``decide`` plans what is written when it joins, see RecipeRecords.join().
 
         ``on_lost(lease)`` is called on a thread of distlock's own, before others can see that the
         record is gone. ``is_alive`` says whether who joined still runs; else it is renewed no more.
         ``owner`` is who joins; by default who does it for the first time, also when it rejoins.
+        ``lease``: its length in seconds, None for that of the backend.
         """
         self._recipe = recipe
         self._decide = decide
@@ -63,6 +66,7 @@ class Membership:
         self._is_alive = is_alive
         self._owner = owner
         self._description = description
+        self._lease = lease
         self.after_fork_in_child()
         fork.reset_in_child(self)
 
@@ -87,14 +91,7 @@ class Membership:
     def _joining(self, deadline: float | None, lost: HeldLease | None) -> Steps[Joined]:
         """Join instead of ``lost``; whoever has left or joined meanwhile has the last word."""
         recipe, backend = self._recipe, self._recipe._backend
-        claim = Claim(
-            recipe.name,
-            self._owner or (lost.lease.owner if lost else current_owner()),
-            backend.settings.lease,
-            self._description or current_activity(),
-            renews=True,
-            kind=recipe.kind,
-        )
+        claim = self.claim(lost.lease.owner if lost else None)
         take_back, mutex = partial(backend.cleanup.add, claim), self._mutex
         try:
             join = partial(backend.records.join, claim, self._decide)
@@ -113,6 +110,22 @@ class Membership:
             if mutex is self._mutex:  # else this is the child of a fork
                 undo(error, self._forget, claim, take_back)
             raise
+
+    def claim(self, owner: Owner | None = None) -> Claim:
+        """Return a new claim, of who joins; of ``owner``, or the current one, if nobody said."""
+        recipe, backend = self._recipe, self._recipe._backend
+        return Claim(
+            recipe.name,
+            self._owner or owner or current_owner(),
+            checked_lease(backend, self._lease),
+            self._description or current_activity(),
+            renews=True,
+            kind=recipe.kind,
+        )
+
+    def adopt(self, lease: Lease) -> None:
+        """Keep the record of a claim() that was granted in another way than by joining()."""
+        self._replace(None, self._new_hold(lease))
 
     def updating(
         self,
@@ -137,29 +150,34 @@ class Membership:
         deadline: float | None = None,
         *,
         beside: Callable[[Claim], Sequence[Change]] | None = None,
+        leave: Callable[[Lease, float | None], int | None] | None = None,
     ) -> Steps[bool]:
         """Remove the record, and make other changes with it; False if it was gone already.
 
         ``beside`` returns further changes that name the claim of the record: it may be newer than
-        the one that the caller knows. If it cannot be done now it is done later, and
-        LockUnavailable is raised.
+        the one that the caller knows. ``leave(lease, deadline)`` is called in place of
+        RecipeRecords.leave(). If it cannot be done now it is done later, and LockUnavailable is
+        raised.
         """
-        with (mutex := self._mutex):
-            # Interrupted from here on, it is renewed no more, and freed when its lease ends.
-            hold, self._hold = self._hold, None
-        if hold is None:
+        mutex = self._mutex
+        if (hold := self._hold) is None:
             return False
         backend, lease = self._recipe._backend, hold.lease
         if beside is not None and not callable(changes):
             changes = [*changes, *beside(lease.claim)]
-        leave = partial(backend.records.leave, lease, changes)
+        usual = partial(backend.records.leave, lease, changes)
+        call = partial(leave, lease) if leave else usual
         try:
+            with mutex:
+                if self._hold is not hold:
+                    return False
+                self._hold = None
             manager.unwatch(hold)
             due = backend.calls.due(deadline)
-            return (yield Call(leave, due, executor=backend.release_calls)) is not None
-        except BaseException as error:
+            return (yield Call(call, due, executor=backend.release_calls)) is not None
+        except BaseException as error:  # interrupted at any moment, the record must not stay
             if mutex is self._mutex:
-                undo(error, backend.cleanup.add, lease.claim, leave)
+                undo(error, backend.cleanup.add, lease.claim, call)
             raise
 
     def leave_soon(self, changes: Sequence[Change] | Decide = ()) -> None:

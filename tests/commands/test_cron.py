@@ -89,7 +89,7 @@ class TestADatabaseThatIsDown:
         ("kind", "how"),
         [
             ("postgresql", "stop"),
-            ("postgresql", "pause"),
+            pytest.param("postgresql", "pause", marks=pytest.mark.slow),
             pytest.param("mariadb", "stop", marks=pytest.mark.slow),
             pytest.param("mariadb", "pause", marks=pytest.mark.slow),
         ],

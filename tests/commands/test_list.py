@@ -73,6 +73,7 @@ class TestTable:
         _, row = run("list").out.splitlines()
         assert row.isprintable()
 
+    @pytest.mark.every_day_on("sqlite")
     def test_survives_a_terminal_that_knows_few_characters(self, shared, holder, child):
         holder("emoji 🔒")
         listing = child(manage, "locks", "list", env={"PYTHONIOENCODING": "ascii"})
@@ -197,6 +198,7 @@ class TestOtherProcesses:
         process.finish()
         assert run_json("list")["locks"] == []
 
+    @pytest.mark.every_day_on("sqlite")
     def test_the_command_works_as_a_program(self, shared, process, holder):
         holder("stock")
         listing = process("list", "--json", "--no-color", "-v", "0")

@@ -20,8 +20,9 @@ SHARED = [kind for kind in KINDS if kind not in ONE_PROCESS]
 #: kinds whose leases have one length, which no lock can change
 ONE_LEASE = {"zookeeper"}
 
-#: kinds whose shortest lease takes long to end
+#: kinds whose shortest lease takes long to end, and the others
 LONG_LEASES = {"etcd"}
+BRISK = [kind for kind in KINDS if kind not in LONG_LEASES]
 
 #: seconds; ZooKeeper's locks last as long as their session, which is to survive a busy machine
 SESSION = 8
@@ -36,38 +37,49 @@ PAIRS_OF_PROCESSES = [("thread", "process"), ("task", "process")]
 def pytest_configure(config):
     config.addinivalue_line("markers", "shared: for backends that several processes share")
     config.addinivalue_line("markers", "eager: long leases, too, are renewed at short intervals")
+    config.addinivalue_line("markers", "essential: waits every day for the end of a long lease")
 
 
 def pytest_generate_tests(metafunc):
     """Run a test on every kind of backend; with ``first`` also as a thread and as a task.
 
     With ``second`` they are two actors: in one process, for the kinds that live within one, else in
-    two. What two actors of one process do to each other is the same on every backend; with a server
-    in between it is left to the tests that take long. A test that is marked ``shared`` leaves out
-    the kinds that live within one process.
+    two. What two actors of one process do to each other is the same on every backend, and so is
+    what a task does alone; with a server in between it is left to the tests that take long. A test
+    that is marked ``shared`` leaves out the kinds that live within one process.
     """
     names = metafunc.fixturenames
     if "kind" not in names:
         return
     kinds = SHARED if metafunc.definition.get_closest_marker("shared") else KINDS
     if "roles" not in names:
-        metafunc.parametrize("kind", kinds)
+        essential = metafunc.definition.get_closest_marker("essential")
+        metafunc.parametrize(
+            "kind",
+            [pytest.param(kind, marks=[] if essential else _slow(kind, names)) for kind in kinds],
+        )
         return
     if "second" in names:
         metafunc.parametrize(("kind", "roles"), [*_pairs(kinds, names)])
     else:
         metafunc.parametrize(
             ("kind", "roles"),
-            [_case(kind, roles, *_slow(kind, names)) for kind in kinds for roles in SINGLE],
+            [_single(kind, roles, names) for kind in kinds for roles in SINGLE],
         )
 
 
 def _slow(kind, names):
     """Leave it to the tests that take long to wait for the end of leases that are long.
 
-    Tests of one actor of any kind, or of two, do that for each kind of actor.
+    Tests of two actors, and those that are ``essential``, do that every day.
     """
     return [pytest.mark.slow] if kind in LONG_LEASES and "short" in names else []
+
+
+def _single(kind, roles, names):
+    if roles == ("task",) and kind not in ONE_PROCESS:
+        return _case(kind, roles, pytest.mark.slow)
+    return _case(kind, roles, *_slow(kind, names))
 
 
 def _pairs(kinds, names):

@@ -30,6 +30,7 @@ CALLS = {
 }
 
 
+@pytest.mark.every_day_on("local", "sqlite")
 @pytest.mark.parametrize("call", CALLS)
 def test_what_would_block_the_loop_is_refused_as_by_the_orm(task, using, name, call):
     lock = Lock(name, using=using)

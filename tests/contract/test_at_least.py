@@ -8,6 +8,7 @@ from distlock.types.lease import State
 from distlock.types.owners import is_reserved
 from distlock.types.query import LockQuery
 from tests.contract.actors import PATIENCE
+from tests.contract.conftest import BRISK
 from tests.contract.watch import eventually, passed, waits
 
 LONG = 600
@@ -34,6 +35,7 @@ def test_who_left_early_no_longer_holds_the_lock(fourth, name):
         lock.start("token").result(PATIENCE)
 
 
+@pytest.mark.every_day_on(*BRISK)
 def test_it_is_free_when_the_time_since_it_was_granted_is_over(first, third, name):
     before = clock()
     lock = first.take(name, at_least=REST)
@@ -43,6 +45,7 @@ def test_it_is_free_when_the_time_since_it_was_granted_is_over(first, third, nam
     again.verify()
 
 
+@pytest.mark.every_day_on(*BRISK)
 def test_who_waits_meanwhile_gets_it_then(first, third, name):
     before = clock()
     lock = first.take(name, at_least=REST)
@@ -83,6 +86,7 @@ def test_people_see_that_nobody_holds_it(fourth, backend, name):
     assert is_reserved(lock.info().owner)
 
 
+@pytest.mark.every_day_on(*BRISK)
 def test_when_its_time_is_over_it_is_plainly_free(fourth, backend, name):
     fourth.take(name, at_least=0.1).release()
     eventually(lambda: backend.inspect(name).state is State.FREE)
@@ -90,6 +94,7 @@ def test_when_its_time_is_over_it_is_plainly_free(fourth, backend, name):
     assert name not in [info.name for info in backend.page(LockQuery(search=name)).locks]
 
 
+@pytest.mark.every_day_on(*BRISK)
 def test_the_next_hold_has_a_greater_token(fourth, third, name):
     lock = fourth.take(name, at_least=0.1)
     first = lock.token
@@ -166,6 +171,7 @@ def kill_when_renewed(process, lock, lease):
 
 
 @pytest.mark.shared
+@pytest.mark.essential
 def test_it_stays_taken_though_its_process_was_killed(actor, third, short, name):
     process = actor("new process")
     process.take(name, lease=short(LEASE), at_least=LONG)
@@ -175,6 +181,7 @@ def test_it_stays_taken_though_its_process_was_killed(actor, third, short, name)
 
 
 @pytest.mark.shared
+@pytest.mark.every_day_on("postgresql")
 def test_it_stays_taken_though_its_process_was_killed_after_a_renewal(actor, third, short, name):
     process = actor("new process")
     process.take(name, lease=short(LEASE), at_least=LONG)
@@ -183,6 +190,7 @@ def test_it_stays_taken_though_its_process_was_killed_after_a_renewal(actor, thi
 
 
 @pytest.mark.shared
+@pytest.mark.every_day_on("postgresql")
 def test_so_it_does_if_it_was_entered_again_for_that_time(actor, third, short, name):
     process = actor("new process")
     process.take(name, lease=short(LEASE))

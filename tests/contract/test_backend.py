@@ -188,6 +188,7 @@ def test_renewing_lets_the_lease_run_for_its_full_length_again(backend, ann, nam
     assert not backend.capabilities.lease_lengths or after.until > before.until
 
 
+@pytest.mark.essential
 def test_an_ended_lease_is_not_renewed_back_to_life(backend, short, ann, name):
     if not backend.capabilities.lease_lengths:
         assert backend.inspect(name).until is None
@@ -207,6 +208,7 @@ def test_an_ended_lease_does_not_verify(backend, short, ann, name):
     assert backend.verify(lease) is False
 
 
+@pytest.mark.essential
 def test_the_same_owner_takes_over_its_own_ended_lease(backend, short, amy, name):
     old = backend.try_acquire(claim(name, amy, short(0.1)))
     end = clock() + short(0.1)

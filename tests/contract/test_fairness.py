@@ -48,7 +48,7 @@ def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, na
     assert all(eventually(lambda person=person: person.tries(name)) for person in people)
 
     def compete():
-        started = [person.call(take_turns, using, name, 1.0) for person in people]
+        started = [person.call(take_turns, using, name, 0.5) for person in people]
         tokens = [future.result(PATIENCE) for future in started]
         assert not set(tokens[0]) & set(tokens[1])
         return runs(tokens)

@@ -249,15 +249,16 @@ def test_a_hold_tells_its_lease_and_whether_it_is_renewed(first, backend, name):
             assert info.renewed_at is None
 
 
-def test_a_renewal_is_told_with_its_time(first, backend, name):
+def test_a_renewal_is_told_with_its_time(first, backend, short, name):
     if not backend.capabilities.lease_lengths:
         return
-    lock = first.take(name, lease=3)
+    lease = short(1.5)
+    lock = first.take(name, lease=lease)
     before = lock.info()
     later = eventually(lambda: (info := lock.info()).renewed_at > before.renewed_at and info)
-    assert later.renewed_at >= before.renewed_at + timedelta(seconds=0.5)
-    assert abs(later.until - later.renewed_at - timedelta(seconds=3)) < timedelta(seconds=0.01)
-    assert (later.since, later.lease, later.renews) == (before.since, 3, True)
+    assert later.renewed_at >= before.renewed_at + timedelta(seconds=lease / 6)
+    assert abs(later.until - later.renewed_at - timedelta(seconds=lease)) < timedelta(seconds=0.01)
+    assert (later.since, later.lease, later.renews) == (before.since, lease, True)
 
 
 def test_a_lock_that_was_left_and_stays_taken_has_no_renewals(first, backend, name):

@@ -17,6 +17,7 @@ from distlock.types.query import (
     page_of,
     status_of,
 )
+from tests.contract.conftest import BRISK
 from tests.contract.watch import eventually
 
 NAMES = ["a", "B", "b", "ä", "100%", "x_y", "it's", "鍵", "🔑 key"]
@@ -176,8 +177,9 @@ def test_a_lease_that_has_just_begun_does_not_end_soon(backend, name, claimed, s
         backend.release(lease)
 
 
+@pytest.mark.every_day_on(*BRISK)
 def test_a_lock_that_was_left_and_stays_taken_never_ends_soon(first, backend, name):
-    lock = first.take(name, at_least=1)
+    lock = first.take(name, at_least=0.4)
     lock.release()
     wanted = LockQuery(search=name)
     while (page := backend.page(wanted)).found:

@@ -89,6 +89,7 @@ def test_a_lock_entered_twice_is_renewed_until_the_last_exit(third, fourth, shor
     steadily(attempt, *short.each(*LASTING))
 
 
+@pytest.mark.every_day_on("local", "postgresql")
 def test_a_thread_that_ends_does_not_keep_its_lock_for_ever(actor, using, short, name):
     on_lost = Once()
     gone = actor("thread")
@@ -99,6 +100,7 @@ def test_a_thread_that_ends_does_not_keep_its_lock_for_ever(actor, using, short,
     on_lost.wait()
 
 
+@pytest.mark.every_day_on("local", "postgresql")
 def test_a_task_that_finishes_does_not_keep_its_lock_for_ever(actor, using, short, name):
     on_lost = Once()
     gone = actor("task")
@@ -109,6 +111,7 @@ def test_a_task_that_finishes_does_not_keep_its_lock_for_ever(actor, using, shor
     on_lost.wait()
 
 
+@pytest.mark.every_day_on("local", "postgresql")
 def test_a_loop_that_is_closed_does_not_keep_its_locks_for_ever(actor, using, short, name):
     import asyncio
 
@@ -119,6 +122,7 @@ def test_a_loop_that_is_closed_does_not_keep_its_locks_for_ever(actor, using, sh
 
 
 @pytest.mark.shared
+@pytest.mark.essential
 def test_a_process_that_is_killed_does_not_keep_its_lock_for_ever(actor, short, name):
     killed = actor("process")
     token = killed.take(name, lease=short(LEASE)).info().token

@@ -40,6 +40,7 @@ def counter(tmp_path):
     return counter
 
 
+@pytest.mark.every_day_on("local", "postgresql")
 def test_threads_that_add_under_the_lock_count_exactly(using, name, counter):
     """Five workers add one, twenty times each: exactly a hundred."""
 
@@ -53,6 +54,7 @@ def test_threads_that_add_under_the_lock_count_exactly(using, name, counter):
     assert counter.get() == WORKERS * TIMES
 
 
+@pytest.mark.every_day_on("local", "mariadb")
 def test_tasks_that_add_under_the_lock_count_exactly(using, name, counter):
     async def work():
         for _ in range(TIMES):
@@ -122,6 +124,7 @@ def test_without_the_lock_the_count_is_wrong(counter):
 
 
 @pytest.mark.shared
+@pytest.mark.every_day_on("postgresql", "zookeeper", "etcd")
 def test_three_clients_of_which_the_first_goes_away(actor, name):
     """A holds; A's process is killed; B gets it, then C: one after the other, by their tokens."""
     a, b, c = (actor("process") for _ in range(3))

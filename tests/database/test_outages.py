@@ -108,6 +108,7 @@ def test_a_server_that_hangs_while_one_connects(backend, kind, server, name):
     assert raised.value.maybe_applied is False
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_without_a_deadline_the_option_limits_the_wait(make, kind, server, name):
     backend = make(timeout=2)
     lease = backend.try_acquire(claim(name))
@@ -139,6 +140,7 @@ def _answers(backend, lease):
         return False
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_a_take_that_a_hanging_server_carries_out_later_can_be_withdrawn(
     backend, kind, server, name
 ):
@@ -167,6 +169,7 @@ def test_a_network_that_goes_silent(make, kind, proxied, name):
     assert backend.verify(lease)
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_one_slow_answer_does_not_hold_up_others(backend, kind, sql, name):
     """Each thread has a session of its own."""
     lease = backend.try_acquire(claim(name))

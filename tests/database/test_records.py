@@ -95,6 +95,7 @@ WAITING = {
 
 
 @ON_SERVERS
+@pytest.mark.every_day_on("mariadb")
 def test_one_who_is_stopped_while_his_packet_fails_keeps_nobody_waiting(
     store, session, name, child, sql, kind
 ):
@@ -243,6 +244,7 @@ def test_conditions_are_looked_at_under_the_lock(store, name, kind, waiting):
 
 
 @ON_SERVERS
+@pytest.mark.every_day_on("postgresql")
 def test_a_connection_that_has_fallen_silent_does_not_cost_a_session(make, kind, proxied, name):
     """As where a firewall has forgotten it: the renewal is sent again on another one."""
     proxy = proxied(kind)

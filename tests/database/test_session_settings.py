@@ -105,6 +105,7 @@ def test_every_sql_mode_will_do(make, database, name, mode, dialect, options, mo
     assert backend.sweep()
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_a_process_says_goodbye_at_its_end(kind, name, backend_settings, settings, child):
     """Nothing is left to the garbage collector, which would complain."""
     settings.DISTLOCK = backend_settings(kind)
@@ -201,6 +202,7 @@ def work_with(database, name, default_timeout):
     write_line("turns", len(turns))
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_greenlets_can_use_locks(kind, make, name, child):
     make()
     assert child(work_with, ALIASES[kind], name, False, gevent=True).finish() == ["turns 15"]

@@ -192,6 +192,7 @@ def test_where_djangos_tests_run_nothing_is_kept(make, sql, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.every_day_on("mariadb")
 def test_a_timeout_leaves_no_session_behind(backend, sql, kind):
     which = one_of(kind, mariadb="SELECT CONNECTION_ID()", postgresql="SELECT pg_backend_pid()")
     sleeping = one_of(kind, mariadb="SELECT SLEEP(2)", postgresql="SELECT pg_sleep(2)")
@@ -204,6 +205,7 @@ def test_a_timeout_leaves_no_session_behind(backend, sql, kind):
 
 
 @pytest.mark.parametrize("kind", SERVERS)
+@pytest.mark.every_day_on("mariadb")
 def test_an_answer_that_stalls_halfway_is_not_waited_for(make, kind):
     pool = make(timeout=1).pool
     pool.run(ONE)

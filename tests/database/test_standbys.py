@@ -11,6 +11,7 @@ from django.db import connections
 
 from distlock import Lock, LockError, LockUnavailable, locks
 from distlock.concurrency.clock import clock
+from distlock.recipes import Config, Topic
 from distlock.types.lease import State
 from tests.children import read_line, write_line
 from tests.contract.watch import eventually, passed
@@ -256,3 +257,29 @@ def test_tokens_do_not_repeat_after_a_failover_that_lost_grants(
         with Lock(name) as lock:
             tokens.append(lock.token)
     assert tokens == sorted(set(tokens))
+
+
+@pytest.mark.parametrize("wait", ["auto"])
+def test_those_who_follow_agree_again_after_a_failover_that_lost_what_they_saw(
+    primary, standby, front, using, settings, name
+):
+    """The value that was lost is taken back; a message that was given its number anew is told."""
+    settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": 2}}
+    config, topic, seen = Config(name), Topic(name), []
+    config.set("kept")
+    topic.publish("kept")
+    standby.catch_up()
+    standby.network.refuse()
+    messages = topic.subscribe(0, timeout=120)
+    with config.watch(lambda found: seen.append(found.value)):
+        config.set("lost")
+        topic.publish("lost")
+        eventually(lambda: seen[-1:] == ["lost"])
+        assert [next(messages).message for _ in range(2)] == ["kept", "lost"]
+        fail_over(primary, standby, front)
+        eventually(lambda: seen[-1] == "kept")
+        assert config.set("next") == 3
+        assert topic.publish("other") == 2
+        assert next(messages).message == "other"
+        eventually(lambda: seen[-1] == "next")
+    assert [one.version for one in config.history()] == [3, 1]

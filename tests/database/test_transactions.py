@@ -232,6 +232,7 @@ def test_a_body_that_asked_for_a_rollback_gets_it(backend, isolated, database, n
     assert backend.verify(lease)
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_threads_add_up_under_the_lock(kind, backend_settings, settings, database, name):
     """Read, then write what was read and one: nobody's is lost."""
     settings.DISTLOCK = backend_settings(kind)

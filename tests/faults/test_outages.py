@@ -50,6 +50,7 @@ def start_without_database(using, name):
         write_line("held", lock.token)
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_a_process_that_starts_before_its_database_works_when_that_is_there(
     child, database_server, using, name
 ):
@@ -310,6 +311,7 @@ def test_a_lost_answer_to_the_release_is_no_loss(actor, proxy, who, name, sent_e
     assert actor("process").tries(name)
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_a_lost_answer_to_a_renewal_is_no_loss(actor, proxy, name, sent_events):
     lock = actor("thread").take(name, lease=3)
     lost = proxy.lose_reply(to=b"database_lock")

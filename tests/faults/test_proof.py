@@ -53,6 +53,7 @@ def locked_by_an_operator(database, what, name=""):
 @pytest.mark.parametrize(
     ("who", "timeout"), [("thread", 1), slow("task", 1), slow("thread", 6), slow("task", 6)]
 )
+@pytest.mark.every_day_on("postgresql")
 def test_a_silent_server_is_nobody_who_has_the_lock(actor, using, server, kind, who, timeout, name):
     """The process has waited for it a moment before, and would ask by waiting once more."""
     held, lock = actor("process").take(name), actor(who).lock(name)
@@ -81,6 +82,7 @@ def test_another_thread_that_asks_a_silent_server_does_not_have_the_lock(
         first.result(PATIENCE)
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_who_has_waited_is_told_that_the_lock_is_held(actor, using, name):
     actor("process").take(name)
     lock = actor("thread").lock(name)
@@ -132,6 +134,7 @@ def test_those_behind_one_who_cannot_take_it_are_told_too(actor, database, what,
 @pytest.mark.parametrize(
     ("what", "timeout"), [("row", 1), slow("row", 1.5), slow("table", 1), slow("table", 1.5)]
 )
+@pytest.mark.every_day_on("mariadb")
 def test_a_held_lock_that_an_operator_keeps_locked_is_held(actor, database, what, timeout, name):
     actor("process").take(name, lease=60)
     with locked_by_an_operator(database, what, name):

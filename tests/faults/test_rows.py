@@ -124,6 +124,7 @@ def second(kind, using, backend_settings, settings):
     return "second"
 
 
+@pytest.mark.every_day_on("sqlite")
 def test_locks_in_two_databases_do_not_know_each_other(actor, using, second, name):
     one = actor("thread", using).take(name)
     two = actor("thread", second).take(name)
@@ -143,6 +144,7 @@ def test_one_owner_holds_locks_in_two_databases(using, second, name):
         assert two.info().using == second
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_an_outage_of_one_database_does_not_disturb_the_other(
     kind, actor, using, second, server, name
 ):

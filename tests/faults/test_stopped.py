@@ -99,6 +99,7 @@ def test_a_stopped_holder_learns_of_its_loss_before_it_does_harm(
     successor.verify()
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_a_stopped_holder_whose_lock_nobody_took_has_lost_it_all_the_same(
     child, actor, using, database, seat, name
 ):
@@ -173,6 +174,7 @@ def hold_for_long(using, name):
         write_line("verified")
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_a_holder_stopped_for_less_than_its_lease_goes_on(child, actor, kind, using, name):
     holder = child(hold_for_long, using, name)
     holder.line()

@@ -135,6 +135,7 @@ def test_a_grant_that_came_late_is_renewed_within_the_callers_limit(proxied, kin
 
 
 @pytest.mark.parametrize("who", ["thread", pytest.param("task", marks=pytest.mark.slow)])
+@pytest.mark.every_day_on("mariadb")
 def test_a_grant_that_came_late_stays_for_at_least_its_time(actor, proxied, kind, using, who, name):
     network = proxied(kind)
     with Lock(name, using=using):
@@ -171,6 +172,7 @@ def test_two_of_one_name_who_ask_at_once_both_get_it(actor, proxied, kind, using
 
 
 @pytest.mark.parametrize("who", ["thread", "task"])
+@pytest.mark.every_day_on("postgresql")
 def test_two_of_one_name_who_ask_for_a_held_lock_are_told_so(actor, kind, using, who, name):
     actor("process").take(name)
     first, second = (actor(each).lock(name, owner="order-42") for each in ("thread", who))

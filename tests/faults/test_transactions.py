@@ -171,6 +171,7 @@ def test_many_locks_in_one_transaction(using, database, other, name):
         assert other.lock(f"{name}:{number}").acquire(timeout=PATIENCE)
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_a_lock_held_by_another_process_is_waited_for_inside_a_transaction(
     using, database, other, name
 ):

@@ -108,6 +108,7 @@ def test_a_connection_that_the_network_forgets(proxied, kind, actor, engine, nam
     outside.verify()
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_whoever_gives_up_on_a_connection_that_the_network_forgets(
     proxied, kind, actor, engine, using, name
 ):

@@ -73,6 +73,7 @@ def test_whoever_stands_behind_others(held, actor, engine, name):
     assert first.result(PATIENCE)
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_a_holder_whose_request_the_server_carried_out_once_more(held, actor, engine, name):
     """The hold is the same, whatever has become of its token."""
     lock = actor("thread").lock(name)
@@ -96,6 +97,7 @@ def test_an_interrupted_process(held, actor, engine, name):
     assert nobody_waits(engine)
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_a_cancelled_task(held, actor, engine, name):
     task = actor("task")
     waiting = task.lock(name).start("acquire")
@@ -143,6 +145,7 @@ def task_in_line(engine, waiting):
     return loop, task
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_an_event_loop_that_is_closed_while_a_task_waits(held, engine, using, name):
     loop, task = task_in_line(engine, Lock(name).aacquire())
     loop.close()
@@ -153,6 +156,7 @@ def test_an_event_loop_that_is_closed_while_a_task_waits(held, engine, using, na
     task.get_coro().close()
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_a_task_that_is_dropped_unfinished(held, engine, using, name):
     waiting = Lock(name).aacquire()
     loop, task = task_in_line(engine, waiting)
@@ -162,6 +166,7 @@ def test_a_task_that_is_dropped_unfinished(held, engine, using, name):
     loop.close()
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_an_event_loop_that_is_stopped_for_good(held, engine, using, name):
     """Nobody fetches the lock that was granted: when its lease ends, nothing is left of it."""
     loop, task = task_in_line(engine, Lock(name, lease=1).aacquire())
@@ -173,6 +178,7 @@ def test_an_event_loop_that_is_stopped_for_good(held, engine, using, name):
     loop.close()
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_one_who_was_told_of_a_failure_while_its_session_was_opened(
     held, actor, engine, using, name, monkeypatch
 ):

@@ -41,6 +41,7 @@ def test_a_newcomer_does_not_take_a_lock_that_others_stand_in_line_for(engine, u
 
 
 @unhurried
+@pytest.mark.every_day_on("mariadb")
 def test_a_named_owner_waits_for_its_turn_like_everybody(actor, engine, using, name):
     """It is let in past those who wait only where the lock is held in its name already."""
     with Lock(name):

@@ -113,6 +113,7 @@ def wait_in_gevent(name):
     lock.release()
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_gevent_looks_now_and_then(child, actor, engine, name):
     """A greenlet that waits in a driver would keep all others from running."""
     held = actor("thread").take(name)
@@ -159,6 +160,7 @@ def fork_while_waiting(name):
     write_line("parent got it")
 
 
+@pytest.mark.every_day_on("mariadb")
 def test_fork_while_a_thread_waits(child, actor, engine, name):
     held = actor("thread").take(name)
     parent = child(fork_while_waiting, name)

@@ -137,6 +137,7 @@ def had_to_wait(actor, engine, name, **options):
     return lock
 
 
+@pytest.mark.every_day_on("postgresql")
 def test_a_broken_lock_is_free_to_those_who_wait_for_a_short_time(actor, engine, using, name):
     """Its holder, who does not know, has the native lock, and will have it for long."""
     lock, other = had_to_wait(actor, engine, name), actor("thread").lock(name)

@@ -270,6 +270,7 @@ class TestWatches:
             eventually(lambda: going_on[-1] == 2)
             eventually(lambda: config.get().version == 2)
         assert (closed, collected) == ([1], [1])
+        eventually(lambda: not any(one.name == "distlock-watch" for one in threading.enumerate()))
 
     def test_it_goes_on_in_the_child_of_a_fork(self, kind, config):
         """A server imports everything, and then it forks its workers."""

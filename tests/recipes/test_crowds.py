@@ -93,6 +93,7 @@ def hand_over(using, name, number, counter):
     return asked / number
 
 
+@pytest.mark.every_day_on("local", "postgresql")
 def test_all_are_served_and_a_hand_over_costs_the_same(backend, using, name, monkeypatch):
     counter = Counter(monkeypatch, backend.store)
     few = hand_over(using, f"{name}:few", FEW, counter)

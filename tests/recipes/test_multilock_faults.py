@@ -446,14 +446,8 @@ def places(kind, name, backend_settings, settings):
     ]
 
 
-#: Lock's own tests try these faults on every kind; here every day on one.
-every_day_on_one = pytest.mark.parametrize(
-    "kind",
-    [
-        kind if kind == "postgresql" else pytest.param(kind, marks=pytest.mark.slow)
-        for kind in SHARED
-    ],
-)
+#: Lock's own tests try these faults on every kind
+every_day_on_one = pytest.mark.every_day_on("postgresql")
 
 
 def random_orders(child, places, folder, processes, rounds):

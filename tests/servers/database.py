@@ -39,5 +39,5 @@ class DatabaseServer(Server):
         }
 
     @abstractmethod
-    def execute(self, sql: str) -> list[tuple[Any, ...]]:
-        """Run a statement as the administrator, on a session of its own, and return its rows."""
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        """Run them as the administrator, on a session of their own; return the last one's rows."""

@@ -73,11 +73,12 @@ class MariaDB(DatabaseServer):
             autocommit=True,
         )
 
-    def execute(self, sql: str) -> list[tuple[Any, ...]]:
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         connection = self.connect()
         try:
             cursor = connection.cursor()
-            cursor.execute(sql)
+            for sql in statements:
+                cursor.execute(sql)
             return list(cursor.fetchall())
         finally:
             connection.close()

@@ -23,7 +23,7 @@ from tests.stores.clients import (
 from tests.stores.conftest import ONE_PROCESS
 
 #: how often each client counts, where a server takes part, and where threads have to meet
-TIMES, TIMES_IN_MEMORY = 10, 1500
+TIMES, TIMES_IN_MEMORY = 10, 500
 
 
 @pytest.fixture

@@ -193,6 +193,7 @@ def test_the_records_of_a_process_that_was_killed_vanish(store, directory, child
 
 
 @pytest.mark.shared
+@pytest.mark.every_day_on("postgresql", "zookeeper")
 def test_a_process_that_was_stopped_for_too_long_has_lost_its_records(
     store, directory, child, seconds
 ):

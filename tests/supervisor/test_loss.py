@@ -15,13 +15,20 @@ EXPIRES = {
 }
 
 
-@pytest.mark.parametrize("how", ["stop", pytest.param("pause", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    ("how", "lease"),
+    [
+        ("stop", 4),
+        pytest.param("stop", 10, marks=pytest.mark.slow),
+        pytest.param("pause", 10, marks=pytest.mark.slow),
+    ],
+)
 def test_child_and_grandchildren_are_gone_before_the_deadline(
-    start, backend_settings, settings, tmp_path, server, how
+    start, backend_settings, settings, tmp_path, server, how, lease
 ):
     """The servers are asked afterwards until when, by their own clocks, nobody could take the lock.
 
-    The lease is so long that the watchdog has the most that it ever has between KILL and its end.
+    The longer one is such that the watchdog has the most that it ever has between KILL and its end.
     """
     servers = {kind: server(kind) for kind in EXPIRES}
     runs, beats, born = {}, {}, {}
@@ -29,7 +36,7 @@ def test_child_and_grandchildren_are_gone_before_the_deadline(
         settings.DISTLOCK = backend_settings(kind)
         beats[kind] = Beats(tmp_path / kind)
         program = [*beats[kind].command, "stubborn"]
-        runs[kind] = start("stock", "--lease=10", "--grace=1", "--", *program)
+        runs[kind] = start("stock", f"--lease={lease}", "--grace=1", "--", *program)
     for kind, there in servers.items():
         born[kind] = beats[kind].begin()
         getattr(there, how)()

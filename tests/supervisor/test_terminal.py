@@ -125,6 +125,7 @@ def told_of_the_job(shell):
     return shell.see("Running|Stopped")[0]
 
 
+@pytest.mark.slow
 def test_in_the_background_it_runs_without_the_keyboard(shell):
     shell.type("manage locks run stock -- sh -c 'echo re''ady; read word; echo got-$word' &\n")
     shell.see("ready")

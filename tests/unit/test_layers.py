@@ -79,7 +79,7 @@ LAYERS = [
     ["core"],
     ["core.base_lock", "core.shared_options"],
     ["lock"],
-    ["recipes.parts", "recipes.recipe"],
+    ["recipes.parts", "recipes.recipe", "recipes.twins"],
     [
         "recipes.membership",
         "recipes.following",
