@@ -1,13 +1,7 @@
 """MultiLock: all of its locks or none, whatever order they are given in, on any mix of backends."""
 
-import asyncio
-from contextlib import ExitStack
-
 import pytest
-from django.conf import settings
-from django.core.exceptions import SynchronousOnlyOperation
 from django.db import transaction
-from django.test import override_settings
 
 from distlock import (
     Lock,
@@ -20,133 +14,9 @@ from distlock import (
     locks,
 )
 from distlock.recipes import MultiLock, RWLock, Semaphore
-from tests.contract.actor_process import actors
 from tests.contract.actors import PATIENCE
-from tests.contract.conftest import KINDS, ONE_LEASE, SESSION
 from tests.contract.watch import Once, eventually, in_line, passed, steadily, waits
-
-
-class Used:
-    """A lock that an actor uses: a task by the async twins of its methods."""
-
-    def __init__(self, actor, lock):
-        self.actor = actor
-        self.lock = lock
-
-    def start(self, member, *args, **kwargs):
-        def use():
-            twin = "a" + member
-            name = twin if hasattr(self.actor, "task") and hasattr(self.lock, twin) else member
-            found = getattr(self.lock, name)
-            return found(*args, **kwargs) if callable(found) else found
-
-        return self.actor.call(use)
-
-    def do(self, member, *args, **kwargs):
-        return self.start(member, *args, **kwargs).result(PATIENCE)
-
-    def body(self, function):
-        """Run a body under the lock, with ``with`` or ``async with``."""
-
-        def under():
-            with self.lock as entered:
-                return function(entered)
-
-        async def aunder():
-            async with self.lock as entered:
-                return function(entered)
-
-        chosen = aunder if hasattr(self.actor, "task") else under
-        return self.actor.call(chosen).result(PATIENCE)
-
-
-@pytest.fixture(scope="module")
-def configured():
-    """``configured(DISTLOCK)``: let this be the setting until another is asked for."""
-    with ExitStack() as after:
-
-        def configure(wanted):
-            if getattr(settings, "DISTLOCK", None) != wanted:
-                after.close()
-                after.enter_context(override_settings(DISTLOCK=wanted))
-
-        yield configure
-
-
-@pytest.fixture(params=KINDS)
-def kind(request):
-    """The kind of the backend ``default``; the backend ``near`` lives in this process."""
-    return request.param
-
-
-@pytest.fixture(params=["thread", "task"])
-def role(request):
-    """What uses the lock."""
-    return request.param
-
-
-@pytest.fixture
-def mixed(kind, backend_settings, configured):
-    """Two backends, of which the first is of the kind under test."""
-    options = {"OPTIONS": {"session_timeout": SESSION}} if kind in ONE_LEASE else {}
-    configured(backend_settings(kind, **options) | backend_settings("local", alias="near"))
-
-
-@pytest.fixture
-def two_local(backend_settings, settings):
-    """Two backends in this process."""
-    settings.DISTLOCK = backend_settings("local") | backend_settings("local", alias="near")
-    yield locks["default"]
-    locks.close_all()
-
-
-@pytest.fixture
-def actor(loop):
-    """``actor("thread")``: an actor; see actors()."""
-    with actors(loop) as make:
-        yield make
-
-
-@pytest.fixture
-def third(actor):
-    """Somebody else."""
-    return actor("thread")
-
-
-@pytest.fixture
-def first(name):
-    """The lock that is taken first."""
-    return Lock(f"{name}:z")
-
-
-@pytest.fixture
-def second(name):
-    """The lock that is taken second: on another backend, by a name that sorts before the first."""
-    return Lock(f"{name}:a", using="near")
-
-
-@pytest.fixture
-def both(actor, role, first, second):
-    """Both locks, given in the wrong order."""
-    return Used(actor(role), MultiLock(second, first))
-
-
-def take(actor, lock):
-    """Return the lock, held by another object of the actor."""
-    return actor.take(lock.name, using=lock.using)
-
-
-def is_free(actor, lock):
-    return actor.lock(lock.name, using=lock.using).acquire(timeout=PATIENCE)
-
-
-def lose(lock):
-    """Break the hold of a lock from outside."""
-    backend = locks[lock.using]
-    assert backend.force_release(lock.name, backend.inspect(lock.name).token)
-
-
-# On a mix of backends
+from tests.recipes.multilock.users import Used, is_free, lose, take
 
 
 @pytest.mark.usefixtures("mixed")
@@ -226,13 +96,7 @@ class TestMixed:
         assert is_free(third, second)  # later, by the clean-up
 
 
-# In one process
-
-
-local_only = pytest.mark.usefixtures("two_local")
-
-
-@local_only
+@pytest.mark.usefixtures("two_local")
 class TestTaking:
     def test_the_order_is_that_of_alias_and_name(self, name, actor, role, sent_events):
         names = [f"{name}:{letter}" for letter in "bca"]
@@ -341,7 +205,7 @@ class TestTaking:
         last.release()
 
 
-@local_only
+@pytest.mark.usefixtures("two_local")
 class TestLosing:
     def test_those_taken_first_are_renewed_while_another_is_waited_for(self, both, name, third):
         def attempt(lease):
@@ -421,7 +285,7 @@ class TestLosing:
         assert "not now" in caught.value.__notes__[0]
 
 
-@local_only
+@pytest.mark.usefixtures("two_local")
 class TestLeaving:
     def test_an_error_of_the_body_is_what_the_caller_sees(self, both, first, second, third):
         def body(entered):
@@ -501,183 +365,3 @@ class TestLeaving:
         actor("thread").call(lock.release).result(PATIENCE)
         assert third.tries(f"{name}:a")
         assert third.tries(f"{name}:b")
-
-
-@local_only
-class TestOtherKinds:
-    """Semaphores and both sides of read/write locks are locks like others."""
-
-    def test_all_or_none(self, name, actor, role, third):
-        def parts(side):
-            return Semaphore(name, 2, n=2, using="near"), getattr(RWLock(name), side)(), name
-
-        reading, writing = (Used(actor(role), MultiLock(*parts(s))) for s in ("reader", "writer"))
-        assert reading.do("acquire")
-        assert set(reading.do("tokens")) == {
-            ("default", name),
-            ("default", name, "rwlock"),
-            ("near", name, "semaphore"),
-        }
-        assert writing.do("acquire", blocking=False) is False
-        assert reading.do("held")
-        reading.do("release")
-        assert writing.do("acquire", blocking=False)
-        writing.do("verify")
-        assert reading.do("acquire", blocking=False) is False
-        writing.do("release")
-        assert third.tries(name)
-        assert not Semaphore(name, using="near").info().taken
-
-    def test_seats_that_were_taken_before_stay_taken(self, name, actor, role, third):
-        seat = Used(actor(role), Semaphore(name, 3))
-        lock = Used(seat.actor, MultiLock(Semaphore(name, 3), f"{name}:z"))
-        assert seat.do("acquire")
-        assert lock.do("acquire")
-        assert seat.do("info").taken == 2
-        lock.do("release")
-        assert seat.do("info").taken == 1
-        third.take(f"{name}:z")
-        assert lock.do("acquire", blocking=False) is False
-        assert seat.do("info").taken == 1
-        seat.do("release")
-        assert seat.do("info").taken == 0
-
-    def test_a_lost_seat_is_named(self, name, actor, role, third):
-        seats = Semaphore(name, 2)
-        lock = Used(actor(role), MultiLock(seats, f"{name}:z"))
-        assert lock.do("acquire")
-        assert seats.force_release(lock.do("tokens")["default", name, "semaphore"])
-        with pytest.raises(LockLost, match=name):
-            lock.do("verify")
-        with pytest.raises(LockLost, match=name):
-            lock.do("release")
-        assert third.tries(f"{name}:z")
-
-    def test_one_lock_is_refused_as_reader_and_writer(self, name):
-        lock = RWLock(name)
-        with pytest.raises(ValueError, match=f"names_or_locks has lock {name!r} on 'default' twic"):
-            MultiLock(lock.reader(), lock.writer())
-
-    def test_one_that_is_no_side_is_refused(self, name):
-        with pytest.raises(TypeError, match=f"names and locks, not <RWLock {name!r} .*reader"):
-            MultiLock(RWLock(name))
-
-    def test_a_busy_semaphore_is_named(self, name, actor):
-        seats = Semaphore(name, 1)
-        assert actor("thread").call(seats.acquire).result(PATIENCE)
-        with pytest.raises(LockTimeout, match=f"semaphore {name!r} on 'default'.*waited for 0.05"):
-            MultiLock(seats, "z", timeout=0.05).__enter__()
-
-
-@local_only
-class TestDecorating:
-    def test_the_names_are_filled_in_for_each_call(self, both, name):
-        both_of_them = MultiLock(name + ":{payer}", Lock(name + ":{payee}", using="near"))
-
-        def held(payer, payee=7):
-            return [Lock(f"{name}:{payer}").held, Lock(f"{name}:{payee}", using="near").held]
-
-        @both_of_them
-        def transfer(payer, payee=7):
-            return held(payer, payee)
-
-        @both_of_them
-        async def atransfer(payer, payee=7):
-            return held(payer, payee)
-
-        chosen = atransfer if hasattr(both.actor, "task") else transfer
-        assert both.actor.call(lambda: chosen(3)).result(PATIENCE) == [True, True]
-        assert not Lock(f"{name}:3").locked()
-        assert not Lock(f"{name}:7", using="near").locked()
-
-    def test_two_names_may_turn_out_to_be_one(self, name):
-        @MultiLock(name + ":{payer}", name + ":{payee}")
-        def transfer(payer, payee):
-            return Lock(f"{name}:{payer}").held
-
-        assert transfer(1, 1)
-
-    def test_calls_of_many_threads_share_no_state(self, name, actor):
-        @MultiLock(name + ":{payer}", name + ":{payee}")
-        def transfer(payer, payee):
-            return Lock(f"{name}:{payer}").held and Lock(f"{name}:{payee}").held
-
-        people = [actor("thread") for _ in range(4)]
-        calls = [
-            person.call(transfer, (turn + place) % 3, turn % 3)
-            for place, person in enumerate(people)
-            for turn in range(10)
-        ]
-        assert all(call.result(PATIENCE) for call in calls)
-
-    def test_what_no_call_can_fill_in_is_refused(self):
-        with pytest.raises(ValueError, match="mentions 'payee'"):
-
-            @MultiLock("{payer}", "{payee}")
-            def transfer(payer):
-                pass
-
-
-class TestArguments:
-    @pytest.mark.parametrize(
-        ("parts", "error", "message"),
-        [
-            ([], ValueError, r"names_or_locks must not be empty, got \(\)"),
-            ([3], TypeError, "names_or_locks must be names and locks, not 3"),
-            ([["a", "b"]], TypeError, r"names and locks, not \['a', 'b'\]"),
-            ([""], ValueError, "name must not be empty, got ''"),
-            (["a", "b\n"], ValueError, "'b"),
-        ],
-    )
-    def test_what_is_no_lock_is_refused(self, parts, error, message):
-        with pytest.raises(error, match=message):
-            MultiLock(*parts)
-
-    @pytest.mark.parametrize(
-        ("options", "error"),
-        [
-            ({"timeout": -3}, ValueError),
-            ({"blocking": False, "timeout": 3}, ValueError),
-            ({"lease": 0}, ValueError),
-            ({"renew": "yes"}, TypeError),
-            ({"description": 3}, TypeError),
-            ({"on_lost": 3}, TypeError),
-            ({"using": 3}, TypeError),
-        ],
-    )
-    def test_wrong_options_are_refused_by_name(self, options, error):
-        *_, argument = options
-        with pytest.raises(error, match=argument):
-            MultiLock("a", **options)
-
-    @pytest.mark.parametrize(
-        "options",
-        [
-            {"using": "near"},
-            {"lease": 3},
-            {"renew": False},
-            {"description": "x"},
-            {"on_lost": print},
-        ],
-    )
-    def test_options_that_would_be_for_no_lock_are_refused(self, options):
-        (argument,) = options
-        with pytest.raises(ValueError, match=f"^{argument}="):
-            MultiLock(Lock("a"), **options)
-
-    def test_a_loss_that_would_not_be_told_is_refused(self):
-        with pytest.raises(ValueError, match=r"^on_lost=.* give it to <Lock 'a'"):
-            MultiLock(Lock("a"), "b", on_lost=print)
-
-    def test_waiting_must_not_block_an_event_loop(self, loop, local):
-        async def main():
-            MultiLock("a").acquire()
-
-        with pytest.raises(SynchronousOnlyOperation, match=r"MultiLock\.acquire\(\).*lock\.aacq"):
-            asyncio.run(main())
-
-    def test_it_says_what_it_is(self, local):
-        lock = MultiLock("b", "a")
-        assert repr(lock) == "<MultiLock 'a' using='default', 'b' using='default': not held>"
-        with lock:
-            assert repr(lock).endswith(": held>")
