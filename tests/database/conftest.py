@@ -1,9 +1,11 @@
 """Backends on real databases, and claims of made-up owners."""
 
+from contextlib import suppress
+
 import pytest
 from django.db import connections
 
-from distlock import locks
+from distlock import LockUnavailable, locks
 from distlock.backends.database import DatabaseBackend
 from tests.database.speaking import speaking
 from tests.databases import ALIASES
@@ -49,3 +51,19 @@ def database(kind, backend):
 def sql(kind, make, request):
     """``sql(statement)``: run it beside Django, as the administrator; its rows."""
     return request.getfixturevalue(kind).execute
+
+
+@pytest.fixture
+def store(make, settings, backend_settings, kind):
+    """The records of the backend ``default``, by a client of their own."""
+    settings.DISTLOCK = backend_settings(kind)
+    return make(wait="auto").store
+
+
+@pytest.fixture
+def session(store):
+    """The id of a session that outlasts the test."""
+    session = store.open_session(600)
+    yield session.id
+    with suppress(LockUnavailable):
+        store.end_session(session.id)

@@ -26,6 +26,7 @@ RENEWED = 3  # and of one that is not
 
 #: modules of the package that may read the clock of the day, and what for
 READERS = {
+    "admin/coordination/cells.py": "for how long something is so, for people",
     "admin/views.py": "when the page was made, for people",
     "celery/publishing.py": "the countdown to an eta, which Celery counts on this clock, too",
     "backends/zookeeper/reader.py": "for how long a lock is held, for people",

@@ -3,6 +3,7 @@
 import threading
 
 from distlock.backends.local_store import LocalStore
+from distlock.backends.store import Put
 from tests.contract.actors import PATIENCE
 
 
@@ -42,3 +43,19 @@ def in_thread(function, *args, **kwargs):
         return results[0]
 
     return result
+
+
+def grants(changes):
+    """Return whether these changes let somebody have seats."""
+    return any(isinstance(change, Put) and change.key.startswith("h/") for change in changes)
+
+
+def joins(changes):
+    """Return whether these changes let somebody stand in the queue."""
+    return any(isinstance(change, Put) and change.key.startswith("w/") for change in changes)
+
+
+def is_unused(lock):
+    """Return whether nobody has seats or waits for them."""
+    info = lock.info()
+    return info.taken == 0 and info.waiters == ()

@@ -13,7 +13,7 @@ from tests.zookeeper.tree import watches
 
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
-    "names", [1_000, pytest.param(10_000, marks=pytest.mark.slow)], ids=["thousand", "ten thousand"]
+    "names", [300, pytest.param(10_000, marks=pytest.mark.slow)], ids=["hundreds", "ten thousand"]
 )
 def test_nothing_is_left_of_many_locks(using, backend, zookeeper, tree, names):
     """Half of them by tasks, of which two want each lock, half by a thread."""

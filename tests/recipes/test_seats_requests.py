@@ -1,43 +1,24 @@
-"""What keeps a seat or a place in the queue from being left behind, on the store of one process.
+"""Requests for seats that are late, or whose replies are lost; others come in between.
 
-Its methods are wrapped where a test needs an outage, a lost reply or a late request at a certain
-point; what other stores do then is told by the tests of faults.
+This is tried on the store of one process; what other stores do then is told by the tests of faults.
 """
 
 import asyncio
 import gc
 import itertools
 import threading
-import uuid
 from contextlib import suppress
-from dataclasses import replace
 
 import pytest
 
-from distlock import LockLost, LockUnavailable
-from distlock.backends.local_store import LocalStore
+from distlock import LockUnavailable
 from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import Delete, Put
-from distlock.concurrency.clock import clock
 from distlock.recipes import RWLock, Semaphore
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import Once, eventually, passed
-from tests.core.interrupting import interrupted
+from tests.contract.watch import eventually, passed
 from tests.recipes.every_kind import SHORT as LEASE
-from tests.recipes.wrapping import in_thread
-
-
-def grants(changes):
-    return any(isinstance(change, Put) and change.key.startswith("h/") for change in changes)
-
-
-def joins(changes):
-    return any(isinstance(change, Put) and change.key.startswith("w/") for change in changes)
-
-
-def is_unused(lock):
-    info = lock.info()
-    return info.taken == 0 and info.waiters == ()
+from tests.recipes.wrapping import grants, in_thread, is_unused, joins
 
 
 class TestLostReplies:
@@ -240,172 +221,6 @@ class TestRaces:
         eventually(lambda: is_unused(held))
 
 
-class TestOutages:
-    @pytest.mark.parametrize("sent", [False, True])
-    def test_who_waits_through_one_that_lasts_stands_in_no_queue(self, local, wrapped, sent, name):
-        reads, held = wrapped("read"), Semaphore(name, 1)
-
-        def refuse(*_):
-            error = LockUnavailable("not now")
-            error.maybe_applied = sent
-            raise error
-
-        def acquire():
-            return Semaphore(name, 1).acquire(timeout=0.5)
-
-        with held:
-            waiting = in_thread(acquire)
-            eventually(lambda: held.info().waiters)
-            reads.before = refuse
-            assert isinstance(waiting(), LockUnavailable)
-            reads.before = lambda *_: None
-            eventually(lambda: not held.info().waiters)
-
-    def test_who_waits_keeps_its_place_over_a_short_one(self, local, wrapped, name):
-        reads, held = wrapped("read"), Semaphore(name, 1)
-        held.acquire()
-        waiting = in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE)
-        eventually(lambda: held.info().waiters)
-        failed = threading.Event()
-
-        def refuse(*_):
-            if len(reads.calls) - before > 3:
-                reads.before = lambda *_: None
-            failed.set()
-            raise LockUnavailable("not now")
-
-        before, reads.before = len(reads.calls), refuse
-        held.release()
-        assert failed.wait(PATIENCE)
-        assert waiting() is True
-
-    def test_a_place_is_taken_back_for_as_long_as_its_session_goes_on(self, local, wrapped, name):
-        """The session of the process outlasts the short lease that was asked for."""
-        apply, held = wrapped("apply"), Semaphore(name, 1)
-
-        def refuse(known, directory, changes, *_):
-            raise LockUnavailable("not now")
-
-        with held:
-            waiting = in_thread(Semaphore(name, 1, lease=0.1).acquire, timeout=0.3)
-            eventually(lambda: held.info().waiters)
-            apply.before = refuse
-            assert waiting() is False
-            passed(0.5)
-            apply.before = lambda *_: None
-            eventually(lambda: not held.info().waiters)
-
-    def test_who_waits_keeps_its_place_where_nothing_can_be_watched(self, brief, monkeypatch, name):
-        def refuse(*_):
-            error = LockUnavailable("not now")
-            error.maybe_applied = False
-            raise error
-
-        with Semaphore(name, 1) as held:
-            monkeypatch.setattr(LocalStore, "watch", refuse)
-            waiting = in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE)
-            eventually(lambda: held.info().waiters)
-        assert waiting() is True
-
-    def test_who_waits_keeps_its_place_when_the_process_has_another_session(
-        self, brief, monkeypatch, wrapped, name
-    ):
-        """After an outage the store may still know the session that the process has given up."""
-        open_session, renewals = LocalStore.open_session, wrapped("renew")
-
-        def open_for_long(store, seconds, *_):
-            return replace(open_session(store, 60), seconds=seconds, deadline=clock() + seconds)
-
-        def refuse(*_):
-            raise LockUnavailable("not now")
-
-        def places():
-            found = brief.store.read(f"semaphore:{name}").records
-            return [(key, one.created) for key, one in found.items() if key.startswith("w/")]
-
-        def sessions():
-            found = brief.store.read(f"semaphore:{name}").records
-            return {one.session for key, one in found.items() if key.startswith("w/")}
-
-        monkeypatch.setattr(LocalStore, "open_session", open_for_long)
-        with Semaphore(name, 1, lease=600, renew=False):
-            waiting = []
-            for number in (1, 2):
-                waiting.append(in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE))
-                eventually(lambda: len(places()) == number)  # noqa: B023 - called at once
-            before, earlier = places(), sessions()
-            renewals.before = refuse
-            eventually(lambda: not earlier & sessions())
-            renewals.before = lambda *_: None
-            assert places() == before
-        assert waiting[0]() is True
-
-
-class TestLostLeases:
-    def test_when_the_session_of_the_process_ends_holders_are_told_and_waiters_line_up_anew(
-        self, brief, name
-    ):
-        told = Once()
-        lock = Semaphore(name, 1, on_lost=told)
-        lock.acquire()
-        waiting = in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE)
-        eventually(lambda: lock.info().waiters)
-        records = brief.store.read(f"semaphore:{name}").records.values()
-        (session,) = {record.session for record in records} - {None}
-        brief.store.end_session(session)
-        assert waiting() is True
-        told.wait()
-        with pytest.raises(LockLost):
-            lock.release()
-        assert lock.info().taken == 1
-
-    def test_a_lost_seat_is_freed_though_the_session_goes_on(self, brief, name):
-        """Its thread has ended, so it is not renewed; the seats of other threads are."""
-        told, other = Once(), Semaphore(f"{name}:other", 1)
-        with other:
-            in_thread(Semaphore(name, 1, on_lost=told).acquire)()
-            told.wait()
-            assert Semaphore(name, 1).acquire(timeout=PATIENCE)
-            passed(LEASE)
-            other.verify()
-
-    def test_a_session_that_is_shorter_than_was_asked_for_is_relied_on_for_no_longer(
-        self, local, monkeypatch, name
-    ):
-        """ZooKeeper's servers have a longest session, which is known when one is connected."""
-        open_session = LocalStore.open_session
-        monkeypatch.setattr(
-            LocalStore, "open_session", lambda store, *_: open_session(store, LEASE)
-        )
-        with Semaphore(name, 1) as lock:
-            end = clock() + lock.remaining
-            while clock() < end:
-                assert lock.remaining <= LEASE
-                passed(0.05)
-            lock.verify()
-
-    def test_sessions_of_own_leases_are_ended_with_them(self, local, wrapped, name):
-        opened, ended = wrapped("open_session"), wrapped("end_session")
-        for _ in range(3):
-            with Semaphore(name, 1, lease=600):
-                assert not Semaphore(name, 1, lease=600).acquire(blocking=False)
-        assert len(opened.calls) == len(ended.calls) == 3
-
-    def test_a_session_of_its_own_serves_all_attempts(self, local, wrapped, name):
-        """Others are faster again and again; each attempt would leave a session behind."""
-        apply, opened, others = wrapped("apply"), wrapped("open_session"), itertools.count()
-
-        def be_faster(known, directory, changes, *_):
-            if grants(changes) and next(others) < 4:
-                store = apply.original
-                store(known, directory, [Put("x/else", next(others))])
-
-        apply.before = be_faster
-        lock = Semaphore(name, 1, lease=600)
-        assert lock.acquire(timeout=PATIENCE)
-        assert len(opened.calls) == 1
-
-
 class TestTasks:
     def test_a_task_that_is_cancelled_while_it_asks_gets_nothing(self, local, wrapped, name):
         """The request goes on, on another thread, after the claim has been cancelled."""
@@ -490,94 +305,3 @@ class TestStarting:
         ended.set()
         assert tries() is False
         go_on.set()
-
-
-# Interrupts
-
-
-def interrupted_everywhere(make, call, prepare=lambda lock: None, *, step=1):
-    """Interrupt ``call(lock)`` at one moment after the other; yield the locks."""
-    for moment in itertools.count(1, step):
-        lock = make(uuid.uuid4().hex)
-        prepare(lock)
-        interrupt = interrupted(lambda: call(lock), moment)  # noqa: B023 - called at once
-        yield lock
-        if interrupt is None:
-            assert moment > 50, "the interrupts did not reach the code"
-            return
-
-
-def nothing_is_left(locks):
-    """Let go of what is still held; then nobody may be in, or in the queue."""
-    left = []
-    for lock in locks:
-        while lock.held:
-            lock.release()
-        left.append(lock)
-    for lock in left:
-        eventually(lambda: is_unused(lock))  # noqa: B023 - called at once
-
-
-MAKERS = [
-    pytest.param(lambda name: Semaphore(name, 2), id="semaphore"),
-    pytest.param(lambda name: Semaphore(name, 2, lease=600), id="own-lease"),
-    pytest.param(lambda name: RWLock(name).writer(), id="writer"),
-]
-
-
-@pytest.mark.parametrize("make", MAKERS)
-class TestInterrupts:
-    def test_while_taking(self, local, make):
-        nothing_is_left(interrupted_everywhere(make, lambda lock: lock.acquire()))
-
-    def test_while_leaving(self, local, make):
-        def take(lock):
-            lock.acquire()
-
-        nothing_is_left(interrupted_everywhere(make, lambda lock: lock.release(), take))
-
-    def test_while_waiting_in_vain(self, local, make):
-        """Joining the queue, waiting, and leaving it."""
-        holders = []
-
-        def held_by_another(lock):
-            holder = make(lock.name)
-            in_thread(lambda: holder.acquire(**all_of(holder)))()
-            holders.append((holder, holder.info()))
-
-        def locks():
-            for lock in interrupted_everywhere(
-                make, lambda lock: lock.acquire(timeout=0.001), held_by_another, step=3
-            ):
-                assert not lock.held
-                (holder, info) = holders[-1]
-                eventually(lambda: not holder.info().waiters)  # noqa: B023 - called at once
-                assert holder.force_release(info.token)
-                yield lock
-
-        nothing_is_left(locks())
-
-    @pytest.mark.slow
-    def test_while_waiting_and_being_served(self, local, make):
-        def held_by_another(lock):
-            in_thread(_hold_until_someone_waits, make(lock.name))
-            eventually(lambda: lock.info().taken)
-
-        def wait(lock):
-            lock.acquire(timeout=PATIENCE, **all_of(lock))
-
-        nothing_is_left(interrupted_everywhere(make, wait, held_by_another))
-
-
-def all_of(lock):
-    """Return the arguments that ask for all seats."""
-    return {"n": 2} if isinstance(lock, Semaphore) else {}
-
-
-def _hold_until_someone_waits(lock):
-    with lock:
-        until = threading.Event()
-        for _ in range(20):
-            if lock.info().waiters:
-                break
-            until.wait(0.001)

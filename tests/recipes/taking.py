@@ -1,0 +1,32 @@
+"""How actors take the seats of a semaphore, and who has them."""
+
+from distlock.recipes import Semaphore
+from tests.contract.watch import eventually
+
+
+def seats(actor, name, value=3, **options):
+    """Return a semaphore that belongs to an actor."""
+    return actor.lock(name, value=value, make="semaphore", **options)
+
+
+def take(actor, name, value=3, **options):
+    """Return a semaphore of which an actor has seats."""
+    return actor.take(name, value=value, make="semaphore", **options)
+
+
+def in_queue(using, name):
+    return len(Semaphore(name, using=using).info().waiters)
+
+
+def queue(lock, using, name, **options):
+    """Let someone wait for seats; return the future once it stands in the queue."""
+    before = in_queue(using, name)
+    waiting = lock.start("acquire", **options)
+    eventually(lambda: in_queue(using, name) > before)
+    return waiting
+
+
+def is_unused(using, name):
+    """Return whether nobody has a seat or waits for one."""
+    info = Semaphore(name, using=using).info()
+    return info.taken == 0 and info.waiters == ()
