@@ -4,6 +4,8 @@
 - ``LOCKS``: which entry of ``LOCK_BACKENDS`` below keeps the locks (``database``)
 - ``ZOOKEEPER``: the servers of ``LOCKS=zookeeper``, as ``host:port,host:port`` (``127.0.0.1:2181``)
 - ``ETCD``: the servers of ``LOCKS=etcd``, as ``host:port,host:port`` (``127.0.0.1:2379``)
+- ``LEASE``: seconds for which a process that dies keeps others out of its locks (30); ZooKeeper has
+  sessions instead
 - ``CELERY_BROKER_URL``, ``CELERY_RESULT_BACKEND``: as of Celery (files in ``CELERY_FOLDER``)
 - ``CELERY_FOLDER``: where Celery's messages and results are while they are files (``build/celery``)
 - ``DEBUG``: 1 or 0 (1)
@@ -78,7 +80,7 @@ LOCK_BACKENDS = {
         "BACKEND": "distlock.backends.database.DatabaseBackend",
         # A holder that dies keeps others out for at most this many seconds. One that lives
         # renews its lease three times as often, so a long job needs no long lease.
-        "LEASE": 30,
+        "LEASE": float(os.environ.get("LEASE") or 30),
         "OPTIONS": {
             "database": "default",  # an alias of DATABASES
         },
@@ -95,7 +97,7 @@ LOCK_BACKENDS = {
     "etcd": {
         "BACKEND": "distlock.backends.etcd.EtcdBackend",
         "LOCATION": os.environ.get("ETCD") or "127.0.0.1:2379",
-        "LEASE": 30,  # as in the database
+        "LEASE": float(os.environ.get("LEASE") or 30),  # as in the database
     },
     # In the memory of one process, for tests and development. Processes do not see one another's
     # locks here: `LOCKS=local manage.py demo --once` shows what comes of that.

@@ -6,16 +6,20 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
 from django.db import DatabaseError
 
 from distlock import Lock, LockError
+from distlock.exceptions import Cancelled
+from distlock.recipes import track
 from locksite.demo.models import Counter
 from locksite.demo.worker import Controller
 from locksite.shop import sales
 from locksite.shop.models import Order
+from locksite.shop.pages import PRINTING
 
 _FIRST = "Ada Amir Bea Chidi Dunja Elif Emre Fatou Hana Ivo Jun Kaya Lena Malik Noor Otis Pia Sana"
 _LAST = "Adler Bianchi Costa Dahl Egede Fofana Grau Hoang Ito Jansen Kovac Lund Moreau Nkosi Orr"
@@ -24,6 +28,8 @@ T = TypeVar("T")
 
 #: Orders that one guest keeps; above that the oldest is returned.
 MAX_ORDERS = 45
+#: Orders that are printed in one go.
+MAX_PRINTED = 60
 
 
 def keep_adding(controller: Controller, counter: int) -> int:
@@ -59,6 +65,18 @@ def keep_buying(controller: Controller, events: list[int], guest: int, guests: i
         if orders and (order is None or len(orders) > MAX_ORDERS):
             _ignore_outages(partial(sales.cancel, orders.popleft()))
     return placed
+
+
+def keep_printing(controller: Controller) -> int:
+    """Print the tickets that were sold, again and again; returns how many were printed."""
+    printed = 0
+    while controller.receive(random.uniform(1, 3)) is None:
+        orders = Order.objects.order_by("-pk")[:MAX_PRINTED]
+        with suppress(Cancelled):  # an operator has asked for that
+            for order in track(list(orders), PRINTING, unit="orders"):
+                time.sleep(0.1 * order.quantity)
+                printed += order.quantity
+    return printed
 
 
 def _buy_something(events: list[int]) -> Order | None:

@@ -19,8 +19,8 @@ from distlock.backends.base import BaseBackend
 from distlock.models import DatabaseLock
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
-from locksite.demo.processes import Worker, WorkerPool
-from locksite.demo.results import LEASE, Result
+from locksite.demo.processes import LEASE, Worker, WorkerPool
+from locksite.demo.results import Result
 
 DATABASE = "distlock.backends.database.DatabaseBackend"
 ENTERED = 3

@@ -17,6 +17,7 @@ from locksite.shop.season import open_season
 
 GUESTS = 4
 COUNTERS = 2
+PRINTERS = 1
 
 
 def serve(port: int | None, write: Callable[[str], object]) -> str:
@@ -29,11 +30,14 @@ def serve(port: int | None, write: Callable[[str], object]) -> str:
     counter = Counter.objects.create()
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     try:
-        with operator() as password, WorkerPool(GUESTS + COUNTERS) as pool:
+        with operator() as password, WorkerPool(GUESTS + COUNTERS + PRINTERS) as pool:
             _start_work(pool, counter.pk)
             thread.start()
             write(f"\n  The shop is open: http://{HOST}:{server.server_port}/")
-            write(f"  {GUESTS} guests buy, {COUNTERS} processes count. Ctrl-C closes it.\n")
+            write(
+                f"  {GUESTS} guests buy, {COUNTERS} processes count, {PRINTERS} prints."
+                " Ctrl-C closes it.\n"
+            )
             if password:
                 address = reverse("admin:distlock_heldlock_changelist")
                 write(f"  Its locks, for operators: http://{HOST}:{server.server_port}{address}")
@@ -46,7 +50,7 @@ def serve(port: int | None, write: Callable[[str], object]) -> str:
         counter.refresh_from_db()
         return (
             f"  Orders: {sum(done[:GUESTS])}; seats oversold: {oversold(events_with_sales())}."
-            f" Additions: {sum(done[GUESTS:])}, counted: {counter.value}.\n"
+            f" Additions: {sum(done[GUESTS : GUESTS + COUNTERS])}, counted: {counter.value}.\n"
         )
     finally:
         if thread.is_alive():
@@ -59,8 +63,10 @@ def _start_work(pool: WorkerPool, counter: int) -> None:
     events = list(Event.objects.values_list("pk", flat=True))
     for guest, worker in enumerate(pool.workers[:GUESTS]):
         worker.start("keep_buying", events=events, guest=guest, guests=GUESTS)
-    for worker in pool.workers[GUESTS:]:
+    for worker in pool.workers[GUESTS : GUESTS + COUNTERS]:
         worker.start("keep_adding", counter=counter)
+    for worker in pool.workers[GUESTS + COUNTERS :]:
+        worker.start("keep_printing")
 
 
 def _end_work(pool: WorkerPool) -> Sequence[int]:

@@ -16,6 +16,8 @@ from typing import Any
 
 #: Where the packages ``locksite`` and ``distlock`` are.
 PROJECT = Path(__file__).resolve().parents[2]
+#: The lease of the locks of a worker, in seconds, where a lock may have a lease of its own length.
+LEASE = 4.0
 #: Seconds within which a worker must send the next message.
 ANSWER_TIMEOUT = 60.0
 #: Seconds that a worker gets to end by itself.
@@ -37,7 +39,8 @@ class Worker:
             text=True,
             process_group=0,  # Ctrl-C is for the demo alone; it then ends its workers in order
             cwd=PROJECT,
-            env={**os.environ, "DEBUG": "0"},  # with DEBUG, Django remembers every query
+            # With DEBUG, Django remembers every query. Who dies is to be missed soon.
+            env={"LEASE": str(LEASE), **os.environ, "DEBUG": "0"},
         )
         self._lines: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._listener = threading.Thread(target=self._listen, daemon=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-LEASE = 4.0  # seconds, where a lock may have a lease of its own length
-
 
 @dataclass(frozen=True, slots=True)
 class Result:

@@ -12,8 +12,8 @@ from django.utils import timezone
 from distlock import locks
 from locksite.demo import analysis, reporting
 from locksite.demo.models import Counter, Entry
-from locksite.demo.processes import WorkerPool
-from locksite.demo.results import LEASE, Result
+from locksite.demo.processes import LEASE, WorkerPool
+from locksite.demo.results import Result
 from locksite.shop import sales
 from locksite.shop.models import Event
 

@@ -14,7 +14,7 @@ from django.db import transaction
 from distlock import Lock
 from distlock.commands.exit_codes import BUSY
 from distlock.recipes import Semaphore
-from locksite.demo import background
+from locksite.demo import background, family_tasks
 from locksite.demo.models import Counter, Entry
 from locksite.demo.worker import Controller
 from locksite.reports.tasks import nightly_report, rebuild_report
@@ -183,4 +183,6 @@ TASKS: Mapping[str, Callable[..., Any]] = {
     "queue_rebuilds": queue_rebuilds,
     "keep_adding": background.keep_adding,
     "keep_buying": background.keep_buying,
+    "keep_printing": background.keep_printing,
+    **family_tasks.TASKS,
 }

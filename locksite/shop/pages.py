@@ -10,9 +10,13 @@ from django.db.models import Sum
 from django.db.models.functions import Coalesce
 
 from distlock import LockError, locks
+from distlock.recipes import Config, Progress, Report
 from distlock.types.lease import LockInfo
 from locksite.shop.models import Event, Order
 
+#: what an operator announces, and the progress of who prints tickets
+NOTICE = Config("shop:notice")
+PRINTING = "shop:printing"
 MAX_LOCKS = 12
 MAX_ORDERS = 8
 
@@ -35,6 +39,23 @@ def held_locks() -> HeldLocks:
     except LockError:
         held = None
     return HeldLocks(held, name, backend.settings.lease)
+
+
+def notice() -> str:
+    """Return what is announced to all visitors; an operator sets it for all processes at once."""
+    try:
+        return str(NOTICE.get("").value)
+    except LockError:  # it cannot be asked, and this process has not seen it before
+        return ""
+
+
+def printing() -> Report | None:
+    """Return how far the printer of the tickets is, if one is at work."""
+    try:
+        report = Progress.get(PRINTING)
+    except LockError:
+        return None
+    return report if report is not None and report.state == "running" else None
 
 
 def events_with_sales() -> list[Event]:

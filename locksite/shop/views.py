@@ -64,6 +64,8 @@ def _home(
         "wanted": wanted,
         "orders": pages.recent_orders(),
         "locks": pages.held_locks(),
+        "notice": pages.notice(),
+        "printing": pages.printing(),
         "seats_sold": sum(event.sold for event in events),  # type: ignore[attr-defined]
         "seats": sum(event.seats for event in events),
         "oversold": pages.oversold(events),

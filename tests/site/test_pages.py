@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from django.test import Client
 
 from distlock import Lock
+from distlock.recipes import Progress
 from locksite.shop import sales
 from locksite.shop.models import Event, Order
+from locksite.shop.pages import NOTICE, PRINTING
 from locksite.shop.season import open_season
 
 HOSTILE = '<script>alert("x")</script>'
@@ -54,6 +57,23 @@ def test_the_page_shows_who_holds_a_lock_right_now(client: Client, shop: Any) ->
     assert "event:1" in text
     assert "sale of 2" in text
     assert "event:1" not in client.get("/").content.decode()
+
+
+def test_what_an_operator_announces_is_on_the_page(client: Client, shop: Any) -> None:
+    NOTICE.set(f"Doors at seven {HOSTILE}")
+    text = client.get("/").content.decode()
+    assert "Doors at seven" in text
+    assert HOSTILE not in text
+
+
+def test_the_page_shows_how_far_the_printer_is_while_it_prints(client: Client, shop: Any) -> None:
+    with Progress(PRINTING, total=8, unit="orders"):
+        text = client.get("/").content.decode()
+        assert re.search(
+            r'<progress max="8(.0)?" value="0(.0)?" aria-label="Tickets printed">', text
+        )
+        assert "0 of 8 orders" in text
+    assert "Tickets printed" not in client.get("/").content.decode()
 
 
 def test_hostile_names_do_no_harm(client: Client, shop: Any) -> None:

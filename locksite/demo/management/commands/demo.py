@@ -12,7 +12,7 @@ from django.db import connection
 from django.db.migrations.executor import MigrationExecutor
 
 from distlock import LockError, locks
-from locksite.demo import basics, live, reporting, scenarios
+from locksite.demo import basics, family, live, reporting, scenarios
 from locksite.demo.processes import WorkerFailed, WorkerPool
 from locksite.demo.results import Result
 
@@ -31,9 +31,16 @@ SCENARIOS: dict[str, Callable[[WorkerPool], Iterator[Result]]] = {
     "Expired orders": scenarios.expired_orders,
     "Nightly report": scenarios.nightly_report,
     "Ticket printers": scenarios.ticket_printers,
+    "Elections": family.one_scheduler,
+    "Groups": family.group_of_workers,
+    "Barriers": family.all_at_the_barrier,
+    "Mailboxes": family.mailbox,
+    "Settings": family.setting_everywhere,
+    "Names": family.name_of_its_own,
+    "Progress": family.live_progress,
     "Three clients": scenarios.three_clients,  # the last: it kills a worker
 }
-LINE = "  {system:>2}  {what:<46}{expected:<13}{seen:<15}{ok}"
+LINE = "  {system:>2}  {what:<46}{expected:<15}{seen:<15}{ok}"
 
 
 class Command(BaseCommand):
