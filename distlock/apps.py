@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.utils.translation import gettext_lazy as _
 
 
@@ -14,6 +15,11 @@ class DistlockConfig(AppConfig):
     def ready(self) -> None:
         from distlock import activity, checks  # noqa: F401  (the checks register themselves)
         from distlock.backends import testcase
+        from distlock.conf import GROUPS_SETTING
 
         activity.watch_requests()
         testcase.watch()
+        if getattr(settings, GROUPS_SETTING, None):
+            from distlock import process_members
+
+            process_members.watch()

@@ -14,7 +14,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
-from distlock.conf import locks
+from distlock.conf import GROUPS_SETTING, configured_groups, locks
 
 TAG = "distlock"
 
@@ -37,6 +37,17 @@ def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     backends, messages = _backends()
     for backend in backends:
         messages.extend(backend.checks())
+    try:
+        configured_groups()
+    except ImproperlyConfigured as error:
+        messages.append(
+            Error(
+                str(error),
+                hint='It is like {"celery": "workers", "web": "web", "using": "default"}.',
+                obj=GROUPS_SETTING,
+                id="distlock.E009",
+            )
+        )
     return messages
 
 

@@ -13,11 +13,16 @@ from django.utils.module_loading import import_string
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency import fork
+from distlock.types.arguments import checked_name
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     DEFAULT_ALIAS: {"BACKEND": "distlock.backends.database.DatabaseBackend"}
 }
+
+#: What processes join by themselves: a group for each of these, and the alias under "using".
+GROUPS_SETTING = "DISTLOCK_GROUPS"
+ROLES = ("celery", "web")
 
 
 class BackendHandler:
@@ -104,6 +109,32 @@ class BackendHandler:
 
 
 locks = BackendHandler()
+
+
+def configured_groups() -> dict[str, str]:
+    """Return which group a process joins by its role, and the alias under "using".
+
+    Empty if no process joins any; ImproperlyConfigured if the setting is wrong.
+    """
+    groups = getattr(settings, GROUPS_SETTING, None)
+    if not groups:
+        return {}
+    if not isinstance(groups, Mapping):
+        raise ImproperlyConfigured(f"{GROUPS_SETTING} must be a dictionary, not {groups!r}.")
+    using, names = groups.get("using", DEFAULT_ALIAS), dict(groups)
+    names.pop("using", None)
+    if not isinstance(using, str) or using not in locks:
+        raise ImproperlyConfigured(f"{GROUPS_SETTING}['using']: DISTLOCK has no alias {using!r}.")
+    for role, name in names.items():
+        if role not in ROLES:
+            raise ImproperlyConfigured(
+                f"{GROUPS_SETTING}: unknown key {role!r}; there are 'celery', 'web' and 'using'."
+            )
+        try:
+            checked_name(name)
+        except (TypeError, ValueError) as error:
+            raise ImproperlyConfigured(f"{GROUPS_SETTING}[{role!r}]: {error}") from error
+    return {**names, "using": using}
 
 
 def _reset(*, setting: str, **kwargs: Any) -> None:

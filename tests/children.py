@@ -167,7 +167,11 @@ def environment_of_child() -> dict[str, str]:
 
     from tests.settings import INHERITED
 
-    handed = {"DATABASES": settings.DATABASES, "DISTLOCK": getattr(settings, "DISTLOCK", {})}
+    handed = {
+        "DATABASES": settings.DATABASES,
+        "DISTLOCK": getattr(settings, "DISTLOCK", {}),
+        "DISTLOCK_GROUPS": settings.DISTLOCK_GROUPS,
+    }
     return {
         "DJANGO_SETTINGS_MODULE": "tests.settings",
         INHERITED: json.dumps(handed),

@@ -53,3 +53,4 @@ DISTLOCK: dict[str, Any] = _inherited.get(
         "local": {"BACKEND": "distlock.backends.local.LocalBackend"},
     },
 )
+DISTLOCK_GROUPS: dict[str, str] = _inherited.get("DISTLOCK_GROUPS", {})

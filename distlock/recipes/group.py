@@ -226,8 +226,10 @@ class Group(Entered):
         yield from self._membership.joining()
         return self._membership.check().token
 
-    def _leaving(self) -> Steps[bool]:
-        return self._membership.leaving(beside=lambda claim: [_gone(claim.nonce, "left")])
+    def _leaving(self, deadline: float | None = None) -> Steps[bool]:
+        return self._membership.leaving(
+            deadline=deadline, beside=lambda claim: [_gone(claim.nonce, "left")]
+        )
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         """Plan to join; not after having been removed."""

@@ -199,3 +199,30 @@ def test_they_have_a_tag_of_their_own():
 def no_backends_left():
     yield
     locks.close_all()
+
+
+class TestTheGroups:
+    """Which processes join by themselves: ``DISTLOCK_GROUPS``."""
+
+    def test_that_are_right_are_not_mentioned(self, settings):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+        settings.DISTLOCK_GROUPS = {"celery": "workers", "web": "web", "using": "default"}
+        assert messages() == []
+
+    @pytest.mark.parametrize(
+        ("groups", "problem"),
+        [
+            ("workers", "must be a dictionary, not 'workers'"),
+            ({"cron": "x"}, "unknown key 'cron'"),
+            ({"web": ""}, "DISTLOCK_GROUPS['web']: name must not be empty"),
+            ({"celery": 5}, "DISTLOCK_GROUPS['celery']: name must be a str"),
+            ({"web": "web", "using": "elsewhere"}, "DISTLOCK has no alias 'elsewhere'"),
+            ({"web": "web", "using": ["default"]}, "DISTLOCK has no alias ['default']"),
+        ],
+    )
+    def test_that_are_wrong_are_told_of(self, settings, groups, problem):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+        settings.DISTLOCK_GROUPS = groups
+        (message,) = messages()
+        assert message.id == "distlock.E009"
+        assert problem in message.msg

@@ -90,6 +90,7 @@ LAYERS = [
     ["recipes.candidacy"],
     ["recipes"],
     [""],
+    ["process_members"],
     ["fencing", "checks", "testing", "commands", "management", "supervisor"],
     ["celery", "tasks"],
     ["admin", "templatetags"],
