@@ -26,7 +26,8 @@ from distlock.commands.recipe_command import (
     write_json,
     write_list,
 )
-from distlock.recipes.group import Group, Member
+from distlock.recipes.group import Group
+from distlock.recipes.group_records import Member
 from distlock.types.lease import Kind
 
 HELP = "Groups of processes: list, show, remove a member."

@@ -44,11 +44,16 @@ class Follower(ABC, Generic[R, T]):
         """Return what comes next; None at the end."""
 
     def _looked(
-        self, seen: Snapshot | None, keys: Sequence[str], *, watched: str
+        self,
+        seen: Snapshot | None,
+        keys: Sequence[str] | None = None,
+        *,
+        watched: str | None = None,
     ) -> Steps[Snapshot | None]:
         """Look at records: at once, or after a change of one since they were ``seen``.
 
-        It looks now and then, too, and goes on through outages. None at the end.
+        None stands for all records, and for any change. It looks now and then, too, and goes on
+        through outages. None at the end.
         """
         if seen is not None:
             if self._is_over():

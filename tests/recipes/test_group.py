@@ -1,16 +1,19 @@
 """Who is in a group, who has come and who has gone: on backends of all kinds."""
 
-import threading
+from contextlib import ExitStack
 from itertools import islice
+from threading import Barrier
 
 import pytest
 
 from distlock import LockLost, LockNotHeld
+from distlock.backends.store import Delete
 from distlock.recipes import Group
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.wrapping import in_thread
 
 
 def be_there(name, member):
@@ -21,22 +24,33 @@ def be_there(name, member):
 
 
 class Watcher:
-    """One who watches a group on a thread; ``told`` are the changes, as words and names."""
+    """One who watches a group; ``told`` are the changes, as words and names."""
 
     def __init__(self, name):
-        self.told = []
-        self._changes = Group(name).changes(PATIENCE)
-        self._began = threading.Event()
-        threading.Thread(target=self._watch, daemon=True).start()
+        self.changes = []
+        self.watch = Group(name).watch(self.changes.append)
 
-    def _watch(self):
-        for what, member in self._changes:
-            self.told.append((what, member.name))
+    @property
+    def told(self):
+        return [(what, member.name) for what, member in self.changes.copy()]
 
     def wait_for(self, *expected):
         """Wait for as many changes as are expected; they have to be these."""
-        eventually(lambda: len(self.told) >= len(expected))
+        eventually(lambda: len(self.changes) >= len(expected))
         assert self.told == [*expected]
+
+
+@pytest.fixture
+def watcher(name):
+    """``watcher()``: one who watches the group, until the test ends."""
+    with ExitStack() as after:
+
+        def make():
+            made = Watcher(name)
+            after.enter_context(made.watch)
+            return made
+
+        yield make
 
 
 def test_members_come_and_go(using, name):
@@ -58,31 +72,31 @@ def test_members_come_and_go(using, name):
     assert not one.joined
 
 
-def test_each_change_is_told_once_in_order(using, name):
+def test_each_change_is_told_once_in_order(using, name, watcher):
     early = Group(name, "early")
     early.join()
-    watcher = Watcher(name)
-    watcher.wait_for(("joined", "early"))
+    told = watcher()
+    told.wait_for(("joined", "early"))
     with Group(name, "late") as late:
-        watcher.wait_for(("joined", "early"), ("joined", "late"))
+        told.wait_for(("joined", "early"), ("joined", "late"))
         late.update({"busy": True})
-        eventually(lambda: ("updated", "late") in watcher.told)
+        eventually(lambda: ("updated", "late") in told.told)
     early.leave()
     changes = [("joined", "early"), ("joined", "late"), ("updated", "late")]
-    watcher.wait_for(*changes, ("left", "late"), ("left", "early"))
+    told.wait_for(*changes, ("left", "late"), ("left", "early"))
 
 
 @pytest.mark.shared
 @pytest.mark.brief
-def test_a_member_that_is_killed_is_told_to_every_watcher_as_crashed(child, using, name):
+def test_a_member_that_is_killed_is_told_to_every_watcher_as_crashed(child, using, name, watcher):
     member = child(be_there, name, "worker")
     member.line()
-    watchers = [Watcher(name) for _ in range(3)]
-    for watcher in watchers:
-        watcher.wait_for(("joined", "worker"))
+    watchers = [watcher() for _ in range(3)]
+    for one in watchers:
+        one.wait_for(("joined", "worker"))
     member.kill()
-    for watcher in watchers:
-        watcher.wait_for(("joined", "worker"), ("crashed", "worker"))
+    for one in watchers:
+        one.wait_for(("joined", "worker"), ("crashed", "worker"))
     assert Group(name).members() == ()
     assert list(Group(name).changes(timeout=0)) == []
 
@@ -135,3 +149,66 @@ def test_tasks(using, name, loop):
 
     asyncio.run_coroutine_threadsafe(use_group(name), loop.loop).result(PATIENCE)
     assert list(islice(Group(name).changes(0), 1)) == []
+
+
+class TestOneProcess:
+    """What it costs, and what is told to who looks late: on the store of one process."""
+
+    @pytest.fixture
+    def kind(self):
+        return "local"
+
+    @pytest.fixture
+    def requests(self, wrapped):
+        """``requests()``: how many there were since the last call, by method."""
+        methods = {method: wrapped(method) for method in ("read", "look", "apply")}
+
+        def count():
+            counted = {name: len(one.calls) for name, one in methods.items() if one.calls}
+            for one in methods.values():
+                one.calls.clear()
+            return counted
+
+        return count
+
+    def test_what_a_member_asks(self, local, name, requests):
+        group = Group(name)
+        group.join()
+        assert requests() == {"read": 1, "apply": 1}
+        group.update({"n": 1})
+        assert requests() == {"read": 1, "apply": 1}
+        group.members()
+        assert requests() == {"read": 1}
+        group.leave()
+        assert requests() == {"apply": 1}
+
+    def test_32_joining_at_once_ask_no_more_than_one_each(self, local, name, requests):
+        """Each writes records of its own only, so nobody has to try again."""
+        groups, together = [Group(name, str(number)) for number in range(32)], Barrier(32)
+
+        def join(group):
+            together.wait(PATIENCE)
+            return group.join()
+
+        for joining in [in_thread(join, group) for group in groups]:
+            assert joining() > 0
+        assert requests() == {"read": 32, "apply": 32}
+        assert len(groups[0].members()) == 32
+
+    def test_a_change_costs_32_watchers_a_look_each(self, brief, name, watcher, requests):
+        watchers = [watcher() for _ in range(32)]
+        eventually(lambda: all(one.watch._follower._seen for one in watchers))
+        requests()
+        group = Group(name, "one")
+        group.join()
+        for one in watchers:
+            one.wait_for(("joined", "one"))
+        assert requests() == {"read": 1 + 32, "apply": 1}
+        (held,) = [key for key in brief.store.read(f"group:{name}").records if key[:2] == "h/"]
+        requests()
+        brief.store.apply(f"group:{name}", [Delete(held)])
+        for one in watchers:
+            eventually(lambda: ("crashed", "one") in one.told)  # noqa: B023
+        counted = requests()
+        assert counted["apply"] <= 1 + 32 + 1  # one of them notes it; and it joins again
+        assert counted["read"] <= 4 * 32 + 1
