@@ -20,6 +20,7 @@ from distlock.backends.seats import (
     directory_of,
     held_key,
     put_when,
+    since_when,
     time_of,
     value_of,
 )
@@ -42,6 +43,8 @@ from distlock.types.lease import Claim, Kind, Lease
 
 #: The record of how far a piece of work is; and for how long that of one that has ended is kept.
 REPORT, REPORT_KEPT = "report", timedelta(days=1)
+#: For how long it is known who was in a group that nobody is in.
+DEPARTED_KEPT = timedelta(days=1)
 #: The record that says how things stand among those who are at a barrier.
 GENERATION = "generation"
 
@@ -159,8 +162,10 @@ class RecipeRecords:
                 return [], plan.result
             sent_at = clock()
             puts, absent = list[Change](), list[Condition]()
+            sessions = []  # a claim that is cancelled meanwhile is bound to none any more
             for claim, data in members:
                 session = self._requests.session_for(claim, deadline)
+                sessions.append(session)
                 self._requests.bound[claim.nonce] = session
                 value = {**value_of(claim), "data": dict(data)}
                 puts.append(Put(held_key(claim.nonce), value, session.id))
@@ -172,16 +177,16 @@ class RecipeRecords:
                 )
             except SessionEnded:
                 token = None
-                for claim, _ in members:
-                    self._requests.drop_session(claim, self._requests.bound[claim.nonce])
+                for (claim, _), session in zip(members, sessions, strict=True):
+                    self._requests.drop_session(claim, session)
             except LockUnavailable as error:
                 if not error.maybe_applied:
                     self._forget(claims)  # nobody will have to cancel them
                 raise
             if token is not None:
                 return [
-                    lease_on(self._requests.bound[claim.nonce], claim.granted(token, sent_at))
-                    for claim, _ in members
+                    lease_on(session, claim.granted(token, sent_at))
+                    for (claim, _), session in zip(members, sessions, strict=True)
                 ], plan.result
             self._forget(claims)
             time.sleep(pause)
@@ -243,7 +248,7 @@ class RecipeRecords:
         return revision
 
     def sweep(self) -> None:
-        """Forget barriers where nobody is, and work that has ended, or was lost, for long."""
+        """Forget barriers where nobody is, and what nobody has been part of for long."""
         for kind in (Kind.BARRIER, Kind.DOUBLE_BARRIER):
             for directory in self._store.directories(directory_of(kind, "")):
                 snapshot = self._store.read(directory)
@@ -258,6 +263,15 @@ class RecipeRecords:
             if time_of(snapshot) - put_when(report, snapshot) > REPORT_KEPT:
                 same = Exists(REPORT, report.revision)
                 self._store.apply(directory, [Delete(REPORT)], [same])
+
+        for directory in self._store.directories(directory_of(Kind.GROUP, "")):
+            snapshot = self._store.read(directory)
+            records, now = snapshot.records.values(), time_of(snapshot)
+            if any(record.session for record in records):
+                continue  # somebody is there
+            if all(now - since_when(record, snapshot) > DEPARTED_KEPT for record in records):
+                unused = Unchanged(snapshot.revision)
+                self._store.apply(directory, [*map(Delete, snapshot.records)], [unused])
 
     def _forget(self, claims: Sequence[Claim]) -> None:
         for claim in claims:

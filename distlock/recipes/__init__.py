@@ -19,6 +19,8 @@ progress    Progress: how far a piece of work is, live for whoever looks
 track       track(): a loop that reports how far it is
 report      what a progress tells, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
+membership  a record of this process, for as long as it keeps it
+recipe      what all recipes over records do
 slots       a lock, or a slot of a semaphore, for tasks and commands
 parts       the locks that are held together, and how they are left
 """

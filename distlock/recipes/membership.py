@@ -159,25 +159,33 @@ class Membership:
         RecipeRecords.leave(). If it cannot be done now it is done later, and LockUnavailable is
         raised.
         """
-        mutex = self._mutex
-        if (hold := self._hold) is None:
-            return False
-        backend, lease = self._recipe._backend, hold.lease
-        if beside is not None and not callable(changes):
-            changes = [*changes, *beside(lease.claim)]
-        usual = partial(backend.records.leave, lease, changes)
-        call = partial(leave, lease) if leave else usual
+        mutex, left = self._mutex, None
+        while left is None and (hold := self._hold) is not None:
+            named = () if beside is None else beside(hold.lease.claim)
+            others = changes if callable(changes) else [*changes, *named]
+            left = yield from self._leaving(hold, others, leave, deadline, mutex)
+        return bool(left)
+
+    def _leaving(
+        self,
+        hold: HeldLease,
+        changes: Sequence[Change] | Decide,
+        leave: Callable[[Lease, float | None], int | None] | None,
+        deadline: float | None,
+        mutex: object,
+    ) -> Steps[bool | None]:
+        """Leave as the member of a hold; None if it has joined again meanwhile."""
+        backend = self._recipe._backend
+        usual = partial(backend.records.leave, hold.lease, changes)
+        call = partial(leave, hold.lease) if leave else usual
         try:
-            with mutex:
-                if self._hold is not hold:
-                    return False
-                self._hold = None
-            manager.unwatch(hold)
+            if not self._let_go(hold):
+                return None
             due = backend.calls.due(deadline)
             return (yield Call(call, due, executor=backend.release_calls)) is not None
         except BaseException as error:  # interrupted at any moment, the record must not stay
             if mutex is self._mutex:
-                undo(error, backend.cleanup.add, lease.claim, call)
+                undo(error, self._leave_later, hold, call)
             raise
 
     def leave_soon(self, changes: Sequence[Change] | Decide = ()) -> None:
@@ -185,12 +193,23 @@ class Membership:
 
         May be repeated after an interrupt.
         """
-        hold, backend = self._hold, self._recipe._backend
-        if hold is not None:
-            manager.unwatch(hold)
-            leave = partial(backend.records.leave, hold.lease, changes)
-            backend.cleanup.add(hold.lease.claim, leave)
+        if (hold := self._hold) is not None:
+            leave = partial(self._recipe._backend.records.leave, hold.lease, changes)
+            self._leave_later(hold, leave)
+
+    def _let_go(self, hold: HeldLease) -> bool:
+        """Be no longer the member of this hold; False if it is not that of this member."""
+        with self._mutex:
+            if self._hold is not hold:
+                return False
             self._hold = None
+        manager.unwatch(hold)
+        return True
+
+    def _leave_later(self, hold: HeldLease, leave: Callable[[float], object]) -> None:
+        hold.backend.cleanup.add(hold.lease.claim, leave)
+        self._let_go(hold)
+        manager.unwatch(hold)  # an interrupt may have come between
 
     def abandon(self) -> None:
         """Let the record go with its lease. The garbage collector may call this."""

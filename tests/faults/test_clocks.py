@@ -37,7 +37,7 @@ READERS = {
     "recipes/candidates.py": "since when and until when a term goes, for people",
     "recipes/config.py": "when a value was written, for people",
     "recipes/event.py": "when a flag was set, for people",
-    "recipes/group.py": "when a member has gone, for people",
+    "recipes/group_records.py": "when a member has gone, for people",
     "recipes/membership.py": "since when a member is there, for people",
     "recipes/progress.py": "when a report was written, for people",
     "recipes/queue.py": "when an item was put, for people",

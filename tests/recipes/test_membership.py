@@ -16,6 +16,7 @@ import pytest
 from distlock import LockLost, LockNotHeld, LockUnavailable, locks
 from distlock.backends.recipe_records import Plan
 from distlock.backends.store import Put
+from distlock.concurrency.steps import run
 from distlock.recipes import Group
 from distlock.recipes.membership import Membership
 from distlock.types.lease import Kind
@@ -25,7 +26,6 @@ from tests.contract.watch import Once, eventually
 from tests.core.interrupting import interrupted
 from tests.recipes.every_kind import SHORT, pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import answer, stop
-from tests.recipes.wrapping import in_thread
 
 
 def names(group):
@@ -44,6 +44,13 @@ def held_records(name):
     """Return the keys of the records that say that a member is there."""
     snapshot = locks["default"].store.read(f"{Kind.GROUP}:{name}")
     return [key for key in snapshot.records if key.startswith("h/")]
+
+
+def end_sessions(backend, name):
+    """Let the sessions end to which members of a group are bound."""
+    records = backend.store.read(f"group:{name}").records.values()
+    for session in {record.session for record in records} - {None}:
+        backend.store.end_session(session)
 
 
 def be_there(name):
@@ -308,10 +315,9 @@ class TestOneProcess:
 
     def test_the_loss_is_told_before_others_see_it(self, brief, name):
         """And then it joins again by itself."""
-        group, store = Group(name, "member"), brief.store
+        group = Group(name, "member")
         token = group.join()
-        (record,) = (one for one in store.read(f"group:{name}").records.values() if one.session)
-        store.end_session(record.session)
+        end_sessions(brief, name)
         eventually(lambda: group.joined and group.token > token)
         assert [member.token for member in group.members()] == [group.token]
 
@@ -328,11 +334,7 @@ class TestOneProcess:
                 ]
 
         apply.before = fail
-        (key,) = held_records(name)
-        (record,) = (
-            one for one in brief.store.read(f"group:{name}").records.values() if one.session
-        )
-        brief.store.end_session(record.session)
+        end_sessions(brief, name)
         eventually(lambda: group.joined and group.token > token)
         assert len(failures) == 3
         eventually(lambda: len(held_records(name)) == 1)
@@ -341,10 +343,7 @@ class TestOneProcess:
         group = Group(name, "member")
         token = group.join()
         refuse("distlock-rejoin", 1)
-        (record,) = (
-            one for one in brief.store.read(f"group:{name}").records.values() if one.session
-        )
-        brief.store.end_session(record.session)
+        end_sessions(brief, name)
         eventually(lambda: group.joined and group.token > token)
 
     def test_one_who_leaves_while_it_is_lost_does_not_come_back(self, brief, wrapped, name):
@@ -358,10 +357,7 @@ class TestOneProcess:
                 raise LockUnavailable("not now")
 
         apply.before = fail
-        (record,) = (
-            one for one in brief.store.read(f"group:{name}").records.values() if one.session
-        )
-        brief.store.end_session(record.session)
+        end_sessions(brief, name)
         assert tried.wait(PATIENCE)
         assert group.leave() is False
         apply.before = lambda *_: None
@@ -369,26 +365,33 @@ class TestOneProcess:
         eventually(lambda: is_empty(group))
         assert not group.joined
 
+    def test_one_who_leaves_just_when_it_has_joined_again_has_left(self, brief, name):
+        member = Membership(Group(name), lambda _: Plan(data={}), rejoins=True)
+        token = run(member.joining()).lease.token
+
+        def lose_it(claim):
+            if member.check().token == token:
+                end_sessions(brief, name)
+                eventually(lambda: member.held and member.check().token > token)
+            return []
+
+        assert run(member.leaving(beside=lose_it)) is True
+        assert not member.held
+        assert held_records(name) == []
+
     def test_without_rejoining_it_can_be_joined_again(self, brief, name):
         told = Once()
         member = Membership(Group(name), lambda _: Plan(data={}), on_lost=told)
-        lease = in_thread(_run, member.joining())().lease
-        assert in_thread(_run, member.joining())().lease is None
-        (record,) = brief.store.read(f"group:{name}").records.values()
-        brief.store.end_session(record.session)
+        lease = run(member.joining()).lease
+        assert run(member.joining()).lease is None
+        end_sessions(brief, name)
         assert told.wait()[0].nonce == lease.nonce
         assert not member.held
         with pytest.raises(LockLost):
             member.check()
-        again = in_thread(_run, member.joining())().lease
+        again = run(member.joining()).lease
         assert again.token > lease.token
         assert member.check().token == again.token
-
-
-def _run(steps):
-    from distlock.concurrency.steps import run
-
-    return run(steps)
 
 
 class TestInterrupts:

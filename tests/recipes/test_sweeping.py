@@ -1,10 +1,13 @@
 """A sweep forgets semaphores and read/write locks that nobody uses, and no number that was set."""
 
+from datetime import timedelta
+
 import pytest
 
 from distlock import LockError, locks
+from distlock.backends import recipe_records
 from distlock.backends.shared import shared_locks, sweep_every_kind
-from distlock.recipes import RWLock, Semaphore
+from distlock.recipes import Group, RWLock, Semaphore
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 
 
@@ -89,3 +92,18 @@ def test_who_came_since_the_sweep_has_looked_is_not_forgotten(using, name, befor
     with pytest.raises(LockError, match="has 3 seats"):
         Semaphore(name, 4, using=using).acquire()
     seat.release()
+
+
+def test_who_was_in_a_group_is_forgotten_after_a_day(using, name, monkeypatch):
+    group = Group(name, using=using)
+    group.join()
+    monkeypatch.setattr(recipe_records, "DEPARTED_KEPT", timedelta())
+    sweep_every_kind(locks[using])
+    assert len(group.members()) == 1
+    group.leave()
+    monkeypatch.undo()
+    sweep_every_kind(locks[using])
+    assert f"group:{name}" in known(using)
+    monkeypatch.setattr(recipe_records, "DEPARTED_KEPT", timedelta())
+    sweep_every_kind(locks[using])
+    assert f"group:{name}" not in known(using)
