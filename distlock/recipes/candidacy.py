@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -24,14 +23,13 @@ from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailabl
 from distlock.recipes.candidates import (
     BROKEN,
     LOST,
-    ORDERS,
     RESIGNED,
     STEPPED_DOWN,
     Candidate,
     Candidates,
     Order,
 )
-from distlock.recipes.leading import LeaderLock, Office
+from distlock.recipes.leading import LeaderLock, Office, Orders, oversee
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Entered
 from distlock.types.arguments import checked_flag, waiting_limit
@@ -42,6 +40,8 @@ logger = logging.getLogger("distlock")
 
 #: Seconds between two attempts to ask a backend that does not answer.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+#: Seconds that one who gives up has for telling the others.
+_LAST_ANSWER = 1.0
 
 
 class Candidacy(Entered):
@@ -76,13 +76,15 @@ class Candidacy(Entered):
         self._lock = LeaderLock(
             self._directory,
             owner,
-            partial(_is_there, known),
+            lambda: known() is not None,
             partial(_tell_loss, known),
             using=self.using,
             description=self.candidate,
         )
-        self._membership = Membership(self, self._standing, rejoins=True, owner=owner)
-        #: the campaign that goes on, if any
+        self._membership = Membership(
+            self, self._standing, rejoins=True, owner=owner, is_alive=partial(_may_stand, known)
+        )
+        #: the campaign that goes on, if any; its answer ends it
         self._campaigns: dict[str, Pending[None]] = {}
         self._office: Office | None = None
 
@@ -92,19 +94,10 @@ class Candidacy(Entered):
     def leading(self) -> bool:
         """Whether this candidate leads, by what this process knows."""
         try:
-            self.check()
+            self._checked()
         except (LockNotHeld, LockLost):
             return False
         return True
-
-    @property
-    def term(self) -> int:
-        """The fencing token of the leader: it grows with every term. LockNotHeld or LockLost."""
-        return self._checked().term
-
-    def check(self) -> None:
-        """Raise LockNotHeld or LockLost unless this candidate leads. Asks no backend."""
-        self._checked()
 
     def _checked(self) -> Office:
         """Return what is led; LockNotHeld or LockLost."""
@@ -117,9 +110,12 @@ class Candidacy(Entered):
 
     # The way to lead
 
-    def _entering(self, blocking: bool = True, timeout: float | None = None) -> Steps[bool]:
+    def _entering(
+        self, blocking: bool = True, timeout: float | None = None, *, again: bool = False
+    ) -> Steps[bool]:
+        """``again``: this candidate has led, and goes on through an outage from the beginning."""
         wait, seconds = waiting_limit(checked_flag("blocking", blocking), timeout)
-        deadline = None if seconds is None else clock() + seconds
+        deadline = None if wait and seconds is None else clock() + (seconds or 0.0)
         this: Pending[None] = Pending()
         if self.leading:
             raise LockError(f"{self!r}: this candidate leads already")
@@ -129,60 +125,67 @@ class Candidacy(Entered):
             if self._office is not None:  # lost, and not left yet
                 with suppress(LockError):
                     yield from self._leaving()
-            yield from self._membership.joining(deadline)
-            if (yield from self._until_leading(this, wait, deadline)):
-                return True
+            if not again:
+                yield from self._membership.joining(deadline)
+            if (yield from self._until_leading(this, deadline)):
+                if not this.over:
+                    return True
+                yield from self._leaving()
             with suppress(LockUnavailable):  # it is done later
                 yield from self._membership.leaving()
             return False
         except BaseException as error:
             if self._campaigns.get("now") is this:
-                undo(error, self._give_up)
+                try:
+                    if not isinstance(error, GeneratorExit):  # at once: the process may be ending
+                        soon = self._membership.leaving(deadline=clock() + _LAST_ANSWER)
+                        with suppress(LockError):
+                            yield from (soon if self._office is None else self._leaving())
+                finally:
+                    undo(error, self._give_up)
             raise
         finally:
             if self._campaigns.get("now") is this:
                 self._campaigns.clear()
 
-    def _until_leading(
-        self, stopped: Pending[None], wait: bool, deadline: float | None
-    ) -> Steps[bool]:
+    def _until_leading(self, stopped: Pending[None], deadline: float | None) -> Steps[bool]:
         """Go on through outages; LockUnavailable if there is one when the time is up."""
         pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while not stopped.over:
             try:
-                if self._membership.lease is None:  # it was left when the lock was lost
+                if not self._membership.held:  # lost in an outage, or left with the lock
                     yield from self._membership.joining(deadline)
                 snapshot: Snapshot = yield self._read(deadline)
                 found = Candidates(snapshot, self._order)
                 if found.is_first(self._owner):
-                    if (yield from self._taking_office(wait, deadline)):
+                    if (yield from self._taking_office(deadline)):
                         return True
-                elif not _is_over(wait, deadline):
+                elif not _is_over(deadline):
                     keys = found.watched_by(self._owner)
                     yield from self._wait_for_change(snapshot, deadline, keys, stopped)
                 pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
             except LockUnavailable:
-                if _is_over(wait, deadline):
+                if _is_over(deadline):
                     raise
                 yield Sleep(next(pauses))
-            if _is_over(wait, deadline):
+            if _is_over(deadline):
                 break
         return False
 
-    def _taking_office(self, wait: bool, deadline: float | None) -> Steps[bool]:
+    def _taking_office(self, deadline: float | None) -> Steps[bool]:
         """Try to get the lock, for a while, and lead if this candidate is still the first then."""
         yield from self._lock.freeing()
         until = clock() + self._pause
-        if deadline is not None:
-            until = min(until, deadline)
-        if not (yield from self._lock.taking(wait, until)):
+        until = until if deadline is None else min(until, deadline)
+        if not (yield from self._lock.taking(until)):
             return False
         try:
             lease = self._lock.lease
-            if (yield self._change(partial(self._beginning, lease.token), deadline)).result:
+            if (yield self._change(partial(self._beginning, lease), deadline)).result:
                 office = self._office = Office(lease)
                 self._lock.check()  # nobody was told if it was lost before that
-                start(_oversee, "distlock-election", ref(self), office)
+                orders, look = Orders(self.name, self.using), partial(_obey, ref(self), office)
+                start(oversee, "distlock-election", office, orders, look)
                 return True
         except LockLost:
             self._office = None
@@ -202,8 +205,9 @@ class Candidacy(Entered):
         put, same = found.ordering(order=self._order)
         return Plan([put], [same], data=data)
 
-    def _beginning(self, term: int, snapshot: Snapshot) -> Plan:
-        return Candidates(snapshot, self._order).beginning(term, self._owner, self.candidate)
+    def _beginning(self, lease: Lease, snapshot: Snapshot) -> Plan:
+        found = Candidates(snapshot, self._order)
+        return found.beginning(lease.token, self._owner, self.candidate)
 
     # The way out
 
@@ -215,7 +219,7 @@ class Candidacy(Entered):
             return
         heir = None
         if to is not None:
-            self.check()
+            self._checked()
             heir = Candidates((yield self._read()), self._order).other(to, self)
         try:
             yield from self._leaving_office(office, heir)
@@ -231,7 +235,8 @@ class Candidacy(Entered):
         why = STEPPED_DOWN if office.recalled else RESIGNED if self._lock.held else LOST
         untold = None
         try:
-            yield from self._membership.leaving(partial(self._ending, office.term, why, heir))
+            plan = partial(self._ending, office.term, why, heir)
+            yield from self._membership.leaving(plan)
         except LockUnavailable as error:
             untold = error
         yield from self._lock.leaving()
@@ -251,7 +256,8 @@ class Candidacy(Entered):
         """Stand and lead no more, without waiting for that. It may be done again."""
         if (office := self._office) is not None:
             office.ended.resolve(None)
-            self._membership.leave_soon(partial(self._ending, office.term, RESIGNED, None))
+            plan = partial(self._ending, office.term, RESIGNED, None)
+            self._membership.leave_soon(plan)
         self._membership.leave_soon()
         self._lock.free_soon()
         self._office = None
@@ -262,24 +268,17 @@ class Candidacy(Entered):
         if office is None or office.lease.nonce != lease.nonce:
             return
         why = BROKEN if self._lock.broken else LOST
-        self._membership.leave_soon(partial(self._ending, office.term, why, None))
+        plan = partial(self._ending, office.term, why, None)
+        self._membership.leave_soon(plan)
         office.ended.resolve(None)
         if not office.recalled and self._on_lost is not None:
             self._on_lost(lease)
 
     # What others want of a leader
 
-    def _watching_orders(self, office: Office, seen: Snapshot | None) -> Steps[Snapshot | None]:
-        """Return the next look at the records; None if this one leads no more."""
-        if seen is not None:
-            yield from self._wait_for_change(seen, None, [ORDERS], office.ended)
-        return None if office.ended.over else (yield self._read())
-
     def _recall(self, office: Office) -> None:
         """Tell the leader that it is to step down, and let it do so for the length of a lease."""
-        office.recalled = (
-            f"election {self.name!r} (term {office.term}): the leader was asked to step down"
-        )
+        office.recalled = f"{self!r}: the leader of term {office.term} was asked to step down"
         logger.info("%s on %r", office.recalled, self.using)
         if self._on_lost is not None:
             start_for_callbacks(self._on_lost, "distlock-lost", office.lease)
@@ -288,34 +287,30 @@ class Candidacy(Entered):
                 run(self._leaving_office(office))
 
 
-def _is_there(known: ref[Candidacy]) -> bool:
-    return known() is not None
+def _obey(known: ref[Candidacy], office: Office, seen: Snapshot) -> bool:
+    """Do what others want of a leader; whether that is settled for its term."""
+    candidacy = known()
+    if candidacy is None or candidacy._office is not office:
+        return True
+    found, owner = Candidates(seen, candidacy._order), candidacy._owner
+    if recalled := found.is_recalled(owner, candidacy.candidate, office.term):
+        candidacy._recall(office)
+    return recalled
+
+
+def _may_stand(known: ref[Candidacy]) -> bool:
+    """Return whether the record is to be renewed: not if the lock was lost, and it is not left."""
+    candidacy = known()
+    if candidacy is None:
+        return False
+    office = candidacy._office
+    return office is None or bool(office.recalled) or candidacy._lock.held
 
 
 def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:
-    if (election := known()) is not None:
-        election._lost(lease)
+    if (candidacy := known()) is not None:
+        candidacy._lost(lease)
 
 
-def _oversee(known: ref[Candidacy], office: Office) -> None:
-    """See to it that a leader hears of what others want, on a thread of its own."""
-    seen: Snapshot | None = None
-    pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-    while (election := known()) is not None and election._office is office:
-        try:
-            if (seen := run(election._watching_orders(office, seen))) is None:
-                return
-        except LockUnavailable:
-            del election  # it may be collected in the pause
-            time.sleep(next(pauses))
-            continue
-        found = Candidates(seen, election._order)
-        if found.is_recalled(election._owner, election.candidate, office.term):
-            election._recall(office)
-            return
-        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        del election
-
-
-def _is_over(wait: bool, deadline: float | None) -> bool:
-    return not wait or (deadline is not None and clock() >= deadline)
+def _is_over(deadline: float | None) -> bool:
+    return deadline is not None and clock() >= deadline

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from distlock.backends.recipe_records import Plan
@@ -19,11 +21,14 @@ from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import (
     APPOINTED,
     BROKEN,
+    HISTORY,
     Candidate,
     Candidates,
     ElectionInfo,
     Term,
 )
+from distlock.recipes.following import Follower, aeach, each
+from distlock.recipes.recipe import deadline_of
 from distlock.types.arguments import (
     checked_callback,
     checked_data,
@@ -140,6 +145,7 @@ class Election(Candidacy):
         If it leads no more when the function ends, without an error or with LockLost, it
         campaigns again. Any other error is raised.
         """
+        campaign: Callable[[], object] = self.campaign
         while True:
             lost = False
 
@@ -154,14 +160,17 @@ class Election(Candidacy):
                 finally:
                     lost = not self.leading
 
-            result = run_under(self, self.campaign, body, _ignore)
+            result = run_under(self, campaign, body, _ignore)
             if not lost:
                 return result  # type: ignore[return-value]
+            campaign = self._campaign_again
 
     async def arun(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
         """See run(); the function is a coroutine function."""
+        again = False
         while True:
-            await self.acampaign()
+            await arun(self._entering(again=again))
+            again = True
             try:
                 result = await function(*args, **kwargs)
             except BaseException as error:
@@ -177,6 +186,15 @@ class Election(Candidacy):
                     return result
 
     # Knowing
+
+    @property
+    def term(self) -> int:
+        """The fencing token of the leader: it grows with every term. LockNotHeld or LockLost."""
+        return self._checked().term
+
+    def check(self) -> None:
+        """Raise LockNotHeld or LockLost unless this candidate leads. Asks no backend."""
+        self._checked()
 
     @refuse_in_event_loop
     def verify(self) -> None:
@@ -231,6 +249,21 @@ class Election(Candidacy):
     async def ahistory(self) -> tuple[Term, ...]:
         """See history()."""
         return (await self.ainfo()).history
+
+    @refuse_in_event_loop
+    def changes(self, timeout: float | None = None) -> Iterator[Term]:
+        """Yield the term of the leader of now, and then each that begins or ends, in order.
+
+        For ``timeout`` seconds, or for ever, and through outages. Each beginning and each end comes
+        once; whoever is told of so late that more than 50 terms have passed misses some.
+        """
+        return chain.from_iterable(each(_Terms(self, deadline_of(timeout))))
+
+    async def achanges(self, timeout: float | None = None) -> AsyncIterator[Term]:
+        """See changes()."""
+        async for terms in aeach(_Terms(self, deadline_of(timeout))):
+            for term in terms:
+                yield term
 
     # Deciding by hand
 
@@ -325,8 +358,37 @@ class Election(Candidacy):
 
     release = resign
 
+    def _campaign_again(self) -> None:
+        run(self._entering(again=True))
+
     def _entered_here(self) -> tuple[str, int]:
         return self._lock._entered_here()
+
+
+class _Terms(Follower[Candidacy, Iterable[Term]]):
+    """One who is told of the terms of leaders."""
+
+    _seen: Snapshot | None = None
+    #: by the number of each term, whether it had ended when it was seen
+    _known: dict[int, bool] | None = None
+
+    def next(self) -> Steps[list[Term] | None]:
+        """Return the terms that have begun or ended since the last call."""
+        found: list[Term] = []
+        while not found:
+            self._seen = yield from self._looked(self._seen, [HISTORY], watched=HISTORY)
+            if self._seen is None:
+                return None
+            terms = Candidates(self._seen).history()
+            known, self._known = self._known, {one.term: bool(one.why) for one in terms}
+            if known is None:  # what has ended by now is no news
+                known = {one.term: True for one in terms if one.why}
+            for one in terms:
+                if one.term not in known:
+                    found.append(replace(one, until=None, why=""))
+                if one.why and not known.get(one.term):
+                    found.append(one)
+        return found
 
 
 def _ignore(error: LockError) -> None:

@@ -7,14 +7,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from distlock.backends.store import Snapshot
+from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Steps
+from distlock.concurrency.steps import Steps, run
 from distlock.core.held import BROKEN, HeldLease, OnLost
 from distlock.core.manager import manager
-from distlock.exceptions import LockLost, LockNotHeld
+from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
 from distlock.lock import Lock
-from distlock.types.lease import Lease, Owner
+from distlock.recipes.candidates import ORDERS
+from distlock.recipes.recipe import Recipe
+from distlock.types.lease import Kind, Lease, Owner
+
+#: Seconds between two attempts to ask a backend that does not answer.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -63,8 +70,9 @@ class LeaderLock(Lock):
         hold = self._found
         return hold is not None and hold.lost == BROKEN and clock() < hold.lease.deadline
 
-    def taking(self, wait: bool, until: float) -> Steps[bool]:
-        """Take it for the candidate; False if another one has it."""
+    def taking(self, until: float) -> Steps[bool]:
+        """Take it for the candidate; False if another one has it, until then."""
+        wait = until > clock()
         request = self._options.request(self._backend, self.name, self, blocking=wait)
         request.claim = replace(request.claim, owner=self._owner)
         request.entry.is_alive = self._is_alive
@@ -85,3 +93,29 @@ class LeaderLock(Lock):
         """See freeing(), without making the caller wait."""
         if self._found is not None:
             manager.release_soon(self._key, self._owner, self)
+
+
+class Orders(Recipe):
+    """What others want of a leader. It does not keep the candidate alive that looks at it."""
+
+    kind = Kind.ELECTION
+
+    def next(self, office: Office, seen: Snapshot | None) -> Steps[Snapshot | None]:
+        """Return the next look at it; None if the term has ended."""
+        if seen is not None:
+            yield from self._wait_for_change(seen, None, [ORDERS], office.ended)
+        return None if office.ended.over else (yield self._read(keys=[ORDERS]))
+
+
+def oversee(office: Office, orders: Orders, obey: Callable[[Snapshot], bool]) -> None:
+    """See to it that a leader hears of what others want, until ``obey`` says that it is settled."""
+    seen: Snapshot | None = None
+    pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+    while True:
+        try:
+            if (seen := run(orders.next(office, seen))) is None or obey(seen):
+                return
+            pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        except LockUnavailable:
+            seen = None
+            office.ended.wait(clock() + next(pauses))

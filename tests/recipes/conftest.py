@@ -12,6 +12,7 @@ from tests.contract.actor_process import actors
 from tests.contract.conftest import SESSION
 from tests.contract.watch import cleaned_up, eventually
 from tests.recipes.every_kind import KINDS, ONE_LEASE, ONE_PROCESS, SHORT, SHORTEST
+from tests.recipes.standing import stand  # noqa: F401 - a fixture
 from tests.recipes.wrapping import Wrapped
 
 #: seconds; a server that does not answer is told of after that

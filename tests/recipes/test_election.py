@@ -1,106 +1,188 @@
 """Elections: who leads, who is next, and what is told of both; on all kinds of backends."""
 
+import asyncio
 import threading
-from contextlib import suppress
 
 import pytest
 
-from distlock import LockError, LockLost
+from distlock import LockError, LockLost, LockNotHeld, NotSupported
 from distlock.recipes import Election
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import cleaned_up, eventually
+from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.standing import names, terms
 
 
-class Candidacy:
-    """One candidate that campaigns on a thread of its own."""
-
-    def __init__(self, using, name, candidate, **options):
-        self.told = []
-        self.election = Election(name, candidate, using=using, on_lost=self.told.append, **options)
-        self.result = None
-        self.thread = threading.Thread(target=self._campaign, daemon=True)
-        self.thread.start()
-
-    def _campaign(self):
-        try:
-            self.result = self.election.campaign(timeout=PATIENCE)
-        except BaseException as error:
-            self.result = error
-
-    def leads(self):
-        return self.election.leading
-
-
-@pytest.fixture
-def stand(using, name):
-    """``stand("A")``: a candidate, which stands when this returns."""
-    made = []
-
-    def make(candidate, **options):
-        new = Candidacy(using, name, candidate, **options)
-        made.append(new)
+class TestOrder:
+    def test_leadership_goes_from_a_to_b_to_c(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b, c = stand("B"), stand("C")
         look = Election(name, using=using)
-        eventually(lambda: candidate in [one.name for one in look.candidates()])
-        return new
+        assert names(look) == ["A", "B", "C"]
+        assert look.leader().name == "A"
+        assert look.leader().term == a.election.term
+        assert look.leader().owner.pid
+        first = a.election.term
+        a.election.resign()
+        eventually(b.leads)
+        assert not a.leads()
+        assert not c.leads()
+        second = b.election.term
+        assert second > first
+        b.election.resign()
+        eventually(c.leads)
+        assert c.election.term > second
+        c.election.verify()
+        c.election.resign()
+        assert look.leader() is None
+        assert terms(look) == [("A", "resigned"), ("B", "resigned"), ("C", "resigned")]
+        assert [one.term for one in look.history()][:2] == [first, second]
 
-    yield make
-    for one in made:
-        with suppress(LockError):
-            one.election.resign()
-    for one in made:
-        one.thread.join(PATIENCE)
-        with suppress(LockError):
-            one.election.resign()
-    eventually(cleaned_up)
+    def test_succession_goes_by_priority_and_evicts_nobody(self, using, name, stand):
+        a = stand("A", order="succession", priority=1)
+        eventually(a.leads)
+        stand("B", order="succession", priority=5)
+        c = stand("C", order="succession", priority=9)
+        look = Election(name, using=using)
+        assert names(look) == ["C", "B", "A"]
+        assert a.leads()
+        assert look.leader().name == "A"
+        a.election.resign()
+        eventually(c.leads)
+        assert look.leader().priority == 9
+
+    def test_a_leader_is_named_by_hand(self, using, name, stand):
+        a, b = stand("A", order="appointed"), stand("B", order="appointed")
+        look = Election(name, using=using)
+        assert look.leader() is None
+        look.appoint("B")
+        eventually(b.leads)
+        look.appoint("A")
+        eventually(lambda: b.told)
+        assert not b.leads()
+        with pytest.raises(LockLost):
+            b.election.check()
+        b.election.resign()
+        eventually(a.leads)
+        assert not b.leads()
+        assert look.info().appointed == "A"
+        assert terms(look) == [("B", "stepped down"), ("A", "")]
+
+    def test_who_resigns_says_who_is_next(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b, c = stand("B"), stand("C")
+        with pytest.raises(LockError, match="'D' does not stand"):
+            a.election.resign("D")
+        assert a.leads()
+        a.election.resign("C")
+        eventually(c.leads)
+        again = stand("A")
+        assert not b.leads()
+        c.election.resign()
+        eventually(b.leads)
+        assert not again.leads()
+
+    def test_a_leader_is_asked_to_step_down(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b = stand("B")
+        look, term = Election(name, using=using), a.election.term
+        assert not look.step_down(term + 1)
+        assert look.step_down(term)
+        eventually(lambda: a.told)
+        assert a.told[0].token == term
+        assert not a.leads()
+        assert not b.leads()  # it has not resigned yet
+        a.election.resign()
+        eventually(b.leads)
+        assert not look.step_down(term)
+
+    def test_a_leader_whose_lock_is_broken_is_told_and_the_next_one_leads(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b = stand("B")
+        look, term = Election(name, using=using), a.election.term
+        assert not look.force_release(term + 1)
+        assert look.force_release(term)
+        eventually(b.leads)
+        assert not a.leads()
+        eventually(lambda: a.told)
+        with pytest.raises(LockLost):
+            a.election.resign()
+        assert terms(look) == [("A", "broken"), ("B", "")]
+        assert names(look) == ["B"]
+        stand("A")
+        assert names(look) == ["B", "A"]
 
 
-def test_leadership_goes_from_a_to_b_to_c(using, name, stand):
-    a = stand("A")
-    eventually(a.leads)
-    b, c = stand("B"), stand("C")
-    look = Election(name, using=using)
-    assert [one.name for one in look.candidates()] == ["A", "B", "C"]
-    assert look.leader().name == "A"
-    assert look.leader().term == a.election.term
-    first = a.election.term
-    a.election.resign()
-    eventually(b.leads)
-    assert not a.leads()
-    assert not c.leads()
-    assert b.election.term > first
-    b.election.resign()
-    eventually(c.leads)
-    c.election.resign()
-    assert look.leader() is None
-    assert [(one.candidate, one.why) for one in look.history()] == [
-        ("A", "resigned"),
-        ("B", "resigned"),
-        ("C", "resigned"),
-    ]
+class TestTasks:
+    def test_tasks_lead_one_after_the_other(self, using, name):
+        async def lead(candidate, led):
+            async def work():
+                led.append((candidate, elections[candidate].term))
+                await asyncio.sleep(0)
+                return candidate
+
+            return await elections[candidate].arun(work)
+
+        async def main():
+            led = []
+            done = await asyncio.gather(*(lead(candidate, led) for candidate in "ABC"))
+            assert done == ["A", "B", "C"]
+            assert len({term for _, term in led}) == 3
+            look = Election(name, using=using)
+            assert sorted(one.candidate for one in await look.ahistory()) == ["A", "B", "C"]
+            seen = [one async for one in look.achanges(timeout=0)]
+            assert seen == []
+            assert await look.aleader() is None
+            async with look:
+                await look.averify()
+                assert [one.name for one in await look.acandidates()] == [look.candidate]
+            assert not look.leading
+
+        elections = {one: Election(name, one, using=using) for one in "ABC"}
+        asyncio.run(main())
 
 
-def test_a_leader_is_named_by_hand(using, name, stand):
-    a, b = stand("A", order="appointed"), stand("B", order="appointed")
-    look = Election(name, using=using, order="appointed")
-    assert look.leader() is None
-    look.appoint("B")
-    eventually(b.leads)
-    look.appoint("A")
-    eventually(lambda: b.told)
-    assert not b.leads()
-    with pytest.raises(LockLost):
-        b.election.check()
-    b.election.resign()
-    eventually(a.leads)
-    assert not b.leads()
+class TestChanges:
+    def test_each_beginning_and_each_end_is_told_once_and_in_order(self, using, name, stand):
+        told, ready = [], threading.Event()
+
+        def follow():
+            ready.set()
+            for term in Election(name, using=using).changes(timeout=PATIENCE):
+                told.append((term.candidate, term.why))
+                if len(told) == 5:
+                    return
+
+        a = stand("A")
+        eventually(a.leads)
+        thread = threading.Thread(target=follow, daemon=True)
+        thread.start()
+        eventually(lambda: told)
+        b = stand("B")
+        a.election.resign()
+        eventually(b.leads)
+        b.election.resign()
+        c = stand("C")
+        eventually(c.leads)
+        thread.join(PATIENCE)
+        assert told == [("A", ""), ("A", "resigned"), ("B", ""), ("B", "resigned"), ("C", "")]
 
 
-def test_resign_to(using, name, stand):
-    a = stand("A")
-    eventually(a.leads)
-    b, c = stand("B"), stand("C")
-    a.election.resign("C")
-    eventually(c.leads)
-    c.election.resign()
-    eventually(b.leads)
+class TestAtomic:
+    def test_a_transaction_commits_only_while_the_candidate_leads(self, using, backend, name):
+        election = Election(name, using=using)
+        with pytest.raises(LockNotHeld), election.atomic():
+            pass
+        with election:
+            if not backend.capabilities.atomic:
+                with pytest.raises(NotSupported), election.atomic():
+                    pass
+                return
+            with election.atomic() as entered:
+                assert entered.leading
+        with pytest.raises(LockNotHeld), election.atomic():
+            pass

@@ -1,0 +1,182 @@
+"""Elections in one process: what is decided above the store, and what comes at a certain moment."""
+
+import gc
+
+import pytest
+
+from distlock import Lock, LockError, LockLost, LockNotHeld, ValueNotAgreed
+from distlock.recipes import Election
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.recipes.standing import names, terms
+
+
+@pytest.fixture
+def kind():
+    return "local"
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        ("arguments", "error", "said"),
+        [
+            ({"name": ""}, ValueError, "name"),
+            ({"name": "x" * 556}, ValueError, "name"),
+            ({"name": 5}, TypeError, "5"),
+            ({"candidate": ""}, ValueError, "candidate"),
+            ({"candidate": "x" * 201}, ValueError, "candidate"),
+            ({"candidate": 5}, TypeError, "candidate must be a str, not 5"),
+            ({"priority": "high"}, TypeError, "priority must be a whole number, not 'high'"),
+            ({"priority": True}, TypeError, "priority"),
+            ({"order": "last"}, ValueError, "order must be one of .*, got 'last'"),
+            ({"data": {1}}, TypeError, "data"),
+            ({"data": {"x": object()}}, TypeError, "data"),
+            ({"data": {"x": "y" * 5000}}, ValueError, "data"),
+            ({"on_lost": 5}, TypeError, "on_lost"),
+            ({"using": 5}, TypeError, "using"),
+        ],
+    )
+    def test_wrong_ones_are_named(self, arguments, error, said):
+        with pytest.raises(error, match=said):
+            Election(**{"name": "scheduler", **arguments})
+
+    def test_wrong_ones_of_methods_change_nothing(self, using, name, stand):
+        election = Election(name, using=using)
+        with pytest.raises(ValueError, match="timeout"):
+            election.campaign(blocking=False, timeout=1)
+        with pytest.raises(LockError, match="'B' does not stand"):
+            election.appoint("B")
+        with pytest.raises(ValueError, match="absent"):
+            election.appoint("B", absent=True)
+        with pytest.raises(TypeError, match="candidate"):
+            election.appoint(5)
+        with pytest.raises(TypeError, match="token"):
+            election.step_down("last")
+        with pytest.raises(LockNotHeld):
+            election.resign()
+        assert election.info().candidates == ()
+        a = stand("A")
+        eventually(a.leads)
+        with pytest.raises(ValueNotAgreed, match="order='succession'"):
+            Election(name, order="succession", using=using).campaign()
+        assert names(election) == ["A"]
+        with pytest.raises(LockError, match="leads already"):
+            a.election.campaign()
+        assert a.leads()
+
+    def test_one_who_is_not_there_can_be_appointed(self, using, name, stand):
+        operator = Election(name, using=using, order="appointed")
+        operator.appoint("B", absent=True)
+        a = stand("A", order="appointed")
+        assert not a.leads()
+        b = stand("B", order="appointed")
+        eventually(b.leads)
+        operator.appoint(None)
+        eventually(lambda: b.told)
+        b.election.resign()
+        assert operator.leader() is None
+        assert operator.info().appointed is None
+
+    def test_one_follows_the_leader_because_somebody_wants_that(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b, c = stand("B"), stand("C")
+        Election(name, using=using).appoint(Election(name, using=using).candidates()[2])
+        assert a.leads()
+        a.election.resign()
+        eventually(c.leads)
+        c.election.resign()
+        eventually(b.leads)
+
+
+class TestOneProcess:
+    def test_campaign_tries_once_or_for_some_time(self, using, name, stand):
+        eventually(stand("A").leads)
+        other = Election(name, "B", using=using)
+        assert not other.campaign(blocking=False)
+        assert not other.campaign(timeout=0.05)
+        assert names(other) == ["A"]
+        with pytest.raises(LockNotHeld):
+            other.check()
+
+    def test_one_who_stands_can_be_stopped_from_another_thread(self, using, name, stand):
+        eventually(stand("A").leads)
+        b = stand("B")
+        b.election.resign()
+        b.thread.join(PATIENCE)
+        assert b.result is False
+        assert names(b.election) == ["A"]
+
+    def test_any_thread_may_use_it(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        a.thread.join(PATIENCE)  # it belongs to the object, and not to the thread
+        assert a.election.term == Lock(f"election:{name}", using=using).info().token
+        a.election.verify()
+        a.election.resign()
+
+    def test_run_calls_again_after_a_loss(self, using, name):
+        election = Election(name, using=using)
+        led = []
+
+        def work():
+            led.append(election.term)
+            if len(led) < 3:
+                Election(name, using=using).force_release(election.term)
+                eventually(lambda: not election.leading)
+                if len(led) == 1:
+                    election.check()
+            return "done"
+
+        assert election.run(work) == "done"
+        assert len(led) == 3
+        assert led == sorted(led)
+        assert election.leader() is None
+        assert [why for _, why in terms(election)] == ["broken", "broken", "resigned"]
+
+    def test_run_resigns_and_raises_what_the_function_raises(self, using, name):
+        election = Election(name, using=using)
+        with pytest.raises(ZeroDivisionError):
+            election.run(lambda: 1 / 0)
+        assert election.leader() is None
+        other = Lock(f"{name}:other", using=using)
+
+        def lose_another():
+            with other:
+                other.force_release(other.token)
+                eventually(lambda: not other.held)
+
+        with pytest.raises(LockLost, match="other"):
+            election.run(lose_another)
+        assert len(election.history()) == 2
+
+    def test_only_so_many_terms_are_remembered(self, using, name):
+        election = Election(name, "x" * 200, using=using)
+        for _ in range(52):
+            with election:
+                pass
+        history = election.history()
+        assert len(history) == 50
+        assert [one.term for one in history] == sorted(one.term for one in history)
+
+    @pytest.mark.brief
+    def test_one_who_was_asked_to_step_down_and_does_not_is_resigned(self, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b = stand("B")
+        b.election.step_down(a.election.term)
+        eventually(b.leads)
+        assert not a.leads()
+        with pytest.raises(LockLost, match="asked to step down"):
+            a.election.resign()
+        assert terms(b.election) == [("A", "stepped down"), ("B", "")]
+
+    @pytest.mark.brief
+    def test_a_leader_that_is_garbage_leads_no_more(self, using, name, stand):
+        election = Election(name, "A", using=using)
+        election.campaign()
+        b = stand("B")
+        del election
+        gc.collect()
+        eventually(b.leads)
+        assert names(b.election) == ["B"]
