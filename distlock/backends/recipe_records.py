@@ -273,6 +273,20 @@ class RecipeRecords:
                 unused = Unchanged(snapshot.revision)
                 self._store.apply(directory, [*map(Delete, snapshot.records)], [unused])
 
+    def leave_all(
+        self, leases: Sequence[Lease], changes: Sequence[Change], deadline: float | None = None
+    ) -> int | None:
+        """Remove the records of several members of one directory; None if one was gone already."""
+        (directory,) = {directory_of(lease.claim.kind, lease.name) for lease in leases}
+        keys = [held_key(lease.nonce) for lease in leases]
+        conditions = [Exists(key) for key in keys]
+        revision = self._store.apply(
+            directory, [*map(Delete, keys), *changes], conditions, deadline
+        )
+        for lease in leases if revision is not None else ():
+            self._requests.forget(lease.claim, deadline)
+        return revision
+
     def _forget(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
             self._requests.bound.pop(claim.nonce, None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
@@ -14,15 +15,12 @@ from distlock.concurrency.steps import Steps, arun, run
 from distlock.core.section import add_leave_error
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
-from distlock.recipes.queue_items import TAKEN, Item, key_of
+from distlock.recipes.queue_items import MOST_REASON, TAKEN, Item, key_of
 from distlock.recipes.recipe import Recipe
 from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_seconds, checked_text
 from distlock.types.lease import Lease
 from distlock.types.printable import escaped
-
-#: Characters that are kept of the reason why an item was put back.
-_REASON = 200
 
 
 class Delivery:
@@ -92,13 +90,39 @@ class Delivery:
         Raises as ack() does.
         """
         seconds = 0.0 if delay == 0 else checked_seconds("delay", delay)
-        said = checked_text("reason", reason) or self._item.reason
+        said = checked_text("reason", reason)[:MOST_REASON] or self._item.reason
         self._checked()
         leave = partial(self._put_back, replace(self._item, reason=said), seconds)
         self._settle("put back", (yield from self._member.leaving(leave=leave)))
 
     ack, aack = twins("ack", _acking)
     nack, anack = twins("nack", _nacking)
+
+    @classmethod
+    def acking_all(cls, deliveries: Sequence[Delivery]) -> Steps[None]:
+        """See Queue.ack_many()."""
+        leases = [one._checked() for one in deliveries]
+        changes = [Delete(key_of(TAKEN, one.id)) for one in deliveries]
+        queue, done = deliveries[0]._queue, False
+        for one in deliveries:
+            one._member.stop_renewing()
+        try:
+            leave = partial(queue._backend.records.leave_all, leases, changes)
+            done = (yield queue._ask(leave)) is not None
+        finally:
+            for one in deliveries:
+                if done:
+                    one._settled = "acknowledged"
+                else:
+                    one._member.go_on()
+        if not done:  # one was lost: the others need not be delivered again
+            lost = []
+            for one in deliveries:
+                try:
+                    yield from one._acking()
+                except LockLost as error:
+                    lost.append(str(error))
+            raise LockLost("; ".join(lost))
 
     def __enter__(self) -> Self:
         self._checked()
@@ -122,7 +146,7 @@ class Delivery:
         traceback: TracebackType | None,
     ) -> None:
         if isinstance(exc, GeneratorExit):  # nothing can be awaited any more
-            self.give_up()
+            self.put_back_soon(self._item)
         else:
             await arun(self._leaving(exc))
 
@@ -134,14 +158,17 @@ class Delivery:
             return
         try:
             said = " ".join(f"{type(error).__name__}: {error}".split())
-            yield from self._nacking(reason=escaped(said)[:_REASON])
+            yield from self._nacking(reason=escaped(said)[:MOST_REASON].strip())
         except Exception as other:
             add_leave_error(error, other)
 
     def give_up(self) -> None:
-        """Put the item back soon, without making the caller wait."""
-        if lease := self._member.lease:
-            self._queue._backend.cleanup.add(lease.claim)
+        """Put the item back soon: nobody has seen it. The caller does not wait."""
+        self.put_back_soon(self._item.untaken())
+
+    def put_back_soon(self, item: Item) -> None:
+        """Put an item back as it is said to be, without making the caller wait."""
+        self._member.leave_soon(item.put_back(self.id, self._max_deliveries))
 
     # Inside
 

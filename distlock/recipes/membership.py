@@ -188,6 +188,16 @@ class Membership:
                 undo(error, self._leave_later, hold, call)
             raise
 
+    def stop_renewing(self) -> None:
+        """Renew the record no more: it is going to be removed together with others."""
+        if (hold := self._hold) is not None:
+            manager.unwatch(hold)
+
+    def go_on(self) -> None:
+        """Renew the record again, because it was not removed after all."""
+        if (hold := self._hold) is not None:
+            manager.watch(hold)
+
     def leave_soon(self, changes: Sequence[Change] | Decide = ()) -> None:
         """Remove the record, and make other changes with it, in the background.
 

@@ -13,7 +13,7 @@ from queue import Empty, Full
 from typing import Any
 
 from distlock.backends.recipe_records import Plan
-from distlock.backends.store import Absent, Delete, Exists, Put, Snapshot
+from distlock.backends.store import Absent, Exists, Put, Snapshot
 from distlock.concurrency.steps import Call, Steps
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.manager import undo
@@ -37,7 +37,7 @@ from distlock.recipes.queue_items import (
     records_of,
 )
 from distlock.recipes.queue_records import ALL, MOST_AT_ONCE, QueueRecords, checked_size
-from distlock.recipes.recipe import Recipe, checked_json, deadline_of
+from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.recipes.semaphore import checked_count
 from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_seconds
@@ -124,7 +124,7 @@ class Queue(Recipe):
             raise ValueError(f"bodies must be 1 to {MOST_AT_ONCE} items, got {len(bodies)}")
         items = [Item(body, 0, time.time_ns() // 1000) for body in bodies]
         for item in items:
-            checked_json("body", item.body, item.value)
+            item.check()
         return (yield from self._placing(items, blocking, timeout))
 
     def _placing(
@@ -164,6 +164,16 @@ class Queue(Recipe):
         if taken is None:
             raise Empty(f"queue {self.name!r} on {self.using!r} is empty")
         return taken  # type: ignore[no-any-return]
+
+    def _acking_many(self, deliveries: Sequence[Delivery]) -> Steps[None]:
+        """Acknowledge up to 20 deliveries of this queue in one change.
+
+        Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged;
+        after LockUnavailable it can be done again.
+        """
+        if not 1 <= len(deliveries) <= MOST_AT_ONCE:
+            raise ValueError(f"deliveries must be 1 to {MOST_AT_ONCE}, got {len(deliveries)}")
+        yield from Delivery.acking_all(deliveries)
 
     # Looking
 
@@ -236,9 +246,10 @@ class Queue(Recipe):
 
         yield self._change(decide, keys=[TAIL])
 
-    def _listing_dead(self) -> Steps[tuple[DeadLetter, ...]]:
-        """Return what was put aside, in the order of their numbers."""
-        seen: Snapshot = yield self._ask(partial(self._records.peek, {DEAD: ALL}, ()))
+    def _listing_dead(self, most: int = 100) -> Steps[tuple[DeadLetter, ...]]:
+        """Return what was put aside, in the order of their numbers; ``most`` of them."""
+        first = {DEAD: checked_count("most", most)}
+        seen: Snapshot = yield self._ask(partial(self._records.peek, first, ()))
         return tuple(DeadLetter.of(record) for record in seen.records.values())
 
     def _retrying(
@@ -256,17 +267,13 @@ class Queue(Recipe):
         """Remove the items that are ready, or the dead letters; return how many these were."""
         return (yield self._ask(partial(self._records.purge, DEAD if dead else READY)))  # type: ignore[no-any-return]
 
-    def _releasing(self, token: int) -> Steps[bool]:
-        """Take a delivery from its consumer, by its token; False if it is over.
+    def _releasing(self, id: int, token: int) -> Steps[bool]:
+        """Take the delivery of an item from its consumer, by its token; False if it is over.
 
         The item is ready at once, and its consumer cannot acknowledge it any more.
         """
 
-        def decide(seen: Snapshot) -> Plan:
-            found = [one for one in records_of(seen, HELD) if one.created == token]
-            return Plan([Delete(one.key) for one in found], [Exists(one.key) for one in found])
-
-        return (yield self._change(decide)).revision is not None
+        return (yield self._ask(partial(self._records.release, id, token)))  # type: ignore[no-any-return]
 
     # One attempt to put
 
@@ -315,6 +322,7 @@ class Queue(Recipe):
     put_many, aput_many = twins("put_many", _putting_many)
     get, aget = twins("get", _getting)
     get_many, aget_many = twins("get_many", _getting_many)
+    ack_many, aack_many = twins("ack_many", _acking_many)
     qsize, aqsize = twins("qsize", _counting)
     empty, aempty = twins("empty", _finding_empty)
     full, afull = twins("full", _finding_full)

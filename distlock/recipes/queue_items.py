@@ -23,7 +23,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from distlock.backends.store import Change, Delete, Put, Record, Snapshot
+from distlock.recipes.recipe import checked_json
 
+#: Characters that are kept of the reason why an item was put back.
+MOST_REASON = 200
 #: What the keys of records begin with.
 TAIL = "tail"
 ITEM, READY, TAKEN, HELD, DEAD = "i/", "i/r/", "i/t/", "h/", "dead/"
@@ -64,6 +67,11 @@ class Item:
         said = {"body": self.body, "attempts": self.attempts, "at": self.at}
         return {**said, "reason": self.reason} if self.reason else said
 
+    def check(self) -> None:
+        """Raise TypeError or ValueError unless it can be kept, with what is said of it later."""
+        largest = replace(self, attempts=10**9, reason="\N{OPEN LOCK}" * MOST_REASON)
+        checked_json("body", self.body, largest.value)
+
     @property
     def put_at(self) -> datetime:
         return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=self.at)
@@ -71,6 +79,10 @@ class Item:
     def taken(self) -> Item:
         """Return what the record says when the item is taken once more."""
         return replace(self, attempts=self.attempts + 1)
+
+    def untaken(self) -> Item:
+        """Return what the record says when nobody has seen the item after all."""
+        return replace(self, attempts=self.attempts - 1)
 
     def put_back(self, number: int, max_deliveries: int) -> list[Change]:
         """Return what moves it from the taken ones back to its place, or to the dead letters."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 from distlock.backends.recipe_records import Plan
@@ -15,6 +17,7 @@ from distlock.backends.store import (
     Delete,
     Exists,
     Put,
+    Record,
     RecordStore,
     Snapshot,
 )
@@ -40,6 +43,8 @@ from distlock.recipes.semaphore import checked_count
 ALL = 10_000
 #: Items that are put, taken, moved or removed in one change. etcd takes 128 operations at once.
 MOST_AT_ONCE = 20
+#: Characters of JSON, at the most, of the items that are moved in one change.
+MOST_BYTES = 128 * 1024
 #: Seconds between two attempts to change a directory that others change at the same time.
 _FIRST_RETRY, _LONGEST_RETRY = 0.001, 0.05
 #: Seconds for which a producer relies on what Config has said of the bound.
@@ -158,16 +163,24 @@ class QueueRecords:
         held = {record.value["data"]["item"] for record in records_of(seen, HELD)}
         gone = [one for one in records_of(seen, TAKEN) if number_of(one.key) not in held]
         changes, same = list[Change](), list[Condition]()
-        for record in gone[:MOST_AT_ONCE]:
+        for record in _some(gone):
             changes += Item.of(record).put_back(number_of(record.key), self._max_deliveries)
             same.append(Exists(record.key, record.revision))
         if changes:
             self._store().apply(self._directory, changes, same, deadline)
         return bool(changes)
 
+    def release(self, number: int, token: int, deadline: float | None) -> bool:
+        """Delete the delivery of an item that has this token; False if it is over."""
+        for record in records_of(self.peek({HELD: ALL}, (), deadline), HELD):
+            if (record.value["data"]["item"], record.created) == (number, token):
+                delete, same = [Delete(record.key)], [Exists(record.key)]
+                return self._store().apply(self._directory, delete, same, deadline) is not None
+        return False
+
     def plan(self, most: int, seen: Snapshot) -> Plan:
         """Plan to take the first items."""
-        ready = records_of(seen, READY)[:most]
+        ready = _some(records_of(seen, READY)[:most])
         if self._one_at_a_time and seen.counts[TAKEN]:
             ready = []
         items = [(number_of(one.key), Item.of(one).taken()) for one in ready]
@@ -199,3 +212,11 @@ class QueueRecords:
 def checked_size(maxsize: object) -> int:
     """Return how many items there may be; TypeError or ValueError for what is no number of them."""
     return 0 if maxsize == 0 and maxsize is not False else checked_count("maxsize", maxsize)
+
+
+def _some(records: Sequence[Record]) -> list[Record]:
+    """Return the first records, as many as one change can move: ZooKeeper takes 1 MiB at once."""
+    sizes = accumulate(len(json.dumps(record.value)) for record in records[:MOST_AT_ONCE])
+    return [one for one, size in zip(records, sizes, strict=False) if size < MOST_BYTES] or [
+        *records[:1]
+    ]

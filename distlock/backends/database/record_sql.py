@@ -187,18 +187,28 @@ class RecordSQL(ABC):
         )
 
     def _conditions(self, edit: Edit, directory: str, revision: str) -> str:
-        """Return what must be true; the arguments are the id and the revision of the directory."""
-        found = f"EXISTS (SELECT 1 FROM {RECORDS} o WHERE o.directory = {directory}"
-        texts = ["1 = 1"]
+        """Return what must be true; the arguments are the id and the revision of the directory.
+
+        All keys are looked for at once: PostgreSQL plans for milliseconds where each is joined.
+        """
+        records = f"FROM {RECORDS} o WHERE o.directory = {directory}"
+        texts, absent, there = ["1 = 1"], list[str](), dict[tuple[str, int | None], str]()
         for number, condition in enumerate(edit.conditions):
-            same = f"%(revision{number})s"
+            name, same = f"%(other{number})s", f"%(revision{number})s"
             if isinstance(condition, Absent):
-                texts.append(f"NOT {found} AND o.name = %(other{number})s)")
+                absent.append(name)
             elif isinstance(condition, Exists):
                 exactly = "" if condition.revision is None else f" AND o.revision = {same}"
-                texts.append(f"{found} AND o.name = %(other{number})s{exactly})")
+                there[condition.key, condition.revision] = f"o.name = {name}{exactly}"
             else:
                 texts.append(f"{revision} = {same}")
+        if absent:
+            texts.append(f"NOT EXISTS (SELECT 1 {records} AND o.name IN ({', '.join(absent)}))")
+        if len({key for key, _ in there}) == len(there) > 1:
+            some = " OR ".join(f"({text})" for text in there.values())
+            texts.append(f"(SELECT COUNT(*) {records} AND ({some})) = {len(there)}")
+        else:
+            texts += [f"EXISTS (SELECT 1 {records} AND {text})" for text in there.values()]
         return " AND ".join(texts)
 
     # Sessions
