@@ -18,12 +18,12 @@ from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Absent, Delete, Exists, Record, Snapshot
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Steps
 from distlock.core.held import OnLost
-from distlock.core.section import refuse_in_event_loop
 from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
+from distlock.recipes.twins import twins
 from distlock.types.arguments import (
     checked_callback,
     checked_data,
@@ -61,8 +61,7 @@ class Names(Recipe):
 
     kind = Kind.NAMES
 
-    @refuse_in_event_loop
-    def register(
+    def _register(
         self,
         name: str,
         address: str,
@@ -71,7 +70,7 @@ class Names(Recipe):
         data: Mapping[str, Any] | None = None,
         timeout: float | None = 0,
         on_lost: OnLost | None = None,
-    ) -> Registration:
+    ) -> Steps[Registration]:
         """Give a name an address, for as long as this process lives and keeps what is returned.
 
         - ``unique``: nobody else can have the name. With False it is that of a service, and each
@@ -86,74 +85,65 @@ class Names(Recipe):
         Raises LockTimeout, which says who has the name; ValueNotAgreed if it is in use with the
         other ``unique``; LockUnavailable.
         """
+        deadline = deadline_of(timeout)
         registration = Registration(self, name, address, unique, data, on_lost)
-        return run(self._registering(registration, deadline_of(timeout)))
 
-    async def aregister(
-        self,
-        name: str,
-        address: str,
-        *,
-        unique: bool = True,
-        data: Mapping[str, Any] | None = None,
-        timeout: float | None = 0,
-        on_lost: OnLost | None = None,
-    ) -> Registration:
-        """See register()."""
-        registration = Registration(self, name, address, unique, data, on_lost)
-        return await arun(self._registering(registration, deadline_of(timeout)))
+        def is_free(snapshot: Snapshot) -> bool | None:
+            return registration._obstacle(snapshot) is None or None
 
-    @refuse_in_event_loop
-    def resolve(self, name: str) -> Address | None:
+        while (joined := (yield from registration._membership.joining(deadline))).lease is None:
+            if deadline is not None and clock() >= deadline:
+                raise LockTimeout(f"{self!r}: {_taken(joined.result)}")
+            yield from self._until(is_free, deadline)
+        return registration
+
+    register, aregister = twins("register", _register)
+
+    def _resolve(self, name: str) -> Steps[Address | None]:
         """Return what has the name, None if nothing has; of a service the oldest address."""
-        return next(iter(run(self._resolving(name))), None)
+        return next(iter((yield from self._resolve_all(checked_name(name)))), None)
 
-    async def aresolve(self, name: str) -> Address | None:
-        """See resolve()."""
-        return next(iter(await arun(self._resolving(name))), None)
+    resolve, aresolve = twins("resolve", _resolve)
 
-    @refuse_in_event_loop
-    def resolve_all(self, name: str | None = None) -> tuple[Address, ...]:
+    def _resolve_all(self, name: str | None = None) -> Steps[tuple[Address, ...]]:
         """Return all that is registered under a name, or under any name; the oldest first."""
-        return run(self._resolving(name))
+        wanted = None if name is None else checked_name(name)
+        return tuple(one for _, one in self._found((yield self._read()), wanted))
 
-    async def aresolve_all(self, name: str | None = None) -> tuple[Address, ...]:
-        """See resolve_all()."""
-        return await arun(self._resolving(name))
+    resolve_all, aresolve_all = twins("resolve_all", _resolve_all)
 
-    @refuse_in_event_loop
-    def wait_for(self, name: str, timeout: float | None = None) -> Address | None:
+    def _wait_for(self, name: str, timeout: float | None = None) -> Steps[Address | None]:
         """Return what has the name, once something has; None after ``timeout`` seconds."""
-        return run(self._waiting_for(name, timeout))
+        wanted, deadline = checked_name(name), deadline_of(timeout)
 
-    async def await_for(self, name: str, timeout: float | None = None) -> Address | None:
-        """See wait_for()."""
-        return await arun(self._waiting_for(name, timeout))
+        def look(snapshot: Snapshot) -> Address | None:
+            return next((one for _, one in self._found(snapshot, wanted)), None)
 
-    @refuse_in_event_loop
-    def unique_number(self) -> int:
+        return (yield from self._until(look, deadline))
+
+    wait_for, await_for = twins("wait_for", _wait_for)
+
+    def _unique_number(self) -> Steps[int]:
         """Return a number that this namespace has never given, and will never give again.
 
         It is the revision of a change, so numbers grow, with gaps of any size. They go on growing
         after a failover and a sweep; not if the backend is set back to an old copy.
         """
-        return run(self._numbering())
+        # Deleting what is not there is a change as well, and leaves nothing behind.
+        change = partial(self._store.apply, self._directory, [Delete("number")], ())
+        return (yield self._ask(change))  # type: ignore[no-any-return]
 
-    async def aunique_number(self) -> int:
-        """See unique_number()."""
-        return await arun(self._numbering())
+    unique_number, aunique_number = twins("unique_number", _unique_number)
 
-    @refuse_in_event_loop
-    def remove(self, token: int) -> bool:
+    def _remove(self, token: int) -> Steps[bool]:
         """Take a name from whoever registered it with this token; False if that is gone already.
 
         For operators: who had the name goes on until its next renewal tells of the loss.
         """
-        return run(self._removing(checked_token(token)))
+        remove = partial(self._backend.force_release, self._directory, checked_token(token))
+        return (yield self._ask(remove)) is not None
 
-    async def aremove(self, token: int) -> bool:
-        """See remove()."""
-        return await arun(self._removing(checked_token(token)))
+    remove, aremove = twins("remove", _remove)
 
     # Inside
 
@@ -185,22 +175,6 @@ class Names(Recipe):
         # Deleting what is not there is a change as well, and leaves nothing behind.
         change = partial(self._store.apply, self._directory, [Delete("number")], ())
         return (yield self._ask(change))  # type: ignore[no-any-return]
-
-    def _removing(self, token: int) -> Steps[bool]:
-        remove = partial(self._backend.force_release, self._directory, token)
-        return (yield self._ask(remove)) is not None
-
-    def _registering(
-        self, registration: Registration, deadline: float | None
-    ) -> Steps[Registration]:
-        def is_free(snapshot: Snapshot) -> bool | None:
-            return registration._obstacle(snapshot) is None or None
-
-        while (joined := (yield from registration._membership.joining(deadline))).lease is None:
-            if deadline is not None and clock() >= deadline:
-                raise LockTimeout(f"{self!r}: {_taken(joined.result)}")
-            yield from self._until(is_free, deadline)
-        return registration
 
 
 class Registration(Block):
@@ -244,30 +218,48 @@ class Registration(Block):
         """Raise LockNotHeld or LockLost if the name is not this process's any more."""
         self._membership.check()
 
-    @refuse_in_event_loop
-    def unregister(self) -> bool:
+    def _leaving(self) -> Steps[bool]:
         """Free the name; False if it was lost before. Nobody else's registration is touched.
 
         If that cannot be done now it is done later, and LockUnavailable is raised.
         """
-        return run(self._leaving())
+        # While its record is there, that of the name is its own, too.
+        return self._membership.leaving([Delete(self._key)] if self._unique else [])
 
-    async def aunregister(self) -> bool:
-        """See unregister()."""
-        return await arun(self._leaving())
+    unregister, aunregister = twins("unregister", _leaving)
 
-    @refuse_in_event_loop
-    def hand_over(self, address: str, timeout: float | None = None) -> bool:
+    def _hand_over(self, address: str, timeout: float | None = None) -> Steps[bool]:
         """Let whoever registers the name with ``address`` have it; wait until somebody has.
 
         The name is this process's until then, and never free. False if nobody has come within
         ``timeout`` seconds: this process keeps it. Raises LockNotHeld, LockLost, LockUnavailable.
         """
-        return run(self._handing(address, deadline_of(timeout)))
+        wanted, deadline = checked_name(address, "address"), deadline_of(timeout)
+        membership, key = self._membership, held_key(self._membership.check().nonce)
 
-    async def ahand_over(self, address: str, timeout: float | None = None) -> bool:
-        """See hand_over()."""
-        return await arun(self._handing(address, deadline_of(timeout)))
+        def look(snapshot: Snapshot) -> bool | None:
+            if key in snapshot.records:
+                return None
+            found = self._names._found(snapshot, self.name)
+            return any(other.address == wanted for _, other in found)
+
+        self._handing_over = True
+        try:
+            promise = {**self._said, "promised": wanted}
+            yield from membership.updating(promise, deadline=deadline)
+            taken = yield from self._names._until(look, deadline, watched=lambda _: key)
+            if taken is None and (yield from membership.updating(self._said)) is not None:
+                return False
+            if taken is None:  # it has gone in the last moment
+                taken = look((yield self._names._read()))
+            yield from membership.leaving()
+        finally:
+            self._handing_over = False
+        if not taken:
+            raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
+        return True
+
+    hand_over, ahand_over = twins("hand_over", _hand_over)
 
     # Inside
 
@@ -298,37 +290,6 @@ class Registration(Block):
     def _entering(self) -> Steps[None]:
         self.check()
         yield from ()
-
-    def _leaving(self) -> Steps[bool]:
-        # While its record is there, that of the name is its own, too.
-        changes = [Delete(self._key)] if self._unique else []
-        return self._membership.leaving(changes)
-
-    def _handing(self, address: str, deadline: float | None) -> Steps[bool]:
-        checked_name(address, "address")
-        membership, key = self._membership, held_key(self._membership.check().nonce)
-
-        def look(snapshot: Snapshot) -> bool | None:
-            if key in snapshot.records:
-                return None
-            found = self._names._found(snapshot, self.name)
-            return any(other.address == address for _, other in found)
-
-        self._handing_over = True
-        try:
-            promise = {**self._said, "promised": address}
-            yield from membership.updating(promise, deadline=deadline)
-            taken = yield from self._names._until(look, deadline, watched=lambda _: key)
-            if taken is None and (yield from membership.updating(self._said)) is not None:
-                return False
-            if taken is None:  # it has gone in the last moment
-                taken = look((yield self._names._read()))
-            yield from membership.leaving()
-        finally:
-            self._handing_over = False
-        if not taken:
-            raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
-        return True
 
     def _tell_loss(self, lease: Lease) -> None:
         if self._on_lost is not None and not self._handing_over:

@@ -14,7 +14,7 @@ import os
 import time
 from collections.abc import AsyncIterator, Iterator
 from functools import partial
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 from weakref import ref
 
 from distlock.activity import current_activity
@@ -30,18 +30,19 @@ from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.section import refuse_in_event_loop
 from distlock.exceptions import Cancelled, LockError
+from distlock.recipes.following import Follower, aeach, each
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.recipes.report import (
     Report,
     Tally,
     checked_number,
-    cut,
     outcome_of,
     report_of,
     reporter_of,
     shown_text,
 )
+from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_liveness, current_owner
@@ -50,10 +51,6 @@ logger = logging.getLogger("distlock")
 
 #: Seconds between two writes of a report, and between two looks whether it is to be cancelled.
 _INTERVAL, _LOOK_INTERVAL = 1.0, 3.0
-
-#: what one who watches has read last, and made of it
-_Seen: TypeAlias = tuple[Snapshot | None, Report | None]
-_NOTHING: _Seen = None, None
 
 _workers = WorkerThreads(None, "distlock-progress")
 
@@ -106,14 +103,22 @@ class Progress(Recipe):
 
     # Reporting
 
-    @refuse_in_event_loop
-    def start(self) -> Self:
+    def _start(self) -> Steps[Self]:
         """Begin a new attempt, which takes the place of those before; ``with`` does it."""
-        return run(self._starting())
+        _ = self._backend  # raises NotSupported if it keeps no records
+        if self._membership is not None:
+            raise RuntimeError(f"{self!r} has begun already")
+        self.after_fork_in_child()
+        self._run, self._asked_at, owner = os.urandom(16).hex(), clock(), current_owner()
+        self._who = value_of(Claim(self.name, owner, 0.0, current_activity()))
+        self._membership = Membership(
+            self, self._decide, rejoins=True, is_alive=current_liveness(), owner=owner
+        )
+        yield from self._joining(self._membership)
+        self._wake_later()
+        return self
 
-    async def astart(self) -> Self:
-        """See start()."""
-        return await arun(self._starting())
+    start, astart = twins("start", _start)
 
     def advance(self, n: float = 1) -> None:
         """Say that ``n`` more are done. It asks nobody, also in a task, and costs next to nothing.
@@ -145,14 +150,29 @@ class Progress(Recipe):
         if self._cancelled:
             raise Cancelled(f"{self!r}: somebody has asked this work to end")
 
-    @refuse_in_event_loop
-    def finish(self, state: str = "done", error: str = "") -> None:
+    def _finish(self, state: str = "done", error: str = "") -> Steps[None]:
         """Write how it ended: "done", "failed" or "cancelled"; ``with`` does it."""
-        run(self._finishing(state, error))
+        if state not in ("done", "failed", "cancelled"):
+            raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
+        membership, self._membership = self._membership, None
+        if membership is None:
+            return
+        said = self._value(state, shown_text("error", error))
 
-    async def afinish(self, state: str = "done", error: str = "") -> None:
-        """See finish()."""
-        await arun(self._finishing(state, error))
+        def decide(snapshot: Snapshot) -> Plan:
+            record = snapshot.records.get(REPORT)
+            if record is None or record.value["run"] != self._run:
+                return Plan()  # another attempt has begun
+            return Plan([Put(REPORT, said)], [Exists(REPORT, record.revision)])
+
+        try:
+            # Whoever begins another attempt removes the record of this one.
+            if not (yield from membership.leaving([Put(REPORT, said)])):
+                yield self._change(decide)
+        except LockError as failed:
+            self._fail(failed)
+
+    finish, afinish = twins("finish", _finish)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -194,51 +214,18 @@ class Progress(Recipe):
         Of changes that come faster than they are taken, the last one is told. It goes on through
         outages, and from one attempt to the next.
         """
-        return self._changes(deadline_of(timeout))
+        return each(_Watcher(self, deadline_of(timeout)))
 
-    def _changes(self, deadline: float | None) -> Iterator[Report]:
-        seen = _NOTHING
-        while (seen := run(self._next(*seen, deadline)))[1] is not None:
-            yield seen[1]
-
-    async def achanges(self, timeout: float | None = None) -> AsyncIterator[Report]:
+    def achanges(self, timeout: float | None = None) -> AsyncIterator[Report]:
         """See changes()."""
-        deadline, seen = deadline_of(timeout), _NOTHING
-        while (seen := await arun(self._next(*seen, deadline)))[1] is not None:
-            yield seen[1]
+        return aeach(_Watcher(self, deadline_of(timeout)))
 
-    @refuse_in_event_loop
-    def cancel(self, token: int | None = None) -> bool:
+    def _cancel(self, token: int | None = None) -> Steps[bool]:
         """Ask the work to end: its worker's next advance() or check() raises Cancelled.
 
         False, and nothing is changed, if no worker reports under this name, or not with ``token``,
         the one of the report that was looked at. The worker sees it within some seconds.
         """
-        return run(self._cancelling(token))
-
-    async def acancel(self, token: int | None = None) -> bool:
-        """See cancel()."""
-        return await arun(self._cancelling(token))
-
-    # Inside: looking
-
-    def _report(self) -> Steps[Report | None]:
-        return report_of((yield self._read()), self.name, self.using)
-
-    def _next(
-        self, snapshot: Snapshot | None, seen: Report | None, deadline: float | None
-    ) -> Steps[_Seen]:
-        """Return the next report that differs from one that was seen, None at the deadline."""
-        while snapshot is None or deadline is None or clock() < deadline:
-            if snapshot is None:
-                snapshot = yield from self._read_patiently(deadline, patience=math.inf)
-            else:
-                snapshot = yield from self._read_later(snapshot, deadline, patience=math.inf)
-            if (report := report_of(snapshot, self.name, self.using)) not in (None, seen):
-                return snapshot, report
-        return snapshot, None
-
-    def _cancelling(self, token: int | None) -> Steps[bool]:
         wanted = None if token is None else checked_token(token)
 
         def decide(snapshot: Snapshot) -> Plan:
@@ -251,21 +238,12 @@ class Progress(Recipe):
 
         return (yield self._change(decide)).result  # type: ignore[no-any-return]
 
-    # Inside: reporting
+    cancel, acancel = twins("cancel", _cancel)
 
-    def _starting(self) -> Steps[Self]:
-        _ = self._backend  # raises NotSupported if it keeps no records
-        if self._membership is not None:
-            raise RuntimeError(f"{self!r} has begun already")
-        self.after_fork_in_child()
-        self._run, self._asked_at, owner = os.urandom(16).hex(), clock(), current_owner()
-        self._who = value_of(Claim(self.name, owner, 0.0, current_activity()))
-        self._membership = Membership(
-            self, self._decide, rejoins=True, is_alive=current_liveness(), owner=owner
-        )
-        yield from self._joining(self._membership)
-        self._wake_later()
-        return self
+    # Inside
+
+    def _report(self) -> Steps[Report | None]:
+        return report_of((yield self._read()), self.name, self.using)
 
     def _joining(self, membership: Membership) -> Steps[None]:
         try:
@@ -339,33 +317,34 @@ class Progress(Recipe):
             self._revision = known
             return
 
-    def _finishing(self, state: str, error: str) -> Steps[None]:
-        if state not in ("done", "failed", "cancelled"):
-            raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
-        membership, self._membership = self._membership, None
-        if membership is None:
-            return
-        said = self._value(state, cut(error))
-
-        def decide(snapshot: Snapshot) -> Plan:
-            record = snapshot.records.get(REPORT)
-            if record is None or record.value["run"] != self._run:
-                return Plan()  # another attempt has begun
-            return Plan([Put(REPORT, said)], [Exists(REPORT, record.revision)])
-
-        try:
-            # Whoever begins another attempt removes the record of this one.
-            if not (yield from membership.leaving([Put(REPORT, said)])):
-                yield self._change(decide)
-        except LockError as failed:
-            self._fail(failed)
-
     def _fail(self, error: LockError) -> None:
         """Try again soon; log, once for each outage, that nobody can see the progress."""
         self._tally.changed = True
         if not self._warned:
             self._warned = True
             logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
+
+
+class _Watcher(Follower[Progress, Report]):
+    """One who watches a progress."""
+
+    _snapshot: Snapshot | None = None
+    _seen: Report | None = None
+
+    def next(self) -> Steps[Report | None]:
+        """See Follower.next()."""
+        progress, deadline = self.recipe, self._deadline
+        while self._snapshot is None or not self._is_over():
+            if self._snapshot is None:
+                found = yield from progress._read_patiently(deadline, patience=math.inf)
+            else:
+                before = self._snapshot
+                found = yield from progress._read_later(before, deadline, patience=math.inf)
+            self._snapshot, report = found, report_of(found, progress.name, progress.using)
+            if report not in (None, self._seen):
+                self._seen = report
+                return report
+        return None
 
 
 def _wake(known: ref[Progress]) -> None:
