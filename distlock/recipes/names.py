@@ -178,7 +178,10 @@ class Names(Recipe):
 
 
 class Registration(Block):
-    """A name that this process has; see Names.register(). Leave it with ``with``."""
+    """A name that this process has; see Names.register().
+
+    A ``with`` block unregisters it at the end, and raises LockLost if a unique name was lost.
+    """
 
     def __init__(
         self,
@@ -218,7 +221,7 @@ class Registration(Block):
         """Raise LockNotHeld or LockLost if the name is not this process's any more."""
         self._membership.check()
 
-    def _leaving(self) -> Steps[bool]:
+    def _unregister(self) -> Steps[bool]:
         """Free the name; False if it was lost before. Nobody else's registration is touched.
 
         If that cannot be done now it is done later, and LockUnavailable is raised.
@@ -226,7 +229,7 @@ class Registration(Block):
         # While its record is there, that of the name is its own, too.
         return self._membership.leaving([Delete(self._key)] if self._unique else [])
 
-    unregister, aunregister = twins("unregister", _leaving)
+    unregister, aunregister = twins("unregister", _unregister)
 
     def _hand_over(self, address: str, timeout: float | None = None) -> Steps[bool]:
         """Let whoever registers the name with ``address`` have it; wait until somebody has.
@@ -290,6 +293,11 @@ class Registration(Block):
     def _entering(self) -> Steps[None]:
         self.check()
         yield from ()
+
+    def _leaving(self) -> Steps[None]:
+        had = self._membership.lease is not None
+        if not (yield from self._unregister()) and had and self._unique:
+            raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
 
     def _tell_loss(self, lease: Lease) -> None:
         if self._on_lost is not None and not self._handing_over:

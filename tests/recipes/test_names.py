@@ -206,6 +206,8 @@ class TestHere:
         with names.register("front", "2"):
             assert not first.held
         assert names.resolve("front") is None
+        with pytest.raises(LockLost), names.register("front", "1") as third:
+            names.remove(third.token)
 
     def test_the_address_of_a_service_comes_back(self, brief, name):
         names = Names(name)

@@ -1,0 +1,132 @@
+"""Processes with names that are stopped past their lease, and answers that are lost."""
+
+import random
+import signal
+
+import pytest
+
+from distlock import LockLost, LockTimeout, LockUnavailable
+from distlock.recipes import Names
+from tests.children import read_line, write_line
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.test_seats_faults import stop
+from tests.recipes.wrapping import in_thread
+
+
+def have(namespace, name, address):
+    """As a child: have a name; once told to go on, say what has become of it."""
+    told = []
+    registration = Names(namespace).register(name, address, on_lost=told.append)
+    write_line(registration.token)
+    read_line()
+    write_line("held" if registration.held else "not held")
+    try:
+        registration.check()
+        write_line("unharmed")
+    except LockLost:
+        write_line("lost")
+    eventually(lambda: told)
+    write_line("told")
+    write_line(registration.unregister())
+
+
+def hand_over(namespace, name, successor):
+    """As a child: hand a name over."""
+    registration = Names(namespace).register(name, "old")
+    write_line(registration.token)
+    write_line(registration.hand_over(successor))
+
+
+def fight(namespace, seed, turns):
+    """As a child: have the one name as often as told to, and say when."""
+    names, chance = Names(namespace), random.Random(seed)
+    for _ in range(turns):
+        with names.register("front", f"{seed}", timeout=PATIENCE) as registration:
+            found = names.resolve_all("front")
+            assert [one.token for one in found] == [registration.token], found
+            if chance.random() < 0.3:
+                names.unique_number()
+            write_line(registration.token)
+
+
+@pytest.mark.shared
+@pytest.mark.brief
+@pytest.mark.faults
+def test_who_was_stopped_has_lost_the_name_and_takes_nothing_away(child, kind, using, name):
+    stopped = child(have, name, "front", "1")
+    token = int(stopped.line())
+    stop(stopped, kind)
+    names = Names(name)
+    with names.register("front", "2", timeout=PATIENCE) as successor:
+        assert successor.token > token
+        stopped.tell("go on")
+        stopped.signal(signal.SIGCONT)
+        assert stopped.finish() == ["not held", "lost", "told", "False"]
+        assert names.resolve("front").token == successor.token
+        successor.check()
+
+
+@pytest.mark.shared
+@pytest.mark.faults
+def test_a_name_goes_from_process_to_process_and_is_never_free(child, using, name):
+    names = Names(name)
+    owner = child(hand_over, name, "front", "new")
+    token = int(owner.line())
+    thief = in_thread(names.register, "front", "thief", timeout=1)
+    with names.register("front", "new", timeout=PATIENCE) as successor:
+        assert successor.token > token
+        assert owner.line() == "True"
+        assert isinstance(thief(), LockTimeout)
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+def test_of_many_who_want_one_name_one_has_it(child, using, name):
+    fighters = [child(fight, name, seed, 10) for seed in range(5)]
+    tokens = [int(line) for fighter in fighters for line in fighter.finish()]
+    assert len(set(tokens)) == 50
+    assert Names(name).resolve_all() == ()
+
+
+def test_an_answer_that_was_lost_leaves_no_name_behind(brief, name, wrapped):
+    """It may have been registered all the same, and is taken back."""
+    names, apply = Names(name), wrapped("apply")
+
+    def lose(store, *request):
+        apply.before = lambda *_: None
+        apply.original(store, *request)
+        raise LockUnavailable("no answer")
+
+    apply.before = lose
+    with pytest.raises(LockUnavailable):
+        names.register("front", "1")
+    with names.register("front", "2", timeout=PATIENCE) as registration:
+        assert [one.token for one in names.resolve_all()] == [registration.token]
+
+
+def test_a_name_that_could_not_be_left_is_left_later(brief, name, wrapped):
+    names, apply = Names(name), wrapped("apply")
+    registration = names.register("front", "1")
+
+    def refuse(*_):
+        apply.before = lambda *_: None
+        raise LockUnavailable("away")
+
+    apply.before = refuse
+    with pytest.raises(LockUnavailable):
+        registration.unregister()
+    with names.register("front", "2", timeout=PATIENCE):
+        pass
+
+
+def test_a_name_that_is_lost_while_it_is_handed_over_is_told(brief, name):
+    names = Names(name)
+    first = names.register("front", "1")
+    token = first.token
+    handing = in_thread(first.hand_over, "2", PATIENCE)
+    records = names._store.read
+    eventually(lambda: "promised" in str(records(names._directory)))
+    names.remove(token)
+    assert isinstance(handing(), LockLost)
