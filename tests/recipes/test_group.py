@@ -1,18 +1,23 @@
 """Who is in a group, who has come and who has gone: on backends of all kinds."""
 
+import random
+import re
+import threading
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from threading import Barrier
 
 import pytest
 
-from distlock import LockLost, LockNotHeld
+from distlock import LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.store import Delete
 from distlock.recipes import Group
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.test_seats_faults import answer
 from tests.recipes.wrapping import in_thread
 
 
@@ -212,3 +217,173 @@ class TestOneProcess:
         counted = requests()
         assert counted["apply"] <= 1 + 32 + 1  # one of them notes it; and it joins again
         assert counted["read"] <= 4 * 32 + 1
+
+    def test_who_looks_late_is_told_all_that_is_kept(self, local, name):
+        """Those that both came and went meanwhile, too."""
+        watching = Group(name).changes(PATIENCE)
+        with Group(name, "stays"):
+            assert next(watching).what == "joined"
+            for number in range(40):
+                with Group(name, str(number)):
+                    pass
+            told = [(what, member.name) for what, member in islice(watching, 80)]
+        each = [[("joined", str(number)), ("left", str(number))] for number in range(40)]
+        assert told == [change for changes in each for change in changes]
+        assert next(watching).what == "left"
+
+    def test_who_looks_too_late_is_told_who_is_gone(self, local, name):
+        watching, early = Group(name).changes(PATIENCE), Group(name, "early")
+        early.join()
+        assert next(watching).what == "joined"
+        early.leave()
+        for number in range(200):
+            with Group(name, str(number)):
+                pass
+        assert len(local.store.read(f"group:{name}").records) <= 2 * 76
+        what, member = next(watching)
+        assert (what, member.name) == ("gone", "early")
+        told = [next(watching)]
+        while told[-1][0] != "left" or told[-1].member.name != "199":
+            told.append(next(watching))
+        names = [str(number) for number in range(200 - len(told) // 2, 200)]
+        assert len(names) >= 50
+        assert [(what, member.name) for what, member in told] == [
+            (what, name) for name in names for what in ("joined", "left")
+        ]
+
+    def test_crashes_that_nobody_sees_are_forgotten_in_time(self, local, name):
+        for number in range(200):
+            group = Group(name, str(number))
+            group.join()
+            (held,) = (key for key in local.store.read(f"group:{name}").records if key[:2] == "h/")
+            local.store.apply(f"group:{name}", [Delete(held)])
+            group.leave()
+        assert len(local.store.read(f"group:{name}").records) <= 76
+        assert list(Group(name).changes(0)) == []
+        assert len(local.store.read(f"group:{name}").records) <= 2 * 76
+
+    def test_updates_between_two_looks_are_one(self, local, name):
+        group = Group(name, "one")
+        group.join()
+        watching = group.changes(PATIENCE)
+        assert next(watching).member.data == {}
+        for number in range(5):
+            group.update({"n": number})
+        what, member = next(watching)
+        assert (what, member.data, member.token) == ("updated", {"n": 4}, group.token)
+        group.update({"n": 5})
+        group.leave()
+        assert next(watching) == ("left", replace(member, data={"n": 5}))
+
+    def test_a_late_update_does_not_undo_a_later_one(self, local, wrapped, name):
+        """Its answer was lost; the server carries it out when the next one has been."""
+        group, apply, late = Group(name), wrapped("apply"), []
+        group.join()
+
+        def delay(known, *args):
+            apply.before = lambda *_: None
+            late.append((known, *args))
+            raise LockUnavailable("no answer")
+
+        apply.before = delay
+        with pytest.raises(LockUnavailable):
+            group.update({"n": 1})
+        group.update({"n": 2})
+        apply.original(*late[0])
+        assert [member.data for member in group.members()] == [{"n": 2}]
+
+    def test_one_who_was_removed_does_not_join_again_by_itself(self, brief, name):
+        group, watching = Group(name, "one"), Group(name).changes(PATIENCE)
+        token = group.join()
+        member = next(watching).member
+        assert group.remove(token)
+        assert next(watching) == ("removed", member)
+        eventually(lambda: not group.joined)
+        eventually(lambda: not [one for one in threading.enumerate() if "rejoin" in one.name])
+        assert not group.joined
+        assert group.join() > token  # it may if it is told to
+        assert group.joined
+
+    def test_all_watchers_are_told_the_same(self, brief, name, watcher):
+        """Members that come, go, are removed and vanish; watchers of which some come late."""
+        dice, watchers = random.Random(name), [watcher() for _ in range(3)]
+        eventually(lambda: all(one.watch._follower._seen for one in watchers))
+
+        def live(number):
+            for turn in range(12):
+                group = Group(name, f"{number}.{turn}")
+                token = group.join()
+                end = dice.choice(["leave", "remove", "vanish"])
+                if end == "remove":
+                    group.remove(token)
+                elif end == "vanish":
+                    nonce = group._membership.lease.nonce
+                    brief.store.apply(f"group:{name}", [Delete(f"h/{nonce}")])
+                group.leave()
+
+        for living in [in_thread(live, number) for number in range(4)]:
+            assert living() is None
+        eventually(lambda: all(len(one.changes) >= 2 * 48 for one in watchers))
+        first, *others = watchers
+        assert all(one.told == first.told for one in others)
+        joined = [member for what, member in first.changes if what == "joined"]
+        departed = [member for what, member in first.changes if what != "joined"]
+        assert len({member.token for member in joined}) == len(joined) == 48
+        assert {member.token for member in departed} == {member.token for member in joined}
+        assert [member.token for member in joined] == sorted(member.token for member in joined)
+
+    @pytest.mark.parametrize(
+        ("arguments", "error"),
+        [
+            ({"name": ""}, "name must not be empty"),
+            ({"member": ""}, "member must not be empty"),
+            ({"member": 5}, "member must be a str, not 5"),
+            ({"data": [1]}, "data must be a mapping, not [1]"),
+            ({"data": {"a": {1}}}, "data must be JSON, got {'a': {1}}"),
+            ({"data": {"a": float("nan")}}, "data must be JSON"),
+            ({"data": {"a": "x" * 5000}}, "data must have at most 4096 bytes of JSON, got 50"),
+            ({"using": None}, "using must be an alias"),
+        ],
+    )
+    def test_wrong_arguments_are_named(self, local, name, arguments, error):
+        with pytest.raises((TypeError, ValueError), match=re.escape(error)):
+            Group(**{"name": name, **arguments})
+
+    def test_wrong_use_changes_nothing(self, local, name):
+        group = Group(name, data={"a": 1})
+        group.join()
+        for call in (
+            lambda: group.wait_for(0),
+            lambda: group.wait_for("2"),
+            lambda: group.wait_for(1, -2),
+            lambda: group.update({"a": {1}}),
+            lambda: group.remove("1"),
+            lambda: group.watch(None),
+            lambda: group.changes("soon"),
+        ):
+            with pytest.raises((TypeError, ValueError)):
+                call()
+        assert [member.data for member in group.members()] == [{"a": 1}]
+
+
+@pytest.mark.shared
+@pytest.mark.faults
+def test_watchers_go_on_through_outages_and_never_back(kind, proxy, name, watcher):
+    """What has changed meanwhile is told in order, and nothing twice."""
+    if proxy is None:
+        return
+    one, two = Group(name, "one"), Group(name, "two")
+    answer(one.join)
+    watchers = [watcher() for _ in range(2)]
+    for each in watchers:
+        each.wait_for(("joined", "one"))
+    for outage in (proxy.refuse, proxy.cut, proxy.silence):
+        outage()
+        proxy.heal()
+        answer(two.join)
+        answer(two.leave)
+    names = [("joined", "two"), ("left", "two")]
+    for each in watchers:
+        eventually(lambda: each.told.count(("left", "two")) == 3)  # noqa: B023
+        assert [change for change in each.told if change[1] == "two"] == names * 3
+    answer(one.leave)
