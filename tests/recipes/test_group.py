@@ -2,7 +2,6 @@
 
 import random
 import re
-import threading
 from contextlib import ExitStack
 from dataclasses import replace
 from itertools import islice
@@ -217,6 +216,9 @@ class TestOneProcess:
         counted = requests()
         assert counted["apply"] <= 1 + 32 + 1  # one of them notes it; and it joins again
         assert counted["read"] <= 4 * 32 + 1
+        records = brief.store.read(f"group:{name}").records.values()
+        (noted,) = (record for record in records if record.key[:2] == "g/")
+        assert noted.revision == noted.created  # once
 
     def test_who_looks_late_is_told_all_that_is_kept(self, local, name):
         """Those that both came and went meanwhile, too."""
@@ -292,14 +294,13 @@ class TestOneProcess:
         apply.original(*late[0])
         assert [member.data for member in group.members()] == [{"n": 2}]
 
-    def test_one_who_was_removed_does_not_join_again_by_itself(self, brief, name):
+    def test_one_who_was_removed_does_not_join_again_by_itself(self, brief, name, caplog):
         group, watching = Group(name, "one"), Group(name).changes(PATIENCE)
         token = group.join()
         member = next(watching).member
         assert group.remove(token)
         assert next(watching) == ("removed", member)
-        eventually(lambda: not group.joined)
-        eventually(lambda: not [one for one in threading.enumerate() if "rejoin" in one.name])
+        eventually(lambda: "was removed, and does not join again" in caplog.text)
         assert not group.joined
         assert group.join() > token  # it may if it is told to
         assert group.joined

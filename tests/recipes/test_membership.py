@@ -27,6 +27,9 @@ from tests.core.interrupting import interrupted
 from tests.recipes.every_kind import SHORT, pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import answer, stop
 
+#: seconds; much less than the lease of the backends that are not brief
+SOON = 8.0
+
 
 def names(group):
     return [member.name for member in group.members()]
@@ -401,7 +404,7 @@ class TestInterrupts:
     def kind(self):
         return "local"
 
-    def test_while_joining(self, brief, name):
+    def test_while_joining(self, local, name):
         groups, moment = [], 0
         while True:
             moment += 1
@@ -415,9 +418,9 @@ class TestInterrupts:
         assert moment > 50
         group.leave()
         for group in groups:
-            eventually(lambda: not held_records(group.name))  # noqa: B023
+            eventually(lambda: not held_records(group.name), SOON)  # noqa: B023
 
-    def test_while_leaving(self, brief, name):
+    def test_while_leaving(self, local, name):
         groups, moment = [], 0
         while True:
             moment += 1
@@ -431,4 +434,4 @@ class TestInterrupts:
             assert not group.joined
         assert moment > 30
         for group in groups:
-            eventually(lambda: not held_records(group.name))  # noqa: B023
+            eventually(lambda: not held_records(group.name), SOON)  # noqa: B023
