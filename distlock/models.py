@@ -158,6 +158,7 @@ class Queue(RecordDirectory):
         verbose_name_plural = _("queues")
         permissions = [
             ("retry_dead_letter", _("Can put dead letters back into their queue")),
+            ("release_delivery", _("Can take an item of a queue back from its consumer")),
             ("purge_queue", _("Can remove all items of a queue")),
         ]
 
@@ -180,6 +181,12 @@ class Barrier(RecordDirectory):
     class Meta(_Pages):
         verbose_name = _("barrier")
         verbose_name_plural = _("barriers")
+
+
+class DoubleBarrier(RecordDirectory):
+    class Meta(_Pages):
+        verbose_name = _("double barrier")
+        verbose_name_plural = _("double barriers")
 
 
 class Event(RecordDirectory):

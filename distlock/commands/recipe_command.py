@@ -33,6 +33,7 @@ PLURALS = {
     Kind.ELECTION: "elections",
     Kind.GROUP: "groups",
     Kind.BARRIER: "barriers",
+    Kind.DOUBLE_BARRIER: "double_barriers",
     Kind.EVENT: "events",
     Kind.QUEUE: "queues",
     Kind.CONFIG: "configs",

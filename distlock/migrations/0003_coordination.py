@@ -22,6 +22,7 @@ PAGES = [
         ("queue", "queues"),
         [
             ("retry_dead_letter", "Can put dead letters back into their queue"),
+            ("release_delivery", "Can take an item of a queue back from its consumer"),
             ("purge_queue", "Can remove all items of a queue"),
         ],
     ),
@@ -36,6 +37,7 @@ PAGES = [
         [("cancel_progress", "Can cancel what reports its progress")],
     ),
     ("Barrier", ("barrier", "barriers"), []),
+    ("DoubleBarrier", ("double barrier", "double barriers"), []),
     ("Event", ("event", "events"), []),
     ("Topic", ("topic", "topics"), []),
     ("Names", ("namespace", "registered names"), []),

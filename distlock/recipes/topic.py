@@ -111,7 +111,26 @@ class Topic(Recipe):
         await arun(subscriber.begin(since))
         return aeach(subscriber)
 
+    @async_unsafe("recent() would block the event loop; use `await topic.arecent()`.")
+    def recent(self, count: int = 20) -> tuple[Message, ...]:
+        """Return the last messages that are kept, ``count`` at the most, the newest one first."""
+        return run(self._recent(count))
+
+    async def arecent(self, count: int = 20) -> tuple[Message, ...]:
+        """See recent()."""
+        return await arun(self._recent(count))
+
     # Inside
+
+    def _recent(self, count: int) -> Steps[tuple[Message, ...]]:
+        head: Snapshot = yield self._read(keys=[_HEAD])
+        last, first = _numbers(head.records.get(_HEAD))
+        until = max(first, last - checked_count("count", count) + 1)
+        keys = [_key(number) for number in range(last, until - 1, -1)]
+        if not keys:
+            return ()
+        found: Snapshot = yield self._read(keys=keys)
+        return tuple(_message_of(found.records[key]) for key in keys if key in found.records)
 
     def _publishing(self, message: Any, author: str | None) -> Steps[int]:
         said = {"message": message, **signed("", author)}

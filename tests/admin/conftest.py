@@ -27,6 +27,12 @@ USUAL_TIMEOUT = fan_out.TIMEOUT
 COORDINATION = {
     "election": ("view_election", "appoint_leader", "step_down_leader"),
     "group": ("view_group", "remove_member"),
+    "queue": ("view_queue", "retry_dead_letter", "release_delivery", "purge_queue"),
+    "barrier": ("view_barrier",),
+    "doublebarrier": ("view_doublebarrier",),
+    "event": ("view_event",),
+    "topic": ("view_topic",),
+    "names": ("view_names",),
     "progress": ("view_progress", "cancel_progress"),
     "config": ("view_config", "edit_config"),
 }

@@ -10,7 +10,18 @@ from typing import Any
 from distlock.admin.coordination.cells import Ref
 from distlock.conf import locks
 from distlock.exceptions import LockError
-from distlock.recipes import Config, Election, Group, Progress
+from distlock.recipes import (
+    Barrier,
+    Config,
+    DoubleBarrier,
+    Election,
+    Event,
+    Group,
+    Names,
+    Progress,
+    Queue,
+    Topic,
+)
 from tests.contract.watch import eventually
 
 NAME = "one"
@@ -120,12 +131,74 @@ def progress():
     )
 
 
-SCENES = {"election": election, "group": group, "config": config, "progress": progress}
+def queue():
+    """An item that waits, one that is being delivered, and one that was put aside."""
+    letters = Queue(NAME, max_deliveries=1)
+    dead, _taken, _ready = (letters.put({"to": who}) for who in ("ada", "bob", "eve"))
+    letters.get().nack()
+    delivery = letters.get()
+
+    def close():
+        with suppress(LockError):
+            delivery.ack()
+
+    def state():
+        info = letters.info()
+        return info.ready, info.dead, [one.token for one in info.deliveries]
+
+    return Scene(
+        state,
+        {
+            "retry": Ref("default", NAME, dead, str(dead)),
+            "release": Ref("default", NAME, delivery.token, str(delivery.id)),
+            "purge": Ref("default", NAME, 0, "ready"),
+        },
+        close=close,
+    )
+
+
+def broken(barrier):
+    barrier.abort()
+    return Scene(lambda: barrier.broken, {})
+
+
+def event():
+    flag = Event(NAME)
+    flag.set()
+    return Scene(flag.is_set, {})
+
+
+def topic():
+    news = Topic(NAME)
+    news.publish({"gold": 61.4})
+    return Scene(lambda: len(news.recent()), {})
+
+
+def names():
+    registration = Names(NAME).register("front desk", "10.0.0.7:631", data={"floor": 2})
+    return Scene(lambda: registration.held, {}, close=registration.unregister)
+
+
+SCENES = {
+    "election": election,
+    "group": group,
+    "barrier": lambda: broken(Barrier(NAME, 2)),
+    "doublebarrier": lambda: broken(DoubleBarrier(NAME, 2)),
+    "event": event,
+    "queue": queue,
+    "config": config,
+    "topic": topic,
+    "names": names,
+    "progress": progress,
+}
 #: the permission of each action
 ACTIONS = {
     ("election", "appoint"): "appoint_leader",
     ("election", "step-down"): "step_down_leader",
     ("group", "remove"): "remove_member",
+    ("queue", "retry"): "retry_dead_letter",
+    ("queue", "release"): "release_delivery",
+    ("queue", "purge"): "purge_queue",
     ("progress", "cancel"): "cancel_progress",
     ("config", "edit"): "edit_config",
     ("config", "rollback"): "edit_config",

@@ -10,12 +10,34 @@ from contextlib import suppress
 import pytest
 from django.core.management import call_command
 
-from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE
+from distlock.commands.exit_codes import BUSY, DONE, FAILED, NOT_HELD, USAGE
 from distlock.exceptions import LockError
-from distlock.recipes import Config, Election, Group, Progress
+from distlock.recipes import (
+    Barrier,
+    Config,
+    DoubleBarrier,
+    Election,
+    Event,
+    Group,
+    Names,
+    Progress,
+    Queue,
+    Topic,
+)
 
 #: the kinds, and what their lists are called in JSON
-KINDS = {"election": "elections", "group": "groups", "config": "configs", "progress": "progress"}
+KINDS = {
+    "election": "elections",
+    "group": "groups",
+    "barrier": "barriers",
+    "double-barrier": "double_barriers",
+    "event": "events",
+    "queue": "queues",
+    "config": "configs",
+    "topic": "topics",
+    "names": "namespaces",
+    "progress": "progress",
+}
 
 
 @pytest.fixture(params=["local", "postgresql"])
@@ -134,6 +156,62 @@ class TestGroup:
         assert run("group", "show", "nobody").code == NOT_HELD
 
 
+class TestQueue:
+    @pytest.fixture
+    def letters(self, shared):
+        letters = Queue("letters", max_deliveries=1)
+        letters.put("to ada")
+        letters.put("to bob")
+        letters.get().nack()
+        return letters
+
+    def test_is_listed_and_shown(self, letters, run, run_json):
+        with letters.get() as delivery:
+            letters.put("to eve")
+            assert re.search(r"default +1 +1 +0 +1 +- +\d+s +letters", run("queue", "list").out)
+            shown = run("queue", "show", "letters").out
+            assert re.search(rf"delivered +.* {delivery.token}\n", shown)
+            (entry,) = run_json("queue", "list")["queues"]
+            assert (entry["name"], entry["ready"], entry["dead"]) == ("letters", 1, 1)
+            (one,) = run_json("queue", "show", "letters")["deliveries"]
+            assert one["token"] == delivery.token
+
+    def test_a_dead_letter_is_put_back(self, letters, run, run_json):
+        (dead,) = run_json("queue", "dead", "letters")["dead"]
+        assert dead["body"] == "to ada"
+        assert "to ada" in run("queue", "dead", "letters").out
+        assert run("queue", "retry", "letters", "--item=99999").code == NOT_HELD
+        assert run("queue", "retry", "letters", f"--item={dead['id']}").code == DONE
+        assert letters.info().ready == 2
+        assert run("queue", "retry", "letters", "--all").code == NOT_HELD
+
+    def test_a_dead_letter_waits_for_room(self, letters, run):
+        letters.resize(1)
+        result = run("queue", "retry", "letters", "--all")
+        assert (result.code, "is full" in result.err) == (BUSY, True)
+        assert len(letters.dead()) == 1
+
+    def test_an_item_is_taken_back_by_its_token(self, letters, run):
+        delivery = letters.get()
+        release = ("queue", "release", "letters", "--yes", f"--item={delivery.id}")
+        assert run(*release, f"--token={delivery.token + 1}").code == NOT_HELD
+        assert letters.info().delivered == 1
+        assert run(*release, f"--token={delivery.token}").code == DONE
+        assert letters.info().delivered == 0
+        with suppress(LockError):
+            delivery.ack()
+
+    def test_is_purged(self, letters, run):
+        assert run("queue", "purge", "letters", "--yes").code == DONE
+        assert (letters.info().ready, letters.info().dead) == (0, 1)
+        assert run("queue", "purge", "letters", "--yes", "--dead").code == DONE
+        assert letters.info().dead == 0
+
+    def test_its_bound_is_changed(self, letters, run):
+        assert run("queue", "resize", "letters", "20").code == DONE
+        assert letters.info().maxsize == 20
+
+
 class TestConfig:
     def test_is_set_and_printed(self, shared, run, run_json):
         assert run("config", "get", "limit").code == NOT_HELD
@@ -211,3 +289,36 @@ class TestProgress:
         work.finish()
         assert run("progress", "cancel", "import", "--yes").code == NOT_HELD
         assert "done" in run("progress", "show", "import").out
+
+
+class TestWhatIsOnlyLookedAt:
+    @pytest.mark.parametrize("make", [Barrier, DoubleBarrier])
+    def test_barriers(self, local, run, run_json, make):
+        kind = str(make.kind)
+        make("ready", 3).abort()
+        assert re.search(r"default +broken +0 +.* ready", run(kind, "list").out)
+        assert run_json(kind, "list")[KINDS[kind]][0]["broken"]
+        assert re.search(r"state +broken", run(kind, "show", "ready").out)
+        assert run_json(kind, "show", "ready")["waiting"] == []
+
+    def test_events(self, shared, run, run_json):
+        Event("ready").set()
+        assert re.search(r"default +set +.* ready", run("event", "list").out)
+        assert run_json("event", "list")["events"][0]["is_set"] is True
+        assert re.search(r"state +set", run("event", "show", "ready").out)
+        assert run_json("event", "show", "ready")["is_set"] is True
+
+    def test_topics(self, shared, run, run_json):
+        numbers = [Topic("prices").publish(price) for price in (61.4, 62.0)]
+        assert re.search(rf"default +{numbers[1]} .* prices", run("topic", "list").out)
+        assert re.search(r" 62.0\n(.*\n)* *\d.* 61.4\n", run("topic", "show", "prices").out)
+        found = run_json("topic", "show", "prices")["entries"]
+        assert [one["message"] for one in found] == [62.0, 61.4]
+
+    def test_names(self, shared, run, run_json):
+        with Names("printers").register("front desk", "10.0.0.7:631") as registration:
+            assert re.search(r"default +1 +1 +printers", run("names", "list").out)
+            shown = run("names", "show", "printers").out
+            assert re.search(rf"10.0.0.7:631 +unique .* {registration.token} +front desk", shown)
+            (one,) = run_json("names", "show", "printers")["entries"]
+            assert (one["name"], one["address"]) == ("front desk", "10.0.0.7:631")

@@ -19,7 +19,15 @@ from django.contrib import admin
 from distlock.admin.coordination.configs import ConfigPages
 from distlock.admin.coordination.elections import ElectionPages
 from distlock.admin.coordination.groups import GroupPages
+from distlock.admin.coordination.plain import (
+    BarrierPages,
+    DoubleBarrierPages,
+    EventPages,
+    NamesPages,
+    TopicPages,
+)
 from distlock.admin.coordination.progress import ProgressPages
+from distlock.admin.coordination.queues import QueuePages
 from distlock.admin.coordination.recipe_pages import RecipePages
 from distlock.admin.coordination.views import RecipeAdmin
 
@@ -28,7 +36,13 @@ __all__ = ["PAGES", "RecipeAdmin", "register"]
 PAGES: tuple[RecipePages[Any], ...] = (
     ElectionPages(),
     GroupPages(),
+    BarrierPages(),
+    DoubleBarrierPages(),
+    EventPages(),
+    QueuePages(),
     ConfigPages(),
+    TopicPages(),
+    NamesPages(),
     ProgressPages(),
 )
 

@@ -15,7 +15,9 @@ from distlock.commands import (
     groups,
     list_locks,
     progress,
+    queues,
     release_lock,
+    reports,
     resize_semaphore,
     run_lock,
     show_lock,
@@ -32,8 +34,10 @@ SUBCOMMANDS: dict[str, Any] = {
     "sweep": sweep_locks,
     "election": elections,
     "group": groups,
+    "queue": queues,
     "config": config_values,
     "progress": progress,
+    **reports.COMMANDS,
 }
 
 

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 from playwright.sync_api import expect
 
 from distlock.conf import locks
-from distlock.recipes import Config, Election, Group, Progress
+from distlock.exceptions import LockError
+from distlock.recipes import (
+    Barrier,
+    Config,
+    Election,
+    Event,
+    Group,
+    Names,
+    Progress,
+    Queue,
+    Topic,
+)
 from tests.admin.browser.looks import LOOKS
 from tests.admin.family import stand
 
@@ -39,6 +52,18 @@ def family(backend_settings, settings, users):
         each.set(count)
     work[1].finish()
     work[2].finish("failed", "ValueError: no picture")
+    letters = Queue("letters", 10, max_deliveries=1)
+    letters.resize(10)
+    for who in ("ada", "bob", "eve", "dan", "kim"):
+        letters.put({"to": who, "subject": "Your invoice of November"})
+    letters.get().nack()
+    delivery = letters.get()
+    Queue("thumbnails", using="other").put("a.png")
+    Barrier("import", 5).abort()
+    Event("ready").set()
+    for price in (61.4, 62.0):
+        Topic("prices").publish({"gold": price})
+    desk = Names("printers").register("front desk", "10.0.0.7:631", data={"floor": 2})
     leader = Election("scheduler", "beat-1", priority=1, data={"zone": "a"}, order="succession")
     leader.campaign()
     leader.resign()
@@ -49,6 +74,9 @@ def family(backend_settings, settings, users):
     end = stand(leader, *others)
     yield
     end()
+    with suppress(LockError):
+        delivery.ack()
+    desk.unregister()
     work[0].finish()
     for group in groups:
         group.leave()
@@ -132,3 +160,37 @@ def test_elections(visit, family, look):
     page.get_by_role("button", name="Ask it to step down").click()
     expect(page.locator(".dl-log")).to_contain_text("a deployment")
     visitor.check(f"election-done-{look}")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_queues(visit, family, look):
+    visitor = visit("coordinator", look)
+    page = visitor.page
+    page.goto("/admin/distlock/queue/")
+    visitor.sees("letters", "thumbnails")
+    visitor.check(f"queue-list-{look}")
+    page.get_by_role("link", name="letters").click()
+    visitor.check(f"queue-one-{look}")
+    page.locator("tr", has_text="ada").get_by_role("button", name="Put back").click()
+    page.get_by_label("Reason").fill("the address was corrected")
+    visitor.check(f"queue-retry-{look}")
+    page.get_by_role("button", name="Put it back").click()
+    expect(page.locator(".dl-log")).to_contain_text("the address was corrected")
+    page.get_by_role("button", name="Remove what is ready").click()
+    visitor.check(f"queue-purge-{look}")
+
+
+@pytest.mark.parametrize("look", LOOKS)
+def test_what_is_only_looked_at(visit, family, look):
+    visitor = visit("coordinator", look)
+    page = visitor.page
+    for kind, name in [
+        ("barrier", "import"),
+        ("event", "ready"),
+        ("topic", "prices"),
+        ("names", "printers"),
+    ]:
+        page.goto(f"/admin/distlock/{kind}/")
+        visitor.check(f"{kind}-list-{look}")
+        page.get_by_role("link", name=name).click()
+        visitor.check(f"{kind}-one-{look}")

@@ -1,0 +1,238 @@
+"""``manage.py locks queue``: what is in a queue, its dead letters, and putting things right."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+from queue import Full
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.commands import output
+from distlock.commands.arguments import token
+from distlock.commands.confirm import add_yes, confirm
+from distlock.commands.exit_codes import BUSY, NOT_HELD, epilog, fail
+from distlock.commands.recipe_command import (
+    ASKING,
+    CHANGING,
+    LOOKING,
+    Verb,
+    add_listing,
+    add_name,
+    add_shown,
+    add_verbs,
+    ask,
+    data,
+    plain,
+    write_json,
+    write_list,
+)
+from distlock.recipes.queue import Queue
+from distlock.recipes.queue_items import DeadLetter, DeliveryInfo, QueueInfo
+from distlock.types.lease import Kind
+
+HELP = "Queues: list, show, dead letters, retry, release, purge, resize."
+EPILOG = epilog(*LOOKING)
+
+
+def add_arguments(parser: CommandParser) -> None:
+    add_verbs(parser, VERBS)
+
+
+def run(command: BaseCommand, *, verb: str, **options: Any) -> None:
+    VERBS[verb].run(command, **options)
+
+
+def _list(
+    command: BaseCommand,
+    *,
+    using: Collection[str] | None,
+    prefix: str,
+    json: bool,
+    **others: object,
+) -> None:
+    write_list(
+        command,
+        Kind.QUEUE,
+        lambda alias, name: Queue(name, using=alias).info(),
+        ("READY", "DELIVERED", "DELAYED", "DEAD", "BOUND", "OLDEST"),
+        _row,
+        using=using,
+        prefix=prefix,
+        json=json,
+    )
+
+
+def _row(info: QueueInfo) -> output.Row:
+    return (
+        str(info.ready),
+        str(info.delivered),
+        str(info.delayed),
+        str(info.dead),
+        str(info.maxsize or output.NOTHING),
+        _age(info.oldest),
+    )
+
+
+def _age(when: datetime | None) -> str:
+    return output.duration(None if when is None else (datetime.now(UTC) - when).total_seconds())
+
+
+def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
+    info = ask(using, lambda: Queue(name, using=using).info())
+    if json:
+        write_json(command, info)
+        return
+    command.stdout.write(f"{output.quoted(name)} on {using}")
+    labels = ("ready", "being delivered", "delayed", "dead letters", "bound", "oldest waits for")
+    output.write_fields(zip(labels, _row(info), strict=True), command.stdout.write)
+    heading = ("ITEM", "STATE", "CONSUMER", "FOR", "TOKEN")
+    for line in output.table_lines(heading, map(_delivery, info.deliveries)):
+        command.stdout.write(line)
+
+
+def _delivery(one: DeliveryInfo) -> output.Row:
+    consumer = (
+        output.NOTHING if one.delayed else output.quoted(f"{one.host}:{one.pid}:{one.thread}")
+    )
+    state = "delayed" if one.delayed else "delivered"
+    return str(one.id), state, consumer, _age(one.since), str(one.token)
+
+
+def _dead(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
+    letters = ask(using, lambda: Queue(name, using=using).dead())
+    if json:
+        write_json(command, {"using": using, "name": name, "dead": plain(letters)})
+        return
+    heading = ("ITEM", "PUT", "DELIVERIES", "REASON", "BODY")
+    lines = output.table_lines(heading, map(_letter, letters))
+    for line in lines:
+        command.stdout.write(line)
+    if not lines:
+        command.stderr.write("No dead letters.")
+
+
+def _letter(letter: DeadLetter) -> output.Row:
+    return (
+        str(letter.id),
+        output.moment(letter.at),
+        str(letter.attempts),
+        output.quoted(letter.reason) or output.NOTHING,
+        data(letter.body),
+    )
+
+
+def _add_retried(parser: CommandParser) -> None:
+    add_name(parser)
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument(
+        "--item", type=token, help="The dead letter of this number, as `queue dead` prints it."
+    )
+    what.add_argument("--all", action="store_true", help="All dead letters.")
+
+
+def _retry(
+    command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **others: object
+) -> None:
+    queue = Queue(name, using=using)
+    letters = [one for one in ask(using, queue.dead) if all or one.id == item]
+    if not letters:
+        which = "no dead letters" if all else f"no dead letter {item}"
+        fail(NOT_HELD, f"queue {name!r} on {using!r} has {which}")
+    count = 0
+    for letter in letters:
+        try:
+            count += ask(using, lambda letter=letter: queue.retry(letter, blocking=False))  # type: ignore[misc]
+        except Full:
+            fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
+    command.stdout.write(f"{count} put back, at the end of the queue.")
+
+
+def _add_released(parser: CommandParser) -> None:
+    add_name(parser)
+    for option, meaning in {
+        "--item": "The item's number",
+        "--token": "Its delivery's token",
+    }.items():
+        parser.add_argument(
+            option, type=token, required=True, help=f"{meaning}, as `queue show` prints it."
+        )
+    add_yes(parser)
+
+
+def _release(
+    command: BaseCommand,
+    *,
+    name: str,
+    using: str,
+    item: int,
+    token: int,
+    interactive: bool,
+    **others: object,
+) -> None:
+    queue = Queue(name, using=using)
+    deliveries = ask(using, queue.info).deliveries
+    found = [one for one in deliveries if (one.id, one.token) == (item, token)]
+    missing = f"queue {name!r} on {using!r} has no delivery of item {item} with token {token}"
+    if not found:
+        fail(NOT_HELD, missing)
+    one = found[0]
+    command.stdout.write(
+        f"Item {one.id} is delivered again at once. {output.quoted(f'{one.host}:{one.pid}')}, which"
+        f" has had it for {_age(one.since)}, may still work on it, but cannot acknowledge it."
+    )
+    confirm(command, interactive, "Take it back?")
+    if not ask(using, lambda: queue.force_release(item, token)):
+        fail(NOT_HELD, f"{missing} any more; nothing was done")
+    command.stdout.write(command.style.SUCCESS("Taken back."))
+
+
+def _add_purged(parser: CommandParser) -> None:
+    add_name(parser)
+    parser.add_argument(
+        "--dead", action="store_true", help="The dead letters, in place of what is ready."
+    )
+    add_yes(parser)
+
+
+def _purge(
+    command: BaseCommand, *, name: str, using: str, dead: bool, interactive: bool, **others: object
+) -> None:
+    queue = Queue(name, using=using)
+    info = ask(using, queue.info)
+    count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
+    command.stdout.write(f"{output.quoted(name)} on {using} has {count} {what}.")
+    if not count:
+        return
+    confirm(command, interactive, "Remove them for ever?")
+    removed = ask(using, lambda: queue.purge(dead=dead))
+    command.stdout.write(command.style.SUCCESS(f"{removed} removed."))
+
+
+def _add_size(parser: CommandParser) -> None:
+    add_name(parser)
+    parser.add_argument(
+        "maxsize", type=token, metavar="N", help="How many items there may be; 0 for no bound."
+    )
+
+
+def _resize(command: BaseCommand, *, name: str, using: str, maxsize: int, **others: object) -> None:
+    ask(using, lambda: Queue(name, using=using).resize(maxsize))
+    bound = f"{maxsize} items at the most" if maxsize else "any number of items"
+    command.stdout.write(f"{output.quoted(name)} on {using} takes {bound} now.")
+
+
+VERBS = {
+    "list": Verb("List the queues, and how full they are.", add_listing, _list),
+    "show": Verb("Show what is in a queue, and who works on it.", add_shown, _show),
+    "dead": Verb("List the dead letters.", add_shown, _dead),
+    "retry": Verb("Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY)),
+    "release": Verb(
+        "Take an item back from its consumer. Asks first.", _add_released, _release, ASKING
+    ),
+    "purge": Verb(
+        "Remove what is ready, or the dead letters. Asks first.", _add_purged, _purge, ASKING
+    ),
+    "resize": Verb("Change for all how many items there may be.", _add_size, _resize),
+}

@@ -1,0 +1,191 @@
+"""``manage.py locks barrier``, ``double-barrier``, ``event``, ``topic``, ``names``: to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.commands import output
+from distlock.commands.exit_codes import epilog
+from distlock.commands.recipe_command import (
+    LOOKING,
+    Verb,
+    add_listing,
+    add_shown,
+    add_verbs,
+    ask,
+    data,
+    plain,
+    write_json,
+    write_list,
+)
+from distlock.recipes.barrier import Barrier, DoubleBarrier
+from distlock.recipes.event import Event, EventInfo
+from distlock.recipes.generations import BarrierInfo
+from distlock.recipes.names import Address, Names
+from distlock.recipes.topic import Message, Topic
+from distlock.types.lease import Kind
+
+
+class ReportCommand:
+    """A command about a kind of recipe that can be listed and shown."""
+
+    EPILOG = epilog(*LOOKING)
+
+    def __init__(
+        self,
+        kind: Kind,
+        help: str,
+        read: Callable[[str, str], Any],
+        heading: output.Row,
+        row: Callable[[Any], output.Row],
+        *,
+        part: str = "",
+        part_heading: output.Row = (),
+        part_row: Callable[[Any], output.Row] | None = None,
+    ) -> None:
+        """``read(alias, name)`` returns a report; ``row`` makes a line of it for the list.
+
+        ``part`` is the field of the report, empty for the report itself, whose entries ``show``
+        lists with ``part_heading`` and ``part_row``.
+        """
+        self.HELP = help
+        self._kind, self._read, self._heading, self._row = kind, read, heading, row
+        self._part, self._part_heading, self._part_row = part, part_heading, part_row
+        self._verbs = {
+            "list": Verb("List them.", add_listing, self._list),
+            "show": Verb("Show one.", add_shown, self._show),
+        }
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        add_verbs(parser, self._verbs)
+
+    def run(self, command: BaseCommand, *, verb: str, **options: Any) -> None:
+        self._verbs[verb].run(command, **options)
+
+    def _list(
+        self,
+        command: BaseCommand,
+        *,
+        using: Collection[str] | None,
+        prefix: str,
+        json: bool,
+        **others: object,
+    ) -> None:
+        write_list(
+            command,
+            self._kind,
+            self._read,
+            self._heading,
+            self._row,
+            using=using,
+            prefix=prefix,
+            json=json,
+        )
+
+    def _show(
+        self, command: BaseCommand, *, name: str, using: str, json: bool, **others: object
+    ) -> None:
+        report = ask(using, lambda: self._read(using, name))
+        if json:
+            said = plain(report)
+            fields = said if isinstance(said, dict) else {"entries": said}
+            write_json(command, {"using": using, "name": name, **fields})
+            return
+        command.stdout.write(f"{output.quoted(name)} on {using}")
+        labels = (label.lower() for label in self._heading)
+        output.write_fields(zip(labels, self._row(report), strict=True), command.stdout.write)
+        if self._part_row is not None:
+            entries = getattr(report, self._part) if self._part else report
+            for line in output.table_lines(self._part_heading, map(self._part_row, entries)):
+                command.stdout.write(line)
+
+
+def _barrier(info: BarrierInfo) -> output.Row:
+    state = "waits" if info.waiting else "empty"
+    parties = output.NOTHING if info.parties is None else str(info.parties)
+    return ("broken" if info.broken else state, str(len(info.waiting)), parties)
+
+
+def _event(info: EventInfo) -> output.Row:
+    by = output.NOTHING if info.by is None else output.quoted(info.by)
+    return ("set" if info.is_set else "not set", by, output.moment(info.at))
+
+
+def _topic(messages: tuple[Message, ...]) -> output.Row:
+    if not messages:
+        return (output.NOTHING,) * 3
+    last = messages[0]
+    return str(last.number), output.moment(last.at), output.quoted(last.author)
+
+
+def _message(message: Message) -> output.Row:
+    return (*_topic((message,)), data(message.message))
+
+
+def _names(addresses: tuple[Address, ...]) -> output.Row:
+    return (str(len({address.name for address in addresses})), str(len(addresses)))
+
+
+def _address(address: Address) -> output.Row:
+    return (
+        output.quoted(address.address),
+        "unique" if address.unique else "service",
+        output.owner(address.owner),
+        str(address.token),
+        output.quoted(address.name),
+    )
+
+
+_BARRIER = ("STATE", "WAITING", "PARTIES")
+_WAITING: dict[str, Any] = {
+    "part": "waiting",
+    "part_heading": ("SINCE", "TOKEN", "OWNER"),
+    "part_row": lambda one: (output.moment(one.since), str(one.token), output.owner(one.owner)),
+}
+
+COMMANDS = {
+    "barrier": ReportCommand(
+        Kind.BARRIER,
+        "Barriers: list, show.",
+        lambda alias, name: Barrier(name, using=alias).info(),
+        _BARRIER,
+        _barrier,
+        **_WAITING,
+    ),
+    "double-barrier": ReportCommand(
+        Kind.DOUBLE_BARRIER,
+        "Double barriers: list, show.",
+        lambda alias, name: DoubleBarrier(name, using=alias).info(),
+        _BARRIER,
+        _barrier,
+        **_WAITING,
+    ),
+    "event": ReportCommand(
+        Kind.EVENT,
+        "Events: list, show.",
+        lambda alias, name: Event(name, using=alias).info(),
+        ("STATE", "BY", "CHANGED"),
+        _event,
+    ),
+    "topic": ReportCommand(
+        Kind.TOPIC,
+        "Topics: list, show the last messages.",
+        lambda alias, name: Topic(name, using=alias).recent(),
+        ("LAST", "PUBLISHED", "AUTHOR"),
+        _topic,
+        part_heading=("NUMBER", "PUBLISHED", "AUTHOR", "MESSAGE"),
+        part_row=_message,
+    ),
+    "names": ReportCommand(
+        Kind.NAMES,
+        "Registered names: list the namespaces, show one.",
+        lambda alias, name: Names(name, using=alias).resolve_all(),
+        ("NAMES", "ADDRESSES"),
+        _names,
+        part_heading=("ADDRESS", "KIND", "OWNER", "TOKEN", "NAME"),
+        part_row=_address,
+    ),
+}
