@@ -39,6 +39,8 @@ logger = logging.getLogger("distlock")
 _VALUE, _VERSION = "value", "v/"
 #: Records that one change removes at the most: ``keep`` may have become much smaller.
 _MOST_REMOVED = 50
+#: Seconds that others may be faster each time, until one who writes without a limit gives up.
+MOST_BUSY = 30.0
 #: Values that this process remembers, of names it has read or set last.
 _MOST_KNOWN = 1000
 
@@ -210,7 +212,8 @@ class Config(Recipe):
     def _written(
         self, plan: Decide, keys: Sequence[str], deadline: float | None = None
     ) -> Steps[int]:
-        done: Done = yield self._change(plan, deadline, keys=keys)
+        until = deadline_of(MOST_BUSY) if deadline is None else deadline
+        done: Done = yield self._change(plan, until, keys=keys)
         assert done.revision is not None, "each plan has changes"
         self._seen(Record(_VALUE, done.result, done.revision, done.revision))
         return int(done.result["version"])

@@ -25,7 +25,7 @@ from distlock.backends.recipe_records import Done, Plan
 from distlock.backends.store import Absent, Change, Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
-from distlock.recipes.config import moment, outdated, signed
+from distlock.recipes.config import MOST_BUSY, moment, outdated, signed
 from distlock.recipes.following import Follower, aeach, each
 from distlock.recipes.recipe import Recipe, checked_json, deadline_of
 from distlock.recipes.semaphore import checked_count
@@ -135,7 +135,8 @@ class Topic(Recipe):
     def _publishing(self, message: Any, author: str | None) -> Steps[int]:
         said = {"message": message, **signed("", author)}
         checked_json("message", message, said)
-        done: Done = yield self._change(partial(self._plan, said), keys=[_HEAD])
+        plan = partial(self._plan, said)
+        done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=[_HEAD])
         return int(done.result)
 
     def _plan(self, said: dict[str, Any], found: Snapshot) -> Plan:

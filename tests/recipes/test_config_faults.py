@@ -8,12 +8,15 @@ from contextlib import suppress
 
 import pytest
 
-from distlock import LockUnavailable, StaleToken
+from distlock import LockUnavailable, StaleToken, locks
+from distlock.backends.local_store import LocalStore
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import run
 from distlock.recipes import Config, Topic
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
-from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.contract.watch import eventually, passed
+from tests.recipes.every_kind import ONE_LEASE, pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import answer, stop
 
 #: what is in the request that writes a record, besides its text
@@ -140,9 +143,13 @@ class TestNetwork:
         assert not answer(lambda: config.get(stale=False)).stale
 
     @pytest.mark.parametrize("how", ["refuse", pytest.param("silence", marks=pytest.mark.slow)])
-    def test_those_who_follow_end_at_the_latest_after_an_outage(self, proxy, how, name):
+    def test_those_who_follow_end_at_the_latest_after_an_outage(
+        self, proxy, how, kind, short, settings, name
+    ):
         if proxy is None:
             return
+        if kind not in ONE_LEASE:  # so all look often
+            settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "LEASE": short}}
         config, topic, seen, heard = Config(name), Topic(name), [], []
         answer(config.get)
         config.set(1)
@@ -154,6 +161,7 @@ class TestNetwork:
             getattr(proxy, how)()
             with pytest.raises(LockUnavailable):
                 config.get(stale=False)
+            passed(short)
             proxy.heal()
             last = answer(lambda: config.set(2))
             numbers = [answer(lambda: topic.publish("one")), answer(lambda: topic.publish("two"))]
@@ -227,3 +235,104 @@ def test_those_who_follow_outlast_a_restart_of_the_server(kind, server, using, n
         thread.join(2 * PATIENCE)
     assert seen == sorted(set(seen))
     assert heard == ["after"]
+
+
+class Behind:
+    """Lets the store of one process show what it was, as a server does that is behind."""
+
+    def __init__(self, monkeypatch):
+        self._kept, self._shows, self._watches, self.looks = {}, False, [], 0
+        read, watch = LocalStore.read, LocalStore.watch
+
+        def old(store, directory, deadline=None):
+            self.looks += 1
+            return (self._shows and self._kept.get(directory)) or read(store, directory, deadline)
+
+        def woken(store, directory, since, key=None):
+            pending = watch(store, directory, since, key)
+            self._watches.append(pending)
+            if self._shows:
+                pending.resolve(None)
+            return pending
+
+        monkeypatch.setattr(LocalStore, "read", old)
+        monkeypatch.setattr(LocalStore, "watch", woken)
+
+    def keep(self, recipe):
+        """Keep what the recipe has now."""
+        directory = f"{recipe.kind}:{recipe.name}"
+        self._kept[directory] = locks["default"].store.read(directory)
+
+    def __enter__(self):
+        """Show what was kept, to all who follow."""
+        self._shows = True
+        for pending in self._watches:
+            pending.resolve(None)
+        return self
+
+    def __exit__(self, *exc_info):
+        self._shows = False
+
+    def looked(self, times=5):
+        until = self.looks + times
+        return eventually(lambda: self.looks >= until)
+
+
+@pytest.fixture
+def behind(backend_settings, settings, monkeypatch):
+    def make(lease):
+        settings.DISTLOCK = backend_settings("local", LEASE=lease)
+        return Behind(monkeypatch)
+
+    yield make
+    locks.close_all()
+
+
+class TestServersThatAreBehind:
+    def test_no_older_value_follows_a_newer_one(self, behind, name):
+        behind, config, seen = behind(lease=60), Config(name), []
+        config.set(1)
+        behind.keep(config)
+        with config.watch(lambda value: seen.append(value.version)):
+            eventually(lambda: seen == [1])
+            config.set(2)
+            eventually(lambda: seen[-1] == 2)
+            with behind:
+                behind.looked()
+            config.set(3)
+            eventually(lambda: seen[-1] == 3)
+        assert seen == [1, 2, 3]
+
+    def test_one_who_cannot_write_because_others_are_always_faster_is_told(self, behind, name):
+        """So it looks to him whose server stays behind."""
+        behind, config = behind(lease=60), Config(name)
+        config.set(1)
+        behind.keep(config)
+        config.set(2)
+        with behind, pytest.raises(LockUnavailable, match="others changed it each time"):
+            run(config.setting(3, deadline=clock() + 0.2))
+
+    def test_a_value_that_stays_older_is_what_all_go_back_to(self, behind, name, caplog):
+        behind, config, seen = behind(lease=1), Config(name), []
+        config.set(1)
+        behind.keep(config)
+        with config.watch(lambda value: seen.append(value.version)):
+            eventually(lambda: seen == [1])
+            config.set(2)
+            eventually(lambda: seen[-1] == 2)
+            with behind:
+                eventually(lambda: seen == [1, 2, 1])
+        assert "have lost its newest version" in caplog.text
+
+    def test_no_message_comes_twice(self, behind, name):
+        behind, topic, heard = behind(lease=60), Topic(name), []
+        topic.publish("one")
+        behind.keep(topic)
+        threading.Thread(target=listen, args=[topic, heard], daemon=True).start()
+        topic.publish("two")
+        eventually(lambda: len(heard) == 2)
+        with behind:
+            behind.looked()
+        topic.publish("last")
+        eventually(lambda: heard[-1].message == "last")
+        assert [one.number for one in heard] == [1, 2, 3]
