@@ -139,8 +139,8 @@ class Seats:
             if agreed is None:
                 raise ValueNotAgreed(
                     f"{claim.kind} {claim.name!r}: value was not given, and nobody has said yet how"
-                    f" many seats it has; say it with `manage.py locks resize --using={alias}"
-                    " NAME NUMBER`"
+                    f" many seats it has; say it with `manage.py locks resize --create"
+                    f" --using={alias} NAME NUMBER`"
                 )
             wanted = agreed
         others = any(

@@ -316,16 +316,18 @@ class SharedBackend(BaseBackend):
 
         Reports of work that ended long ago are forgotten, too, and barriers where nobody is.
 
-        The sweep of the backend clears what has ended, and in time what is empty.
+        The sweep of the backend clears what has ended, and in time what is empty; ``removed`` is
+        how many numbers were forgotten.
         """
+        removed = 0
         for kind in SHARED_KINDS:
             for directory in self._store.directories(directory_of(kind, "")):
                 seats = Seats(self._store.read(directory))
                 if seats.forgettable:
                     unused = Unchanged(seats.snapshot.revision)
-                    self._store.apply(directory, [Delete(LIMIT)], [unused])
+                    removed += bool(self._store.apply(directory, [Delete(LIMIT)], [unused]))
         self.records.sweep()
-        return SweepResult()
+        return SweepResult(removed=removed)
 
 
 def part_of(backend: BaseBackend, kind: Kind) -> BaseBackend:

@@ -7,16 +7,19 @@ from json import dumps
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock.backends.base import BaseBackend
 from distlock.commands import output
 from distlock.commands.arguments import Backends, add_json, add_name
-from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
+from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog, fail
 from distlock.conf import DEFAULT_ALIAS
 from distlock.recipes.semaphore import Semaphore, checked_count
+from distlock.types.lease import LockInfo
 
 HELP = (
     "Change for all how many seats a semaphore has. Nobody is evicted. Who still says another"
     " number is refused while others use it; when nobody does, the next one to say a number"
-    ' decides. So this is for those who say none, or "agreed".'
+    ' decides. So this is for those who say none, or "agreed". A name that nobody uses, and for'
+    " which nobody has said a number, is taken for a mistake unless --create is given."
 )
 EPILOG = epilog(DONE, FAILED, USAGE)
 
@@ -27,15 +30,36 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--using", default=DEFAULT_ALIAS, metavar="ALIAS", help="The backend's alias in DISTLOCK."
     )
+    parser.add_argument(
+        "--create", action="store_true", help="Set the number of one that nobody uses yet."
+    )
     add_json(parser)
 
 
 def run(
-    command: BaseCommand, *, name: str, value: int, using: str, json: bool, **others: object
+    command: BaseCommand,
+    *,
+    name: str,
+    value: int,
+    using: str,
+    json: bool,
+    create: bool,
+    **others: object,
 ) -> None:
     semaphore = Semaphore(name, using=using)
+
+    def resized(_: BaseBackend) -> list[tuple[int | None, LockInfo]]:
+        # Who misspells a name would leave a record that no sweep forgets.
+        if not create and not semaphore.info().slots:
+            fail(
+                FAILED,
+                f"Nobody uses a semaphore {output.quoted(name)} on {using}, and nobody has said how"
+                " many seats it has. Say --create if the name is right.",
+            )
+        return [(semaphore.resize(value), semaphore.info())]
+
     backends = Backends([using])
-    for before, info in backends.ask(lambda _: [(semaphore.resize(value), semaphore.info())]):
+    for before, info in backends.ask(resized):
         if json:
             known = {"using": using, "name": name, "before": before, "value": value}
             command.stdout.write(dumps({**known, "taken": info.taken}, indent=1))

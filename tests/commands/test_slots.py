@@ -9,7 +9,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 
-from distlock import LockNotHeld
+from distlock import LockNotHeld, locks
 from distlock.commands import LockedCommand
 from distlock.commands.exit_codes import BUSY, FAILED, USAGE
 from distlock.recipes import Progress, Semaphore, bar
@@ -89,7 +89,7 @@ def test_the_number_may_be_the_one_that_was_said_last(local):
     with pytest.raises(CommandError, match="nobody has said yet") as raised:
         call_command(Agreed())
     assert raised.value.returncode == FAILED
-    call_command("locks", "resize", "here", "1", stdout=io.StringIO())
+    call_command("locks", "resize", "here", "1", "--create", stdout=io.StringIO())
     call_command(Agreed())
     with Semaphore("here"), pytest.raises(CommandError, match=r"\(1 of 1\)") as raised:
         call_command(Agreed())
@@ -136,7 +136,7 @@ def test_attributes_that_cannot_be_are_told_by_name(local, attributes, says):
 
 class TestResize:
     def test_the_number_is_changed_for_all(self, shared, run):
-        assert run("resize", "mailer", "3").out == (
+        assert run("resize", "mailer", "3", "--create").out == (
             "mailer on default had no number yet, and has 3 now; 0 taken.\n"
         )
         with Semaphore("mailer"), Semaphore("mailer"):
@@ -148,8 +148,19 @@ class TestResize:
         with Semaphore("mailer") as mailer:
             assert mailer.info().slots == 1
 
+    def test_a_misspelt_name_is_told_and_leaves_nothing(self, shared, run):
+        Semaphore("mailer").resize(3)
+        ended = run("resize", "mialer", "5")
+        assert ended.code == FAILED
+        assert "Nobody uses a semaphore mialer on default" in ended.err
+        assert "--create" in ended.err
+        assert list(locks["default"].store.directories()) == ["semaphore:mailer"]
+
+    def test_a_name_that_somebody_uses_needs_no_more(self, local, run):
+        with Semaphore("mailer", 3):
+            assert run("resize", "mailer", "5").out.startswith("mailer on default had 3 seats")
+
     def test_json(self, local, run):
-        run("resize", "mailer", "3")
         with Semaphore("mailer", 3):
             printed = json.loads(run("resize", "mailer", "5", "--json").out)
         assert printed == {
@@ -163,7 +174,7 @@ class TestResize:
 
     def test_another_backend_may_be_chosen(self, settings, backend_settings, run):
         settings.DISTLOCK = {**backend_settings("local"), **backend_settings("local", alias="b")}
-        assert run("resize", "mailer", "3", "--using=b").code == 0
+        assert run("resize", "mailer", "3", "--create", "--using=b").code == 0
         assert Semaphore("mailer", using="b").info().slots == 3
         wrong = run("resize", "mailer", "3", "--using=c")
         assert (wrong.code, "no alias 'c'" in wrong.err) == (USAGE, True)

@@ -35,7 +35,7 @@ class TestValue:
 
     def test_none_takes_what_was_said(self, first, second, using, name):
         nobody = seats(second, name, None)
-        unsaid = f"semaphore '{name}': value was not given.* resize --using=default NAME NUMBER"
+        unsaid = f"semaphore '{name}': value was not given.* resize --create --using=default NAME"
         with pytest.raises(LockError, match=unsaid):
             nobody.acquire(blocking=False)
         take(first, name, 1)
