@@ -48,7 +48,7 @@ class Barrier(BaseBarrier):
         """Describe a barrier; nothing is asked yet.
 
         - ``name``, ``using``: as of a Lock.
-        - ``parties``: how many it is for, at most 1000. All must say the same number; None takes
+        - ``parties``: how many it is for, at most 500. All must say the same number; None takes
           that of the others.
         - ``action``: what the last one to come calls before anyone passes; for a task, on another
           thread. Give it to all. If it raises, the barrier is broken.
@@ -163,7 +163,7 @@ class DoubleBarrier(BaseBarrier):
             undo(error, party.leave_soon)
 
     def _entering(self, deadline: float | None) -> Steps[int]:
-        if self._party is not None:
+        if self._party is not None and self._party.lease is not None:
             raise LockError(f"{self}: this object has entered already; each party has its own")
         runs = current_liveness()
         party = Membership(self, self._come, is_alive=lambda: party is self._mark or runs())

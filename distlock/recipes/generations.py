@@ -42,7 +42,7 @@ from distlock.types.owners import current_owner
 T = TypeVar("T")
 
 #: The tokens of all parties are in one record.
-_MOST_PARTIES = 1000
+_MOST_PARTIES = 500
 #: So many of those who wait look at every change, and see that a party has gone. The others wait
 #: for the outcome only: else the requests would grow with the square of the parties.
 _WATCHERS = 2
@@ -275,12 +275,12 @@ class BaseBarrier(Recipe):
             elif now.full and self._may_pass(now, token):
                 if self._action is not None and not acted:
                     acted = True
-                    yield from self._acting(party)
+                    yield from self._acting(party, now)
                 step, said = Generation.let_pass, True
             elif is_over:
                 step = partial(Generation.say, broken=f"{current_owner()} waited for too long")
             if step is not None:
-                yield from self._settling(token, step, deadline)
+                yield from self._settling(token, now, step, deadline)
                 snapshot = yield from self._read_patiently(deadline)
                 continue
             is_last = now.full[-1:] == [token]
@@ -295,13 +295,21 @@ class BaseBarrier(Recipe):
         return decides and now.are_ready({*now.full} - {token})
 
     def _settling(
-        self, token: int, step: Callable[[Generation], Plan], deadline: float | None
+        self,
+        token: int,
+        seen: Generation,
+        step: Callable[[Generation], Plan],
+        deadline: float | None,
     ) -> Steps[None]:
-        """Change the generation of a party, unless it was decided what becomes of that."""
+        """Change the generation of a party, unless others have come, or decided, since it was seen.
+
+        So if all have come just before the time of one of them was over, it goes on with them.
+        """
 
         def decide(snapshot: Snapshot) -> Plan:
             now = Generation(snapshot)
-            return step(now) if now.is_open_for(token) else Plan()
+            same = now.is_open_for(token) and now.full == seen.full
+            return step(now) if same else Plan()
 
         yield from self._patiently(partial(self._change, decide), deadline)
 
@@ -317,7 +325,7 @@ class BaseBarrier(Recipe):
             pass
         return True
 
-    def _acting(self, party: Membership) -> Steps[None]:
+    def _acting(self, party: Membership, now: Generation) -> Steps[None]:
         action = self._action
         assert action is not None
         assert party.lease is not None
@@ -325,7 +333,7 @@ class BaseBarrier(Recipe):
             yield Either(action, partial(asyncio.to_thread, action))
         except Exception as error:
             step = partial(Generation.say, broken=f"the action failed: {error!r}"[:1000])
-            yield from self._settling(party.lease.token, step, None)
+            yield from self._settling(party.lease.token, now, step, None)
             yield from self._keep(party)
             raise
 

@@ -70,7 +70,7 @@ class TestPassing:
 
     def test_it_is_used_again_and_again(self, threads, using, name):
         """A fast one may come for the next generation before a slow one has read of the last."""
-        rounds, counts, barrier = 5, itertools.count(), Barrier(name, 3, using=using)
+        rounds, counts, barrier = 3, itertools.count(), Barrier(name, 3, using=using)
 
         def work():
             seen = []
@@ -173,9 +173,13 @@ class TestBreaking:
         [there] = come(threads, using, name, 3, 1)
 
         async def cancelled():
-            with pytest.raises(TimeoutError):
-                async with asyncio.timeout(0.5):
-                    await Barrier(name, 3, using=using).await_()
+            barrier = Barrier(name, 3, using=using)
+            task = asyncio.create_task(barrier.await_())
+            while len((await barrier.ainfo()).waiting) < 2:
+                await asyncio.sleep(0.01)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
 
         asyncio.run(cancelled())
         assert there.result(PATIENCE) == "broken"
@@ -240,7 +244,7 @@ class TestParties:
         assert there.result(PATIENCE) == 0
 
     @pytest.mark.parametrize(
-        ("parties", "error"), [(0, ValueError), (1001, ValueError), ("3", TypeError)]
+        ("parties", "error"), [(0, ValueError), (501, ValueError), ("3", TypeError)]
     )
     def test_bad_numbers_are_refused_by_name(self, parties, error):
         with pytest.raises(error, match="^parties must"):
@@ -264,15 +268,15 @@ class TestSweeping:
 PARTIES = 32
 
 
-def test_32_parties_pass_with_so_many_requests_each(threads, backend, using, name, monkeypatch):
+@pytest.mark.parametrize(
+    "parties", [pytest.param(2, marks=pytest.mark.slow), pytest.param(PARTIES)]
+)
+def test_requests_for_each_party(parties, threads, backend, using, name, monkeypatch):
+    """They do not grow with the number of parties: the first two and the last one ask for more."""
     counter = Counter(monkeypatch, backend.store)
-    for _ in range(2):
-        before = counter.count
-        there = [threads.submit(wait, using, name, PARTIES) for _ in range(PARTIES)]
-        assert sorted(outcomes(there)) == list(range(PARTIES))
-        each = (counter.count - before) / PARTIES
-        print("REQUESTS", each)
-        assert each < 14
+    there = [threads.submit(wait, using, name, parties) for _ in range(parties)]
+    assert sorted(outcomes(there)) == list(range(parties))
+    assert counter.count / parties < 16
 
 
 class TestDoubleBarrier:

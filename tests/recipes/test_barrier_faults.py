@@ -1,0 +1,273 @@
+"""Barriers whose parties are killed, stopped, interrupted, or cut off: one outcome for all."""
+
+import itertools
+import random
+import signal
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from threading import BrokenBarrierError
+
+import pytest
+
+from distlock import LockError, LockUnavailable
+from distlock.backends.store import Put
+from distlock.recipes import Barrier, DoubleBarrier
+from tests.children import read_line, write_line
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.core.interrupting import interrupted
+from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.test_barrier import both, come, outcomes, records, wait, waiting
+from tests.recipes.test_seats_faults import answer, stop
+from tests.recipes.wrapping import in_thread
+
+
+@pytest.fixture
+def threads():
+    with ThreadPoolExecutor(16) as pool:
+        yield pool
+
+
+def come_and_tell(name, parties, timeout=None):
+    """As a child: wait at a barrier, and say what has come of it; then stay until told to end."""
+    barrier = Barrier(name, parties)
+    try:
+        write_line(barrier.wait(timeout))
+    except BrokenBarrierError:
+        write_line("broken")
+    read_line()
+
+
+def act_for_ever(name, parties):
+    """As a child: come, and call an action that does not end."""
+    Barrier(name, parties, lambda: (write_line("acts"), time.sleep(1000))).wait()
+
+
+def be_inside(name, parties):
+    """As a child: enter a double barrier, and stay inside."""
+    DoubleBarrier(name, parties).enter()
+    write_line("inside")
+    read_line()
+
+
+def there(using, name, number):
+    eventually(lambda: waiting(using, name) == number)
+
+
+@pytest.mark.shared
+@pytest.mark.brief
+@pytest.mark.faults
+class TestProcesses:
+    def test_one_that_is_killed_breaks_it_for_all(self, child, threads, using, name):
+        killed = child(come_and_tell, name, 4)
+        there(using, name, 1)
+        others = come(threads, using, name, 4, 2)
+        killed.kill()
+        assert outcomes(others) == ["broken", "broken"]
+
+    def test_one_that_is_killed_and_comes_again_is_not_counted_twice(
+        self, child, threads, using, name
+    ):
+        killed = child(come_and_tell, name, 3)
+        there(using, name, 1)
+        killed.kill()
+        assert outcomes(come(threads, using, name, 3, 1) + both_of_three(threads, using, name)) in (
+            ["broken"] * 3,
+            # Its record had gone before the others came.
+            [0, 1, 2],
+        )
+
+    def test_one_that_is_stopped_past_its_lease_is_told_the_same_as_all(
+        self, child, kind, threads, using, name
+    ):
+        stopped = child(come_and_tell, name, 3)
+        there(using, name, 1)
+        others = come(threads, using, name, 3, 1)
+        stop(stopped, kind)
+        assert outcomes(others) == ["broken"]
+        stopped.signal(signal.SIGCONT)
+        assert stopped.line() == "broken"
+
+    @pytest.mark.slow
+    def test_one_that_is_killed_while_it_acts_breaks_it_for_all(self, child, threads, using, name):
+        others = come(threads, using, name, 3, 2)
+        killed = child(act_for_ever, name, 3)
+        assert killed.line() == "acts"
+        killed.kill()
+        assert outcomes(others) == ["broken", "broken"]
+
+    @pytest.mark.slow
+    def test_one_that_is_killed_inside_a_double_barrier_breaks_it(self, child, using, name):
+        killed = child(be_inside, name, 2)
+        barrier = DoubleBarrier(name, 2, using=using)
+        barrier.enter(PATIENCE)
+        assert killed.line() == "inside"
+        killed.kill()
+        with pytest.raises(BrokenBarrierError, match="gone"):
+            barrier.leave()
+
+    def test_what_a_run_left_broken_does_not_stop_the_next_one(self, child, threads, using, name):
+        parties = [child(come_and_tell, name, 3, 0.5) for _ in range(2)]
+        assert [party.line() for party in parties] == ["broken", "broken"]
+        assert wait(using, name, 3) == "broken"
+        for party in parties:
+            party.kill()
+        eventually(lambda: not Barrier(name, using=using).broken)
+        assert both(threads, using, name) == [0, 1]
+
+
+def both_of_three(threads, using, name):
+    return [threads.submit(wait, using, name, 3) for _ in "ab"]
+
+
+@pytest.mark.shared
+@pytest.mark.slow
+@pytest.mark.brief
+def test_a_storm_of_kills(child, threads, using, name):
+    """Whoever passes does so with all of its generation: nobody's number is missing."""
+    for number in range(6):
+        here = f"{name}:{number}"
+        parties = [child(come_and_tell, here, 3) for _ in range(3)]
+        time.sleep(random.uniform(0, 0.4))
+        killed = parties.pop(random.randrange(3))
+        killed.kill()
+        told = {killed.rest()[0]} if killed.rest() else set()
+        here_too = threads.submit(wait, using, here, 3, 10)
+        told |= {party.line() for party in parties}
+        here_too.result(PATIENCE)
+        assert told <= {"0", "1", "2"} or told == {"broken"}, told
+
+
+@pytest.mark.shared
+@pytest.mark.faults
+class TestNetwork:
+    @pytest.mark.parametrize("how", ["refuse", pytest.param("silence", marks=pytest.mark.slow)])
+    def test_an_outage_is_told_and_leaves_no_party(self, proxy, threads, name, how):
+        if proxy is None:
+            return
+        waiting_there = [threads.submit(outcome, name, 3, 1.5) for _ in "ab"]
+        answer(lambda: there("default", name, 2))
+        getattr(proxy, how)()
+        assert set(outcomes(waiting_there)) <= {"unknown", "broken"}
+        proxy.heal()
+        eventually(lambda: answer(lambda: not waiting("default", name)))
+
+    @pytest.mark.slow
+    def test_who_waits_outlasts_a_short_outage(self, proxy, threads, name):
+        if proxy is None:
+            return
+        [one] = come(threads, "default", name, 2, 1)
+        proxy.refuse()
+        time.sleep(0.5)
+        proxy.heal()
+        last = answer(lambda: Barrier(name, 2).wait(PATIENCE))
+        assert sorted([one.result(PATIENCE), last]) == [0, 1]
+
+
+def outcome(name, parties, timeout):
+    try:
+        return wait("default", name, parties, timeout)
+    except LockUnavailable:
+        return "unknown"
+
+
+def says(changes, word):
+    """Return whether a change says something of a generation."""
+    return any(
+        isinstance(one, Put) and one.key == "generation" and one.value[word] for one in changes
+    )
+
+
+class TestRaces:
+    """In one process, with the test between a party and the store."""
+
+    @pytest.fixture(autouse=True)
+    def local(self, brief):
+        """Records live in this process."""
+
+    def test_one_whose_time_is_over_just_as_the_last_one_comes_goes_on(self, wrapped, name):
+        applied, came = wrapped("apply"), []
+
+        def let_the_last_one_come(store, directory, changes, *_):
+            if says(changes, "broken") and not came:
+                came.append(in_thread(wait, "default", name, 2))
+                eventually(lambda: says_full(store, directory))
+
+        applied.before = let_the_last_one_come
+        assert wait("default", name, 2, 0.05) == 0
+        assert came[0]() == 1
+
+    def test_the_last_one_is_told_if_it_was_broken_just_before(self, wrapped, name):
+        applied, aborted = wrapped("apply"), []
+
+        def abort(store, directory, changes, *_):
+            if says(changes, "full") and not aborted:
+                aborted.append(Barrier(name, 2))
+                aborted[0].abort()
+
+        applied.before = abort
+        first = in_thread(wait, "default", name, 2)
+        there("default", name, 1)
+        assert wait("default", name, 2) == "broken"
+        assert first() == "broken"
+
+    def test_a_lost_answer_at_any_moment(self, wrapped, name, monkeypatch):
+        """Whoever is told something is told the same."""
+        applied = wrapped("apply")
+        for number in itertools.count():
+            numbers, here = itertools.count(), f"{name}:{number}"
+
+            def lose(store, directory, *args, here=here, numbers=numbers, number=number):
+                if directory.endswith(here) and next(numbers) == number:
+                    applied.original(store, directory, *args)
+                    raise LockUnavailable("its answer was lost")
+
+            applied.before = lose
+            parties = [in_thread(outcome, here, 2, 1) for _ in "ab"]
+            told = {party() for party in parties} - {"unknown"}
+            assert told in ({0, 1}, {0}, {1}, {"broken"}), (number, told)
+            applied.before = lambda *_: None
+            eventually(lambda here=here: not waiting("default", here))
+            if next(numbers) <= number:
+                assert number > 5
+                break
+
+    @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+    def test_an_interrupt_at_any_moment(self, step):
+        """The other one passes, or is told that it is broken; nothing is left."""
+        for moment in itertools.count(1, step):
+            name = uuid.uuid4().hex
+            mate, barrier = Barrier(name, 2), Barrier(name, 2)
+            other = in_thread(mate.wait)
+            there("default", name, 1)
+            interrupt = interrupted(barrier.wait, moment)
+            with suppress(LockError):
+                barrier.abort()
+            assert other() == 0 or isinstance(other(), BrokenBarrierError)
+            for one in (barrier, mate):
+                one.reset()
+            eventually(lambda name=name: not records("default", name))
+            if interrupt is None:
+                assert moment > 50, "the interrupts did not reach the code"
+                return
+
+    def test_an_interrupt_while_entering_or_leaving_a_double_barrier(self):
+        for moment in itertools.count(1, 11):
+            name = uuid.uuid4().hex
+            barrier = DoubleBarrier(name, 1)
+
+            def enter_and_leave(barrier=barrier):
+                with barrier:
+                    pass
+
+            if interrupted(enter_and_leave, moment) is None:
+                return
+            del barrier, enter_and_leave
+            eventually(lambda name=name: not records("default", name, "double-barrier"))
+
+
+def says_full(store, directory):
+    record = store.read(directory).records.get("generation")
+    return record is not None and record.value["full"]
