@@ -4,6 +4,7 @@ semaphore   Semaphore: at most so many at a time
 rwlock      RWLock: many readers, or one writer
 barrier     Barrier, DoubleBarrier: so many wait for each other
 event       Event: one process sets it, all others see it
+generations how those who are at a barrier come to one outcome
 config      Config: one value in all processes, with versions
 topic       Topic: messages that every subscriber gets, in order
 following   what changes in the directory of a recipe, look by look

@@ -272,7 +272,7 @@ class BaseBarrier(Recipe):
                 step = partial(Generation.say, broken=f"{len(gone)} of its parties had gone")
             elif not now.full and now.arrived.index(token) + 1 == now.parties:
                 step = Generation.fill
-            elif now.full and self._may_pass(now, token):
+            elif now.full and now.are_ready({*now.full} - {token}):
                 if self._action is not None and not acted:
                     acted = True
                     yield from self._acting(party, now)
@@ -284,15 +284,12 @@ class BaseBarrier(Recipe):
                 snapshot = yield from self._read_patiently(deadline)
                 continue
             is_last = now.full[-1:] == [token]
+            # The last one says so by letting all pass, after the action: no other one can before.
             if counted and not said and not (is_last and self._last_decides):
                 said = yield from self._getting_ready(party, now, deadline)
             watches = is_last or token in (now.full or now.arrived)[:_WATCHERS]
             key = None if watches else GENERATION
             snapshot = yield from self._read_later(snapshot, deadline, key=key)
-
-    def _may_pass(self, now: Generation, token: int) -> bool:
-        decides = token == now.full[-1] or not self._last_decides
-        return decides and now.are_ready({*now.full} - {token})
 
     def _settling(
         self,

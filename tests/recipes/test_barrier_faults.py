@@ -3,6 +3,7 @@
 import itertools
 import random
 import signal
+import threading
 import time
 import uuid
 from concurrent.futures import ThreadPoolExecutor
@@ -212,6 +213,29 @@ class TestRaces:
         there("default", name, 1)
         assert wait("default", name, 2) == "broken"
         assert first() == "broken"
+
+    def test_a_slow_one_is_told_though_the_next_generation_has_passed(self, wrapped, name):
+        read, slow, goes_on = wrapped("read"), [], threading.Event()
+
+        def keep_back(store, directory, *_):
+            if threading.get_ident() in slow:
+                found = read.original(store, directory).records.values()
+                if any(one.value.get("data") for one in found):  # it has said that it is ready
+                    goes_on.wait(PATIENCE)
+
+        def come_slowly():
+            slow.append(threading.get_ident())
+            return wait("default", name, 2)
+
+        read.before = keep_back
+        first = in_thread(come_slowly)
+        there("default", name, 1)
+        assert wait("default", name, 2) == 1
+        second = in_thread(wait, "default", name, 2)
+        there("default", name, 1)
+        assert (wait("default", name, 2), second()) == (1, 0)
+        goes_on.set()
+        assert first() == 0
 
     def test_a_lost_answer_at_any_moment(self, wrapped, name, monkeypatch):
         """Whoever is told something is told the same."""
