@@ -330,8 +330,9 @@ class BaseBarrier(Recipe):
             yield Either(action, partial(asyncio.to_thread, action))
         except Exception as error:
             step = partial(Generation.say, broken=f"the action failed: {error!r}"[:1000])
-            yield from self._settling(party.lease.token, now, step, None)
-            yield from self._keep(party)
+            with suppress(LockUnavailable):  # then the others find this party gone
+                yield from self._settling(party.lease.token, now, step, None)
+                yield from self._keep(party)
             raise
 
     def _guarded(self, party: Membership, steps: Steps[T]) -> Steps[T]:

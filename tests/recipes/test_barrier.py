@@ -148,13 +148,6 @@ class TestBreaking:
         assert not barrier.broken
         assert both(threads, using, name) == [0, 1]
 
-    def test_it_begins_anew_when_nobody_is_left_who_knows_that_it_is_broken(self, using, name):
-        barrier = Barrier(name, 1, using=using)
-        barrier.abort()
-        assert wait(using, name, 1) == "broken"
-        run_down(barrier)
-        assert wait(using, name, 1) == 0
-
     def test_abort_breaks_it_for_all(self, threads, using, name):
         there = come(threads, using, name, 3, 2)
         barrier = Barrier(name, 3, using=using)
@@ -184,12 +177,6 @@ class TestBreaking:
         asyncio.run(cancelled())
         assert there.result(PATIENCE) == "broken"
         eventually(lambda: len(records(using, name)) <= 1)
-
-
-def run_down(barrier):
-    """Let the party end that keeps a barrier broken, as if its process had."""
-    barrier._mark.leave_soon()
-    eventually(lambda: not barrier.broken)
 
 
 class TestAction:

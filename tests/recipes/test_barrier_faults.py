@@ -1,5 +1,6 @@
 """Barriers whose parties are killed, stopped, interrupted, or cut off: one outcome for all."""
 
+import gc
 import itertools
 import random
 import signal
@@ -213,6 +214,21 @@ class TestRaces:
         there("default", name, 1)
         assert wait("default", name, 2) == "broken"
         assert first() == "broken"
+
+    def test_it_begins_anew_when_no_object_is_left_that_was_told_that_it_is_broken(self, name):
+        barrier = Barrier(name, 1)
+        barrier.abort()
+        assert wait("default", name, 1) == "broken"
+        del barrier
+        eventually(lambda: gc.collect() >= 0 and not Barrier(name).broken)
+        assert wait("default", name, 1) == 0
+
+    def test_one_whose_thread_ends_inside_a_double_barrier_breaks_it(self, name):
+        left_open, barrier = DoubleBarrier(name, 2), DoubleBarrier(name, 2)
+        in_thread(left_open.enter)
+        barrier.enter(PATIENCE)
+        with pytest.raises(BrokenBarrierError, match="gone"):
+            barrier.leave(PATIENCE)
 
     def test_a_slow_one_is_told_though_the_next_generation_has_passed(self, wrapped, name):
         read, slow, goes_on = wrapped("read"), [], threading.Event()
