@@ -287,6 +287,10 @@ class RecipeRecords:
             self._requests.forget(lease.claim, deadline)
         return revision
 
+    def forget(self, lease: Lease) -> None:
+        """Note that the record of a member was removed in another way."""
+        self._requests.forget(lease.claim, None)
+
     def _forget(self, claims: Sequence[Claim]) -> None:
         for claim in claims:
             self._requests.bound.pop(claim.nonce, None)

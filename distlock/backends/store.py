@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from distlock.concurrency.pending import Pending
-from distlock.exceptions import LockError
-from distlock.types.lease import RELIED_ON, SweepResult
+from distlock.exceptions import LockError, NotSupported
+from distlock.types.lease import RELIED_ON, Lease, SweepResult
 
 #: Bytes of a value in JSON, at the most. etcd takes requests of 1.5 MiB, ZooKeeper of 1 MiB.
 MAX_VALUE = 64 * 1024
@@ -262,6 +263,31 @@ class RecordStore(ABC):
     @abstractmethod
     def end_session(self, session: str, deadline: float | None = None) -> None:
         """End a session; its records vanish at once. Doing it twice does no harm."""
+
+    # Transactions of the caller
+
+    def removing(
+        self,
+        directory: str,
+        keys: Sequence[str],
+        lease: Lease,
+        using: str | None,
+        *,
+        before: Callable[[], object],
+        lost: Callable[[], Exception],
+    ) -> AbstractContextManager[None]:
+        """Return a transaction of the caller's that removes records as it commits.
+
+        ``using`` is the database, None for that of the store. At its end ``before()`` is called,
+        which may raise; then the records are removed, or ``lost()`` is raised if one is not there.
+        So it commits with their removal, or not at all. It belongs to ``lease``, see durable().
+
+        NotSupported where records are not kept in a database, or in another one.
+        """
+        raise NotSupported(
+            f"atomic(using={using!r}): {directory!r} is not kept in a database, so no transaction"
+            " of a database can be tied to it"
+        )
 
     # Waking up
 

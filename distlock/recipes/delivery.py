@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
+
+from django.utils.asyncio import async_unsafe
 
 from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Delete, Put, SessionEnded
@@ -98,6 +101,40 @@ class Delivery:
     ack, aack = twins("ack", _acking)
     nack, anack = twins("nack", _nacking)
 
+    @async_unsafe(
+        "Delivery.atomic() would block the event loop, as Django's transactions do; call the"
+        " function that uses it by `await sync_to_async(function)()`."
+    )
+    @contextmanager
+    def atomic(self, using: str | None = None) -> Iterator[Self]:
+        """Acknowledge the item in a transaction, which commits the caller's work with it.
+
+        It begins and ends with the ``with`` block: all of it is committed, or nothing, and then the
+        item is delivered again. ``using`` is the database, which must be that of the queue; it is
+        the default. The isolation level should be "read committed", where there is a choice: with
+        another one the database may refuse to commit when others have used the queue meanwhile.
+
+        Raises LockLost, with everything rolled back, if the delivery was lost before the commit;
+        LockError if a transaction is open already; NotSupported where the queue is in no database.
+        """
+        lease, directory = self._checked(), self._queue._directory
+        keys = [held_key(lease.nonce), key_of(TAKEN, self.id)]
+
+        def before() -> None:
+            self._checked()
+            self._member.stop_renewing()  # it is not lost when it has been removed
+
+        try:
+            with self._queue._store.removing(
+                directory, keys, lease, using, before=before, lost=self._lost
+            ):
+                yield self
+            self._settled = "acknowledged"
+        except BaseException:
+            self._member.go_on()
+            raise
+        self._queue._backend.records.forget(lease)
+
     @classmethod
     def acking_all(cls, deliveries: Sequence[Delivery]) -> Steps[None]:
         """See Queue.ack_many()."""
@@ -179,8 +216,11 @@ class Delivery:
 
     def _settle(self, how: str, done: bool) -> None:
         if not done:
-            raise LockLost(f"{self!r} was lost: the item is, or will be, delivered again")
+            raise self._lost()
         self._settled = how
+
+    def _lost(self) -> LockLost:
+        return LockLost(f"{self!r} was lost: the item is, or will be, delivered again")
 
     def _put_back(self, item: Item, seconds: float, lease: Lease, deadline: float | None) -> Any:
         queue = self._queue

@@ -55,7 +55,11 @@ LAYERS = [
     ["backends.database.queries", "backends.database.transactions"],
     ["backends.database.record_listener", "backends.database.record_runner"],
     ["backends.database.record_sql"],
-    ["backends.database.record_engines", "backends.database.record_watcher"],
+    [
+        "backends.database.record_engines",
+        "backends.database.record_transactions",
+        "backends.database.record_watcher",
+    ],
     ["backends.database.store"],
     ["backends.database.maintenance", "backends.database.checks", "backends.database.schema"],
     ["backends.database.lock"],

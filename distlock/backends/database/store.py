@@ -12,8 +12,8 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain, islice
 from typing import Any, TypeVar
@@ -25,6 +25,7 @@ from distlock.backends.database.record_engines import record_sql_for
 from distlock.backends.database.record_listener import News, channel_of
 from distlock.backends.database.record_runner import RecordRunner
 from distlock.backends.database.record_sql import Edit, Verdict
+from distlock.backends.database.record_transactions import removing
 from distlock.backends.database.record_watcher import RecordWatcher
 from distlock.backends.database.statements import Statement
 from distlock.backends.store import (
@@ -41,8 +42,8 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.exceptions import LockUnavailable
-from distlock.types.lease import RELIED_ON, SweepResult
+from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.owners import gevent_patched
 
 #: Sessions, records or rows in one statement.
@@ -243,6 +244,33 @@ class DatabaseStore(RecordStore):
         self._tell(
             [(channel, News(directory)) for directory, channel in sorted(channels)], deadline
         )
+
+    # Transactions of the caller
+
+    @contextmanager
+    def removing(
+        self,
+        directory: str,
+        keys: Sequence[str],
+        lease: Lease,
+        using: str | None,
+        *,
+        before: Callable[[], object],
+        lost: Callable[[], Exception],
+    ) -> Iterator[None]:
+        """See RecordStore.removing()."""
+        database = self._pool.database
+        if using not in (None, database):
+            raise NotSupported(
+                f"atomic(using={using!r}): {directory!r} is in the database {database!r}, and"
+                " only a transaction there can be tied to it"
+            )
+        with removing(database, self._sql, lease, directory, keys, before, lost):
+            yield
+        self._watcher.note_change(directory, {*keys})
+        news, until = News(directory), clock() + self._pool.limit(None)
+        channels = [channel_of(directory, key) for key in (None, *keys)]
+        self._tell([(channel, news) for channel in channels], until)
 
     # Waking up
 

@@ -1,0 +1,109 @@
+"""``delivery.atomic()``: an acknowledgement that commits with the work, or not at all."""
+
+import pytest
+from django.contrib.auth.models import Group
+from django.db import connections, transaction
+
+from distlock import LockError, LockLost, LockNotHeld, NotSupported
+from distlock.recipes import Queue
+from tests.contract.actors import PATIENCE
+from tests.databases import ALIASES
+from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+
+WORK = "done with a letter"
+
+
+@pytest.fixture
+def database(kind, using, sqlite):
+    """The alias of the database that the transaction is to be in."""
+    alias = ALIASES.get(kind, "default")
+    Group.objects.using(alias).filter(name=WORK).delete()
+    yield alias
+    Group.objects.using(alias).filter(name=WORK).delete()
+    connections[alias].close()
+
+
+@pytest.fixture
+def queue(using, name):
+    """A queue with two letters."""
+    queue = Queue(name, using=using)
+    queue.put_many(["one", "two"])
+    return queue
+
+
+@pytest.fixture
+def refused(kind, queue):
+    """Whether it was refused by name, because the queue is in no database."""
+    if kind in ALIASES:
+        return False
+    taken = queue.get()
+    with pytest.raises(NotSupported, match="not kept in a database"), taken.atomic():
+        raise AssertionError("the body ran")
+    taken.ack()
+    return True
+
+
+def work(database):
+    Group.objects.using(database).create(name=WORK)
+
+
+def done(database):
+    return Group.objects.using(database).filter(name=WORK).count()
+
+
+def test_it_commits_with_the_work(refused, queue, database):
+    if refused:
+        return
+    taken = queue.get()
+    with taken.atomic():
+        work(database)
+    assert (done(database), queue.qsize()) == (1, 1)
+    with pytest.raises(LockNotHeld):
+        taken.ack()
+    assert queue.get(timeout=PATIENCE).body == "two"
+
+
+def test_it_is_rolled_back_with_the_work(refused, queue, database):
+    if refused:
+        return
+    with pytest.raises(ZeroDivisionError), queue.get() as taken, taken.atomic():
+        work(database)
+        raise ZeroDivisionError
+    assert (done(database), queue.qsize()) == (0, 2)
+    again = queue.get(blocking=False)
+    assert (again.body, again.attempt) == ("one", 2)
+    again.ack()
+
+
+def test_what_was_lost_before_the_commit_is_rolled_back(kind, refused, queue, database):
+    if refused:
+        return
+    taken = queue.get()
+    if kind == "sqlite":  # nobody else can write while a transaction does
+        assert queue.force_release(taken.id, taken.token)
+    with pytest.raises(LockLost), taken.atomic():
+        work(database)
+        if kind != "sqlite":
+            assert queue.force_release(taken.id, taken.token)
+            again = queue.get(blocking=False)
+            assert (again.body, again.attempt) == ("one", 2)
+            again.ack()
+    assert done(database) == 0
+    assert queue.qsize() == (2 if kind == "sqlite" else 1)
+
+
+def test_what_it_cannot_give_is_refused(refused, queue, database):
+    if refused:
+        return
+    taken = queue.get()
+    with (
+        transaction.atomic(database),
+        pytest.raises(LockError, match="inside a transaction"),
+        taken.atomic(),
+    ):
+        raise AssertionError("the body ran")
+    with pytest.raises(NotSupported, match="other"), taken.atomic(using="other"):
+        raise AssertionError("the body ran")
+    taken.ack()
+    with pytest.raises(LockNotHeld), taken.atomic():
+        raise AssertionError("the body ran")
