@@ -176,22 +176,6 @@ class RecordSQL(ABC):
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> Verdict:
         """Make the changes, or none. ``create``: make the row of the directory if it is missing."""
 
-    def touch(self, directory: str) -> Statement:
-        """Give a directory the next revision, which locks its row until the commit."""
-        return Statement(
-            f"UPDATE {DIRECTORIES} SET revision = {self.next} WHERE name = %(directory)s",
-            {"directory": directory},
-        )
-
-    def remove(self, directory: str, keys: Sequence[str]) -> Statement:
-        """Delete records, in a transaction that has locked the row of their directory."""
-        return Statement(
-            f"DELETE FROM {RECORDS} WHERE directory ="
-            f" (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
-            f" AND {in_list('name', 'key', keys)}",
-            {"directory": directory, **named_values("key", keys)},
-        )
-
     def in_use(self, prefix: str) -> Statement:
         """Ask for the names of directories that have records of sessions that run, or of none."""
         return Statement(

@@ -10,9 +10,11 @@ from django.db import Error as DjangoDatabaseError
 from django.db import connections
 
 from distlock.backends.database.errors import failure, unavailable
-from distlock.backends.database.record_sql import RecordSQL
+from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, RecordSQL
+from distlock.backends.database.sql import in_list, named_values
 from distlock.backends.database.statements import Statement
 from distlock.backends.durable import durable
+from distlock.exceptions import NotSupported
 from distlock.types.lease import Lease
 
 
@@ -23,6 +25,7 @@ def removing(
     lease: Lease,
     directory: str,
     keys: Sequence[str],
+    using: str | None,
     before: Callable[[], object],
     lost: Callable[[], Exception],
 ) -> Iterator[None]:
@@ -31,16 +34,32 @@ def removing(
     The row of the directory is locked at the end, and so for moments only. On SQLite nobody else
     writes from the beginning on: who has read something could not begin to write later.
     """
+    if using not in (None, database):
+        raise NotSupported(
+            f"atomic(using={using!r}): {directory!r} is in the database {database!r}, and only a"
+            " transaction there can be tied to it"
+        )
     connection: Any = connections[database]
+    # It gives the directory the next revision, which locks its row until the commit.
+    touch = Statement(
+        f"UPDATE {DIRECTORIES} SET revision = {sql.next} WHERE name = %(directory)s",
+        {"directory": directory},
+    )
+    remove = Statement(
+        f"DELETE FROM {RECORDS} WHERE directory ="
+        f" (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
+        f" AND {in_list('name', 'key', keys)}",
+        {"directory": directory, **named_values("key", keys)},
+    )
     with durable(database, lease):
         if connection.vendor == "sqlite":
-            _ask(connection, database, sql.touch(directory))
+            _ask(connection, database, touch)
         yield
         if connection.needs_rollback:
             return
         before()
-        _ask(connection, database, sql.touch(directory))
-        if _ask(connection, database, sql.remove(directory, keys)) != len(keys):
+        _ask(connection, database, touch)
+        if _ask(connection, database, remove) != len(keys):
             raise lost()
 
 

@@ -42,7 +42,7 @@ from distlock.backends.store import (
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.exceptions import LockUnavailable, NotSupported
+from distlock.exceptions import LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.owners import gevent_patched
 
@@ -260,12 +260,7 @@ class DatabaseStore(RecordStore):
     ) -> Iterator[None]:
         """See RecordStore.removing()."""
         database = self._pool.database
-        if using not in (None, database):
-            raise NotSupported(
-                f"atomic(using={using!r}): {directory!r} is in the database {database!r}, and"
-                " only a transaction there can be tied to it"
-            )
-        with removing(database, self._sql, lease, directory, keys, before, lost):
+        with removing(database, self._sql, lease, directory, keys, using, before, lost):
             yield
         self._watcher.note_change(directory, {*keys})
         news, until = News(directory), clock() + self._pool.limit(None)
