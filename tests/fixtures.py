@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from distlock import Lock, LockLost, LockNotHeld, locks
-from tests.contract.actor_process import Processes
+from tests.contract.actor_process import Processes, actors
 from tests.contract.actors import Loop
 from tests.contract.watch import events
 from tests.databases import DATABASES
@@ -82,6 +82,48 @@ def processes():
     processes = Processes()
     yield processes
     processes.close()
+
+
+@pytest.fixture
+def backend(using):
+    """The backend under test."""
+    return locks[using]
+
+
+@pytest.fixture
+def actor(using, loop, processes):
+    """``actor("thread")``: an actor; see actors()."""
+    with actors(loop, processes) as make:
+        yield make
+
+
+@pytest.fixture
+def roles():
+    """What the actors of the test are."""
+
+
+@pytest.fixture
+def first(actor, roles):
+    """Who comes first, and takes the lock."""
+    return actor(roles[0])
+
+
+@pytest.fixture
+def second(actor, roles):
+    """Who comes too, and wants it."""
+    return actor(roles[1])
+
+
+@pytest.fixture
+def third(actor):
+    """A third one."""
+    return actor("thread")
+
+
+@pytest.fixture
+def fourth(actor):
+    """A fourth."""
+    return actor("thread")
 
 
 @pytest.fixture

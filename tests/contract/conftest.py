@@ -1,31 +1,19 @@
 """The same tests for every backend, with threads, tasks and processes as owners."""
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from django.conf import settings
-from django.test import override_settings
 
-from distlock import NotSupported, locks
-from tests.contract.actor_process import actors
+from distlock import locks
+from tests import kinds
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-
-KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper", "etcd"]
-#: kinds whose locks exist within one process only
-ONE_PROCESS = {"local"}
-SHARED = [kind for kind in KINDS if kind not in ONE_PROCESS]
-
-#: kinds whose leases have one length, which no lock can change
-ONE_LEASE = {"zookeeper"}
+from tests.kinds import KINDS, ONE_LEASE, ONE_PROCESS, SESSION, SHARED, one_after_the_other
 
 #: kinds whose shortest lease takes long to end, and the others
 LONG_LEASES = {"etcd"}
 BRISK = [kind for kind in KINDS if kind not in LONG_LEASES]
 
-#: seconds; ZooKeeper's locks last as long as their session, which is to survive a busy machine
-SESSION = 8
 #: seconds between the renewals of a lease of any length, in tests that are ``eager`` to see one
 EAGER = 0.2
 
@@ -33,11 +21,18 @@ SINGLE = [("thread",), ("task",)]
 PAIRS = [("thread", "thread"), ("task", "task"), ("thread", "task")]
 PAIRS_OF_PROCESSES = [("thread", "process"), ("task", "process")]
 
+configured = kinds.configured
+pytest_pyfunc_call = kinds.pytest_pyfunc_call
+
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "shared: for backends that several processes share")
     config.addinivalue_line("markers", "eager: long leases, too, are renewed at short intervals")
     config.addinivalue_line("markers", "essential: waits every day for the end of a long lease")
+
+
+def pytest_collection_modifyitems(items):
+    one_after_the_other(items, Path(__file__).parent)
 
 
 def pytest_generate_tests(metafunc):
@@ -96,56 +91,9 @@ def _case(kind, roles, *marks):
     return pytest.param(kind, roles, id=f"{kind}-{'+'.join(roles)}", marks=marks)
 
 
-def pytest_collection_modifyitems(items):
-    """Run all tests of one kind of backend before those of the next, on the same sessions."""
-    here = str(Path(__file__).parent)
-    places = [place for place, item in enumerate(items) if str(item.path).startswith(here)]
-    chosen = sorted((items[place] for place in places), key=_kind_of)
-    for place, item in zip(places, chosen, strict=True):
-        items[place] = item
-
-
-def _kind_of(item):
-    spec = getattr(item, "callspec", None)
-    return KINDS.index(spec.params["kind"]) if spec and "kind" in spec.params else -1
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem):
-    """Where leases have one length, all there is to say of another length is that it is refused.
-
-    What those locks do when a lease ends is told by the tests of their backend.
-    """
-    spec = getattr(pyfuncitem, "callspec", None)
-    try:
-        return (yield)
-    except NotSupported as error:
-        if spec and spec.params.get("kind") in ONE_LEASE and str(error).startswith("lease="):
-            return True
-        raise
-
-
 @pytest.fixture
 def kind():
     """The kind of backend, as ``backend_settings`` calls it."""
-
-
-@pytest.fixture
-def roles():
-    """What the actors of the test are."""
-
-
-@pytest.fixture(scope="package")
-def configured():
-    """``configured(DISTLOCK)``: let this be the setting until another is asked for."""
-    with ExitStack() as after:
-
-        def configure(wanted):
-            if getattr(settings, "DISTLOCK", None) != wanted:
-                after.close()
-                after.enter_context(override_settings(DISTLOCK=wanted))
-
-        yield configure
 
 
 @pytest.fixture
@@ -158,12 +106,6 @@ def using(kind, request, backend_settings, configured):
     yield "default"
     if kind in ONE_PROCESS:
         locks.close_all()  # its locks end with it
-
-
-@pytest.fixture
-def backend(using):
-    """The backend under test."""
-    return locks[using]
 
 
 @pytest.fixture
@@ -187,25 +129,6 @@ class Short:
 
 
 @pytest.fixture
-def actor(using, loop, processes):
-    """``actor("thread")``: an actor; see actors()."""
-    with actors(loop, processes) as make:
-        yield make
-
-
-@pytest.fixture
-def first(actor, roles):
-    """Who takes the lock first."""
-    return actor(roles[0])
-
-
-@pytest.fixture
-def second(actor, roles):
-    """Who wants it too."""
-    return actor(roles[1])
-
-
-@pytest.fixture
 def at_once(kind, roles):
     """``at_once(condition)``: its value as soon as anyone can know of what was done before.
 
@@ -214,15 +137,3 @@ def at_once(kind, roles):
     """
     late = kind == "zookeeper" and "process" in roles
     return eventually if late else lambda condition: condition()
-
-
-@pytest.fixture
-def third(actor):
-    """A third one."""
-    return actor("thread")
-
-
-@pytest.fixture
-def fourth(actor):
-    """A fourth."""
-    return actor("thread")

@@ -4,8 +4,8 @@ import pytest
 
 from distlock import Lock
 from tests.contract.actors import PATIENCE
-from tests.contract.conftest import ONE_PROCESS
 from tests.contract.watch import waits
+from tests.kinds import ONE_PROCESS
 
 
 def test_a_free_lock_is_taken(first, name):

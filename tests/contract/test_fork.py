@@ -6,8 +6,8 @@ import pytest
 
 from distlock import Lock, LockNotHeld
 from tests.contract.actors import PATIENCE
-from tests.contract.conftest import ONE_PROCESS
 from tests.contract.forks import forked
+from tests.kinds import ONE_PROCESS
 
 # What is called in the child process, which then forks. The fork is not made in the process of the
 # test run, whose other threads and servers it does not concern.

@@ -37,11 +37,6 @@ def using(configure):
 
 
 @pytest.fixture
-def backend(using):
-    return locks[using]
-
-
-@pytest.fixture
 def actor(loop):
     """``actor("thread", using)``: an actor; see actors()."""
     with actors(loop) as make:

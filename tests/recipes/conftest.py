@@ -1,22 +1,26 @@
 """Backends, and those who take seats in them."""
 
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from django.conf import settings
-from django.test import override_settings
 
-from distlock import NotSupported, locks
-from tests.contract.actor_process import actors
-from tests.contract.conftest import SESSION
+from distlock import locks
+from tests import kinds
 from tests.contract.watch import cleaned_up, eventually
-from tests.recipes.every_kind import KINDS, ONE_LEASE, ONE_PROCESS, SHORT, SHORTEST
+from tests.kinds import ONE_LEASE, ONE_PROCESS, SESSION, one_after_the_other
+from tests.recipes.every_kind import SHORT, SHORTEST
 from tests.recipes.standing import stand  # noqa: F401 - a fixture
 from tests.recipes.wrapping import Wrapped
 
 #: seconds; a server that does not answer is told of after that
 ANSWER_LIMIT = 1
+
+configured = kinds.configured
+pytest_pyfunc_call = kinds.pytest_pyfunc_call
+
+
+def pytest_collection_modifyitems(items):
+    one_after_the_other(items, Path(__file__).parent, mark="brief")
 
 
 def pytest_configure(config):
@@ -25,55 +29,9 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "brief: the leases of the backend are as short as they can")
 
 
-def pytest_collection_modifyitems(items):
-    """Run all tests of one kind of backend before those of the next, on the same sessions."""
-    here = Path(__file__).parent
-    places = [place for place, item in enumerate(items) if item.path.is_relative_to(here)]
-    chosen = sorted((items[place] for place in places), key=_kind_of)
-    for place, item in zip(places, chosen, strict=True):
-        items[place] = item
-
-
-def _kind_of(item):
-    spec = getattr(item, "callspec", None)
-    kind = spec.params.get("kind") if spec else None
-    brief = item.get_closest_marker("brief") is not None
-    return (KINDS.index(kind) if kind in KINDS else -1, brief)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_pyfunc_call(pyfuncitem):
-    """Where leases have one length, all there is to say of another length is that it is refused."""
-    spec = getattr(pyfuncitem, "callspec", None)
-    try:
-        return (yield)
-    except NotSupported as error:
-        if spec and spec.params.get("kind") in ONE_LEASE and str(error).startswith("lease="):
-            return True
-        raise
-
-
 @pytest.fixture
 def kind():
     """The kind of backend, as ``backend_settings`` calls it."""
-
-
-@pytest.fixture
-def roles():
-    """What the actors of the test are."""
-
-
-@pytest.fixture(scope="package")
-def configured():
-    """``configured(DISTLOCK)``: let this be the setting until another is asked for."""
-    with ExitStack() as after:
-
-        def configure(wanted):
-            if getattr(settings, "DISTLOCK", None) != wanted:
-                after.close()
-                after.enter_context(override_settings(DISTLOCK=wanted))
-
-        yield configure
 
 
 @pytest.fixture
@@ -94,43 +52,6 @@ def using(kind, short, request, backend_settings, configured):
     yield "default"
     if kind in ONE_PROCESS:
         locks.close_all()  # its locks end with it
-
-
-@pytest.fixture
-def backend(using):
-    """The backend under test."""
-    return locks[using]
-
-
-@pytest.fixture
-def actor(using, loop, processes):
-    """``actor("thread")``: an actor; see actors()."""
-    with actors(loop, processes) as make:
-        yield make
-
-
-@pytest.fixture
-def first(actor, roles):
-    """Who comes first."""
-    return actor(roles[0])
-
-
-@pytest.fixture
-def second(actor, roles):
-    """Who comes too."""
-    return actor(roles[1])
-
-
-@pytest.fixture
-def third(actor):
-    """A third one."""
-    return actor("thread")
-
-
-@pytest.fixture
-def fourth(actor):
-    """A fourth."""
-    return actor("thread")
 
 
 @pytest.fixture

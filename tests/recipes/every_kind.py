@@ -6,11 +6,8 @@ and a task where locks live within one process, else a thread, or a task, and a 
 
 import pytest
 
-KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper", "etcd"]
-#: kinds that exist within one process only
-ONE_PROCESS = {"local"}
-#: kinds whose leases have one length, which is that of their session
-ONE_LEASE = {"zookeeper"}
+from tests.kinds import KINDS, ONE_LEASE, ONE_PROCESS  # noqa: F401 - tests use them from here
+
 #: the shortest lease of each kind, in seconds; the tests' for the others
 SHORTEST = {"zookeeper": 3.0, "etcd": 2.0}
 SHORT = 1.0

@@ -3,27 +3,22 @@
 from pathlib import Path
 
 import pytest
-from django.test import override_settings
 
 from distlock import locks
-from tests.contract.actor_process import actors
+from tests import kinds
+from tests.kinds import KINDS, ONE_PROCESS, one_after_the_other
 
-#: the kinds of backends that have a store
-KINDS = [
-    "local",
-    "sqlite",
-    "mariadb",
-    "postgresql",
-    "zookeeper",
-    "etcd",
-]
-#: kinds whose records exist within one process only
-ONE_PROCESS = {"local"}
 #: kinds without a server
 FILES = {"sqlite"}
 #: the shortest session of each kind, in seconds
 SHORTEST = {"local": 0.5, "zookeeper": 3.0, "etcd": 2.0}
 SHORT = 1.0
+
+configured = kinds.configured
+
+
+def pytest_collection_modifyitems(items):
+    one_after_the_other(items, Path(__file__).parent)
 
 
 def pytest_configure(config):
@@ -54,41 +49,9 @@ def pytest_generate_tests(metafunc):
     )
 
 
-def pytest_collection_modifyitems(items):
-    """Run all tests of one kind before those of the next, on the same sessions."""
-    here = Path(__file__).parent
-    places = [place for place, item in enumerate(items) if item.path.is_relative_to(here)]
-    chosen = sorted((items[place] for place in places), key=_kind_of)
-    for place, item in zip(places, chosen, strict=True):
-        items[place] = item
-
-
-def _kind_of(item):
-    spec = getattr(item, "callspec", None)
-    kind = spec.params.get("kind") if spec else None
-    return KINDS.index(kind) if kind in KINDS else -1
-
-
 @pytest.fixture
 def kind():
     """The kind of backend, as ``backend_settings`` calls it."""
-
-
-@pytest.fixture(scope="package")
-def configured():
-    """``configured(DISTLOCK)``: let this be the setting until another is asked for."""
-    kept = []
-
-    def configure(wanted):
-        if not kept or kept[0].options["DISTLOCK"] != wanted:
-            while kept:
-                kept.pop().disable()
-            kept.append(override_settings(DISTLOCK=wanted))
-            kept[0].enable()
-
-    yield configure
-    while kept:
-        kept.pop().disable()
 
 
 @pytest.fixture
@@ -122,13 +85,6 @@ def session(store):
     session = store.open_session(600)
     yield session
     store.end_session(session.id)
-
-
-@pytest.fixture
-def actor(using, loop, processes):
-    """``actor("thread")``: who does something at the same time; see actors()."""
-    with actors(loop, processes) as make:
-        yield make
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
+from tests.kinds import ONE_PROCESS
 from tests.stores.clients import (
     count_up,
     count_up_alone,
@@ -20,7 +21,6 @@ from tests.stores.clients import (
     write_pairs,
     write_pairs_for_ever,
 )
-from tests.stores.conftest import ONE_PROCESS
 
 #: how often each client counts, where a server takes part, and where threads have to meet
 TIMES, TIMES_IN_MEMORY = 10, 500

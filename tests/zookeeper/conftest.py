@@ -82,11 +82,6 @@ def using(configure):
 
 
 @pytest.fixture
-def backend(using):
-    return locks[using]
-
-
-@pytest.fixture
 def tree(hosts, root):
     """The nodes as they are, read on a session of its own."""
     kazoo = KazooClient(hosts=hosts, timeout=10, command_retry={"max_tries": -1, "max_delay": 1})

@@ -5,7 +5,7 @@ import pytest
 from distlock import Lock, locks
 from distlock.recipes import MultiLock
 from tests.contract.actor_process import actors
-from tests.contract.conftest import KINDS, ONE_LEASE, SESSION
+from tests.kinds import KINDS, ONE_LEASE, SESSION
 from tests.recipes.multilock.users import Used
 
 

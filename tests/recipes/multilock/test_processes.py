@@ -12,9 +12,9 @@ from distlock import Lock, LockLost, LockNotHeld
 from distlock.recipes import MultiLock
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.conftest import ONE_LEASE, SHARED
 from tests.contract.forks import forked
 from tests.contract.watch import eventually, passed
+from tests.kinds import ONE_LEASE, SHARED
 from tests.recipes.multilock.users import new_parts
 
 #: seconds; what a killed process held is free after that. The shortest that every kind can have
