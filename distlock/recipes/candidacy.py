@@ -77,7 +77,6 @@ class Candidacy(Entered):
             self._directory,
             owner,
             lambda: known() is not None,
-            partial(_tell_loss, known),
             using=self.using,
             description=self.candidate,
         )
@@ -175,14 +174,15 @@ class Candidacy(Entered):
     def _taking_office(self, deadline: float | None) -> Steps[bool]:
         """Try to get the lock, for a while, and lead if this candidate is still the first then."""
         yield from self._lock.freeing()
-        until = clock() + self._pause
+        office, until = Office(), clock() + self._pause
         until = until if deadline is None else min(until, deadline)
-        if not (yield from self._lock.taking(until)):
+        if not (yield from self._lock.taking(until, partial(_tell_loss, ref(self), office))):
             return False
         try:
-            lease = self._lock.lease
+            lease = office.lease = self._lock.lease
             if (yield self._change(partial(self._beginning, lease), deadline)).result:
-                office = self._office = Office(lease)
+                self._office = office
+                office.began = True
                 self._lock.check()  # nobody was told if it was lost before that
                 orders, look = Orders(self.name, self.using), partial(_obey, ref(self), office)
                 start(oversee, "distlock-election", office, orders, look)
@@ -262,17 +262,14 @@ class Candidacy(Entered):
         self._lock.free_soon()
         self._office = None
 
-    def _lost(self, lease: Lease) -> None:
+    def _lost(self, office: Office) -> None:
         """Leave the place in the order, so that others need not wait for its end."""
-        office = self._office
-        if office is None or office.lease.nonce != lease.nonce:
-            return
-        why = BROKEN if self._lock.broken else LOST
-        plan = partial(self._ending, office.term, why, None)
-        self._membership.leave_soon(plan)
+        if self._office is office:
+            why = BROKEN if self._lock.broken else LOST
+            self._membership.leave_soon(partial(self._ending, office.term, why, None))
         office.ended.resolve(None)
         if not office.recalled and self._on_lost is not None:
-            self._on_lost(lease)
+            self._on_lost(office.lease)
 
     # What others want of a leader
 
@@ -307,9 +304,9 @@ def _may_stand(known: ref[Candidacy]) -> bool:
     return office is None or bool(office.recalled) or candidacy._lock.held
 
 
-def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:
-    if (candidacy := known()) is not None:
-        candidacy._lost(lease)
+def _tell_loss(known: ref[Candidacy], office: Office, lease: Lease) -> None:
+    if office.began and (candidacy := known()) is not None:
+        candidacy._lost(office)
 
 
 def _is_over(deadline: float | None) -> bool:

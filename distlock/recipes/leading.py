@@ -28,7 +28,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 class Office:
     """One term of a leader in this process."""
 
-    lease: Lease
+    #: that of the lock; there is none before it was granted
+    lease: Lease = field(init=False)
+    #: whether the term has begun, so that its loss is to be told
+    began: bool = False
     #: why it is to end, if somebody wants that
     recalled: str = ""
     #: answered when it has ended
@@ -42,11 +45,9 @@ class Office:
 class LeaderLock(Lock):
     """The lock of an election. Its owner is a candidate, and no thread or task."""
 
-    def __init__(
-        self, name: str, owner: Owner, is_alive: Callable[[], bool], on_lost: OnLost, **terms: Any
-    ) -> None:
+    def __init__(self, name: str, owner: Owner, is_alive: Callable[[], bool], **terms: Any) -> None:
         """``is_alive`` says whether the candidate is there; else the lease is renewed no more."""
-        super().__init__(name, on_lost=on_lost, **terms)
+        super().__init__(name, **terms)
         self._owner = owner
         self._is_alive = is_alive
 
@@ -70,12 +71,12 @@ class LeaderLock(Lock):
         hold = self._found
         return hold is not None and hold.lost == BROKEN and clock() < hold.lease.deadline
 
-    def taking(self, until: float) -> Steps[bool]:
+    def taking(self, until: float, on_lost: OnLost) -> Steps[bool]:
         """Take it for the candidate; False if another one has it, until then."""
         wait = until > clock()
         request = self._options.request(self._backend, self.name, self, blocking=wait)
         request.claim = replace(request.claim, owner=self._owner)
-        request.entry.is_alive = self._is_alive
+        request.entry.is_alive, request.entry.on_lost = self._is_alive, on_lost
         request.deadline = until if wait else None
         return manager.acquire(request)
 

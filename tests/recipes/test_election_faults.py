@@ -1,0 +1,170 @@
+"""Elections whose leaders are killed or stopped, and servers that cannot be reached."""
+
+import signal
+import time
+
+import pytest
+
+from distlock import Lock, LockLost
+from distlock.recipes import Election
+from tests.children import read_line, write_line
+from tests.contract.watch import eventually, passed
+from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.standing import names, terms
+from tests.recipes.test_seats_faults import stop
+
+#: seconds
+ANSWER_LIMIT = 1
+
+
+def lead(name, candidate, order):
+    """As a child: stand, lead, and when told to go on say what has become of that."""
+    told = []
+    election = Election(name, candidate, order=order, on_lost=told.append)
+    write_line("stands")
+    election.campaign()
+    write_line(election.term)
+    read_line()
+    write_line("leads" if election.leading else "does not lead")
+    try:
+        election.resign()
+        write_line("resigned")
+    except LockLost:
+        write_line("lost")
+    eventually(lambda: told)
+    write_line("told")
+
+
+def lead_again(name, candidate):
+    """As a child: lead as often as it can."""
+    election = Election(name, candidate)
+
+    def work():
+        write_line(election.term)
+        while election.leading:
+            time.sleep(0.01)
+        write_line("lost")
+
+    election.run(work)
+
+
+@pytest.fixture
+def start(child, using, name):
+    """``start("A")``: a process that stands when this returns."""
+    look = Election(name, using=using)
+
+    def make(candidate, order="first"):
+        new = child(lead, name, candidate, order)
+        new.line()
+        eventually(lambda: candidate in names(look))
+        return new
+
+    return make
+
+
+@pytest.mark.shared
+@pytest.mark.brief
+@pytest.mark.faults
+class TestProcesses:
+    def test_a_is_killed_and_b_leads_and_then_c(self, start, using, name):
+        a = start("A")
+        first = int(a.line())
+        b = start("B")
+        c = start("C")
+        look = Election(name, using=using)
+        assert names(look) == ["A", "B", "C"]
+        a.kill()
+        second = int(b.line())
+        assert look.leader().name == "B"
+        b.kill()
+        third = int(c.line())
+        assert first < second < third
+        assert look.leader().name == "C"
+        assert names(look) == ["C"]
+        assert terms(look) == [("A", "crashed"), ("B", "crashed"), ("C", "")]
+
+    def test_a_leader_that_was_stopped_knows_that_it_leads_no_more(self, kind, start, using, name):
+        a = start("A")
+        first = int(a.line())
+        stop(a, kind)
+        with Election(name, "B", using=using) as successor:
+            assert successor.term > first
+            a.tell("go on")
+            a.signal(signal.SIGCONT)
+            assert a.finish() == ["does not lead", "lost", "told"]
+            successor.verify()
+            assert names(successor) == ["B"]
+
+    def test_one_that_was_stopped_stands_again_at_the_end(self, child, kind, using, name):
+        a = child(lead_again, name, "A")
+        int(a.line())
+        stop(a, kind)
+        with Election(name, "B", using=using) as successor:
+            a.signal(signal.SIGCONT)
+            assert a.line() == "lost"
+            eventually(lambda: names(successor) == ["B", "A"])
+        assert int(a.line()) > successor.history()[-2].term
+
+    def test_one_that_stands_is_stopped_and_keeps_nobody_out(self, kind, start, using, name):
+        election = Election(name, "A", using=using)
+        election.campaign()
+        stopped, next_one = start("B"), start("C")
+        stop(stopped, kind)
+        election.resign()
+        assert int(next_one.line()) > 0
+        stopped.signal(signal.SIGCONT)
+        next_one.kill()
+        assert int(stopped.line()) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.shared
+@pytest.mark.brief
+class TestNetwork:
+    def test_a_leader_that_is_cut_off_leads_no_more_and_there_is_one_at_a_time(
+        self, kind, proxy, child, name
+    ):
+        if proxy is None:
+            return
+        told = []
+        here = Election(name, "here", on_lost=told.append)
+        here.campaign()
+        first = here.term
+        proxy.refuse()
+        eventually(lambda: not here.leading)
+        with pytest.raises(LockLost):
+            here.check()
+        eventually(lambda: told)
+        proxy.heal()
+        with pytest.raises(LockLost):
+            here.resign()
+        eventually(lambda: not Lock(f"election:{name}").locked())
+        with Election(name, "next") as successor:
+            assert successor.term > first
+
+    def test_those_who_stand_go_on_through_an_outage(self, kind, proxy, name, stand):
+        if proxy is None:
+            return
+        a = stand("A")
+        eventually(a.leads)
+        b = stand("B")
+        proxy.refuse()
+        eventually(lambda: not a.leads())
+        passed(ANSWER_LIMIT)
+        assert b.thread.is_alive()
+        proxy.heal()
+        eventually(b.leads)
+        assert not a.leads()
+
+    def test_a_short_outage_changes_nothing(self, kind, proxy, name, stand):
+        if proxy is None:
+            return
+        a = stand("A")
+        eventually(a.leads)
+        b, term = stand("B"), a.election.term
+        proxy.cut()
+        passed(0.2)
+        eventually(lambda: names(a.election))
+        assert a.election.term == term
+        assert not b.leads()
+        assert names(a.election) == ["A", "B"]
