@@ -106,16 +106,20 @@ def _watch(command: BaseCommand, *, name: str, using: str, **others: object) -> 
         fail(NOT_HELD, f"nobody reports progress as {name!r} on {using!r}")
     terminal = sys.stdout.isatty()
     with suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
-        for report in Progress(name, using=using).changes():
-            line = output.escaped(bar(report, _width()))
-            command.stdout.write(
-                f"\r\x1b[K{line}" if terminal else line, ending="" if terminal else "\n"
-            )
-            command.stdout.flush()
-            if report.state != "running":
-                break
+        _draw(command, name, using, terminal)
     if terminal:
         command.stdout.write("")
+
+
+def _draw(command: BaseCommand, name: str, using: str, terminal: bool) -> None:
+    for report in Progress(name, using=using).changes():
+        line = output.escaped(bar(report, _width()))
+        command.stdout.write(
+            f"\r\x1b[K{line}" if terminal else line, ending="" if terminal else "\n"
+        )
+        command.stdout.flush()
+        if report.state != "running":
+            break
 
 
 def _width() -> int:

@@ -95,7 +95,9 @@ class Line:
                     error.maybe_applied = False  # the attempt was not made
                     raise
                 result, seen = yield from attempt(deadline)
-                while result is None and first and left(deadline, 1) > 0:
+                while True:  # an interrupt at the end of a `while` with a condition would pass by
+                    if result is not None or not first or left(deadline, 1) <= 0:
+                        break
                     hint = self._recipe._hint(seen, None)
                     try:
                         yield Wait(hint, clock() + left(deadline, min(pause, _LONGEST_WAIT)))
