@@ -3,10 +3,13 @@
 semaphore   Semaphore: at most so many at a time
 rwlock      RWLock: many readers, or one writer
 barrier     Barrier, DoubleBarrier: so many wait for each other
+generations  how those at a barrier come to one outcome
+line        those who wait: one of all watches, the others stand in line
 event       Event: one process sets it, all others see it
 generations how those who are at a barrier come to one outcome
 config      Config: one value in all processes, with versions
 topic       Topic: messages that every subscriber gets, in order
+twins       a blocking method and its async twin, of one body
 following   what changes in the directory of a recipe, look by look
 election    Election: of several candidates one leads at a time
 candidacy   the way of a candidate to lead, and out
@@ -20,6 +23,9 @@ progress    Progress: how far a piece of work is, live for whoever looks
 track       track(): a loop that reports how far it is
 report      what a progress tells, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
+queue_items    what the records of a queue say
+queue_records  how the records of a queue are changed
+delivery    one delivery of an item of a queue
 membership  a record of this process, for as long as it keeps it
 recipe      what all recipes over records do
 slots       a lock, or a slot of a semaphore, for tasks and commands

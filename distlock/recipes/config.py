@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypedDict, Unpack
+from typing import Any
 
 from django.utils.asyncio import async_unsafe
 
@@ -24,12 +24,13 @@ from distlock.activity import current_activity
 from distlock.backends.recipe_records import Decide, Done, Plan
 from distlock.backends.store import Absent, Change, Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable, StaleToken
 from distlock.recipes.following import Follower, Watch, aeach, each
 from distlock.recipes.recipe import Recipe, checked_json, deadline_of
 from distlock.recipes.semaphore import checked_count
+from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_callback, checked_flag, checked_text
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
@@ -62,14 +63,6 @@ class Value:
     stale: bool = False
 
 
-class SetOptions(TypedDict, total=False):
-    """See Config.set()."""
-
-    if_version: int | None
-    comment: str
-    author: str | None
-
-
 class Config(Recipe):
     """One value under a name, the same in all processes: ``Config("mailer").get().value``.
 
@@ -91,21 +84,24 @@ class Config(Recipe):
         super().__init__(name, using)
         self._keep = checked_count("keep", keep)
 
-    @async_unsafe("get() would block the event loop; use `await config.aget()`.")
-    def get(self, default: Any = None, *, stale: bool = True) -> Value:
+    def _get(self, default: Any = None, *, stale: bool = True) -> Steps[Value]:
         """Return the value as it is now; one of version 0 with ``default`` if it was never set.
 
         If the backend cannot be asked, what this process has seen last is returned, with
         ``stale=True`` in it. LockUnavailable if it has seen none, or with ``stale=False``.
         """
-        return run(self.getting(default, stale=stale))
+        return self.getting(default, stale=stale)
 
-    async def aget(self, default: Any = None, *, stale: bool = True) -> Value:
-        """See get()."""
-        return await arun(self.getting(default, stale=stale))
+    get, aget = twins("get", _get)
 
-    @async_unsafe("set() would block the event loop; use `await config.aset()`.")
-    def set(self, value: Any, **options: Unpack[SetOptions]) -> int:
+    def setting(
+        self,
+        value: Any,
+        *,
+        if_version: int | None = None,
+        comment: str = "",
+        author: str | None = None,
+    ) -> Steps[int]:
         """Set the value for all processes; return its version.
 
         - ``if_version``: set it only if this is its version now, 0 for one that was never set. Of
@@ -118,32 +114,50 @@ class Config(Recipe):
         if it is no JSON, or too large. After LockUnavailable with ``maybe_applied`` it may have
         been set or not: look at the version and the author, or at the history.
         """
-        return run(self.setting(value, **options))
+        said = {"value": value, **signed(comment, author)}
+        checked_json("value", value, said)
+        plan = partial(self._plan, said, _checked_version("if_version", if_version))
+        return (yield from self._written(plan, [_VALUE]))
 
-    async def aset(self, value: Any, **options: Unpack[SetOptions]) -> int:
-        """See set()."""
-        return await arun(self.setting(value, **options))
+    set, aset = twins("set", setting)
 
-    @async_unsafe("history() would block the event loop; use `await config.ahistory()`.")
-    def history(self) -> tuple[Value, ...]:
+    def _history(self) -> Steps[tuple[Value, ...]]:
         """Return the versions that are kept, the newest one first. LockUnavailable."""
-        return run(self._history())
+        snapshot: Snapshot = yield self._read()
+        kept = [one for key, one in snapshot.records.items() if key.startswith(_VERSION)]
+        kept.sort(key=lambda record: record.key, reverse=True)
+        return tuple(map(_value_of, kept))
 
-    async def ahistory(self) -> tuple[Value, ...]:
-        """See history()."""
-        return await arun(self._history())
+    history, ahistory = twins("history", _history)
 
-    @async_unsafe("rollback() would block the event loop; use `await config.arollback()`.")
-    def rollback(self, version: int, **options: Unpack[SetOptions]) -> int:
+    def _rollback(
+        self,
+        version: int,
+        *,
+        if_version: int | None = None,
+        comment: str = "",
+        author: str | None = None,
+    ) -> Steps[int]:
         """Set the value to what it was in a version; return the new version, which this makes.
 
         Raises ValueError if that version is not kept any more; the rest is as for set().
         """
-        return run(self._rolling_back(version, **options))
+        key = _version_key(_checked_version("version", version) or 0)
+        unless = _checked_version("if_version", if_version)
+        said = signed(comment or f"rollback to version {version}", author)
 
-    async def arollback(self, version: int, **options: Unpack[SetOptions]) -> int:
-        """See rollback()."""
-        return await arun(self._rolling_back(version, **options))
+        def plan(found: Snapshot) -> Plan:
+            kept = found.records.get(key)
+            if kept is None:
+                raise ValueError(
+                    f"version {version} of config {self.name!r} on {self.using!r} is not kept: see"
+                    " history() for those that are"
+                )
+            return self._plan({"value": kept.value["value"], **said}, unless, found)
+
+        return (yield from self._written(plan, [_VALUE, key]))
+
+    rollback, arollback = twins("rollback", _rollback)
 
     @async_unsafe("changes() would block the event loop; use `async for` with achanges().")
     def changes(self, timeout: float | None = None) -> Iterator[Value]:
@@ -175,7 +189,7 @@ class Config(Recipe):
             raise TypeError("callback must be callable, not None")
         return Watch(partial(_Follower, self), callback)
 
-    # Steps
+    # Inside
 
     def getting(
         self, default: Any = None, *, stale: bool = True, deadline: float | None = None
@@ -192,59 +206,11 @@ class Config(Recipe):
         record = snapshot.records.get(_VALUE)
         return Value(default, 0) if record is None else self._seen(record)
 
-    def setting(
-        self,
-        value: Any,
-        *,
-        if_version: int | None = None,
-        comment: str = "",
-        author: str | None = None,
-        deadline: float | None = None,
-    ) -> Steps[int]:
-        """See set()."""
-        said = {"value": value, **signed(comment, author)}
-        checked_json("value", value, said)
-        plan = partial(self._plan, said, _checked_version("if_version", if_version))
-        return (yield from self._written(plan, [_VALUE], deadline))
-
-    # Inside
-
-    def _written(
-        self, plan: Decide, keys: Sequence[str], deadline: float | None = None
-    ) -> Steps[int]:
-        until = deadline_of(MOST_BUSY) if deadline is None else deadline
-        done: Done = yield self._change(plan, until, keys=keys)
+    def _written(self, plan: Decide, keys: Sequence[str]) -> Steps[int]:
+        done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=keys)
         assert done.revision is not None, "each plan has changes"
         self._seen(Record(_VALUE, done.result, done.revision, done.revision))
         return int(done.result["version"])
-
-    def _history(self) -> Steps[tuple[Value, ...]]:
-        snapshot: Snapshot = yield self._read()
-        kept = [one for key, one in snapshot.records.items() if key.startswith(_VERSION)]
-        kept.sort(key=lambda record: record.key, reverse=True)
-        return tuple(map(_value_of, kept))
-
-    def _rolling_back(
-        self,
-        version: int,
-        if_version: int | None = None,
-        comment: str = "",
-        author: str | None = None,
-    ) -> Steps[int]:
-        key = _version_key(_checked_version("version", version) or 0)
-        unless = _checked_version("if_version", if_version)
-        said = signed(comment or f"rollback to version {version}", author)
-
-        def plan(found: Snapshot) -> Plan:
-            kept = found.records.get(key)
-            if kept is None:
-                raise ValueError(
-                    f"version {version} of config {self.name!r} on {self.using!r} is not kept: see"
-                    " history() for those that are"
-                )
-            return self._plan({"value": kept.value["value"], **said}, unless, found)
-
-        return (yield from self._written(plan, [_VALUE, key]))
 
     def _plan(self, said: dict[str, Any], if_version: int | None, found: Snapshot) -> Plan:
         record = found.records.get(_VALUE)

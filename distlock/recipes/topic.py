@@ -22,13 +22,23 @@ from typing import Any, NamedTuple
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.recipe_records import Done, Plan
-from distlock.backends.store import Absent, Change, Delete, Exists, Put, Record, Snapshot
+from distlock.backends.store import (
+    MOST_KEYS,
+    Absent,
+    Change,
+    Delete,
+    Exists,
+    Put,
+    Record,
+    Snapshot,
+)
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.recipes.config import MOST_BUSY, moment, outdated, signed
 from distlock.recipes.following import Follower, aeach, each
 from distlock.recipes.recipe import Recipe, checked_json, deadline_of
 from distlock.recipes.semaphore import checked_count
+from distlock.recipes.twins import twins
 from distlock.types.lease import Kind
 
 _HEAD, _MESSAGE = "head", "m/"
@@ -72,19 +82,20 @@ class Topic(Recipe):
         super().__init__(name, using)
         self._keep = checked_count("keep", keep)
 
-    @async_unsafe("publish() would block the event loop; use `await topic.apublish()`.")
-    def publish(self, message: Any, *, author: str | None = None) -> int:
+    def _publish(self, message: Any, *, author: str | None = None) -> Steps[int]:
         """Publish what JSON can say, in 64 KiB at the most; return its number.
 
         ``author``: as for Config.set(). Raises TypeError or ValueError if it is no JSON, or too
         large. After LockUnavailable with ``maybe_applied`` it may have been published, once, or may
         be yet.
         """
-        return run(self._publishing(message, author))
+        said = {"message": message, **signed("", author)}
+        checked_json("message", message, said)
+        plan = partial(self._plan, said)
+        done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=[_HEAD])
+        return int(done.result)
 
-    async def apublish(self, message: Any, *, author: str | None = None) -> int:
-        """See publish()."""
-        return await arun(self._publishing(message, author))
+    publish, apublish = twins("publish", _publish)
 
     @async_unsafe("subscribe() would block the event loop; use `await topic.asubscribe()`.")
     def subscribe(
@@ -111,33 +122,20 @@ class Topic(Recipe):
         await arun(subscriber.begin(since))
         return aeach(subscriber)
 
-    @async_unsafe("recent() would block the event loop; use `await topic.arecent()`.")
-    def recent(self, count: int = 20) -> tuple[Message, ...]:
-        """Return the last messages that are kept, ``count`` at the most, the newest one first."""
-        return run(self._recent(count))
-
-    async def arecent(self, count: int = 20) -> tuple[Message, ...]:
-        """See recent()."""
-        return await arun(self._recent(count))
-
-    # Inside
-
-    def _recent(self, count: int) -> Steps[tuple[Message, ...]]:
+    def _recent(self, count: int = 20) -> Steps[tuple[Message, ...]]:
+        """Return the last messages that are kept, the newest first: ``count``, or 100 at most."""
         head: Snapshot = yield self._read(keys=[_HEAD])
         last, first = _numbers(head.records.get(_HEAD))
-        until = max(first, last - checked_count("count", count) + 1)
+        until = max(first, last - min(checked_count("count", count), MOST_KEYS) + 1)
         keys = [_key(number) for number in range(last, until - 1, -1)]
         if not keys:
             return ()
         found: Snapshot = yield self._read(keys=keys)
         return tuple(_message_of(found.records[key]) for key in keys if key in found.records)
 
-    def _publishing(self, message: Any, author: str | None) -> Steps[int]:
-        said = {"message": message, **signed("", author)}
-        checked_json("message", message, said)
-        plan = partial(self._plan, said)
-        done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=[_HEAD])
-        return int(done.result)
+    recent, arecent = twins("recent", _recent)
+
+    # Inside
 
     def _plan(self, said: dict[str, Any], found: Snapshot) -> Plan:
         head = found.records.get(_HEAD)

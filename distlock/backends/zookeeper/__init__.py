@@ -9,6 +9,7 @@ reader           reports: who holds and waits; clean-up of nodes
 store            the records that recipes are built on
 changes          one change of a directory of records: the protocol
 record_nodes     the nodes of records: their paths and data
+record_reader    reads the records of a directory, all as they were at one moment
 record_sessions  what records are bound to
 client           the connection, the session, and when it is over
 connection       kazoo's connection, which our requests go over, too
