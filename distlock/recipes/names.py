@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -18,9 +19,10 @@ from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Absent, Delete, Exists, Record, Snapshot
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Steps
+from distlock.concurrency.steps import Steps, run
+from distlock.concurrency.threads import start
 from distlock.core.held import OnLost
-from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
+from distlock.exceptions import LockError, LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.twins import twins
@@ -256,6 +258,9 @@ class Registration(Block):
             if taken is None:  # it has gone in the last moment
                 taken = look((yield self._names._read()))
             yield from membership.leaving()
+        except BaseException:  # nobody may have it later, when this process no longer expects that
+            start(self._withdraw, "distlock-undo")
+            raise
         finally:
             self._handing_over = False
         if not taken:
@@ -298,6 +303,10 @@ class Registration(Block):
         had = self._membership.lease is not None
         if not (yield from self._unregister()) and had and self._unique:
             raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
+
+    def _withdraw(self) -> None:
+        with suppress(LockError):
+            run(self._membership.updating(self._said))
 
     def _tell_loss(self, lease: Lease) -> None:
         if self._on_lost is not None and not self._handing_over:

@@ -129,7 +129,7 @@ def test_nobody_else_takes_what_is_handed_over(names):
     first = names.register("front", "old")
     handing = in_thread(first.hand_over, "new", PATIENCE)
     watched = names._store  # the promise is there when the record says so
-    eventually(lambda: any("promised" in str(one.value) for one in _records(names, watched)))
+    eventually(lambda: any("'promised'" in str(one.value) for one in _records(names, watched)))
     with pytest.raises(LockTimeout):
         names.register("front", "third")
     assert names.resolve("front").address == "old"

@@ -121,12 +121,30 @@ def test_a_name_that_could_not_be_left_is_left_later(brief, name, wrapped):
         pass
 
 
+def test_an_interrupt_takes_back_to_whom_a_name_was_promised(brief, name, wrapped):
+    names = Names(name)
+    first = names.register("front", "1")
+    read = wrapped("read")
+
+    def interrupt(*_):
+        read.before = lambda *_: None
+        raise KeyboardInterrupt
+
+    read.before = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        first.hand_over("2", PATIENCE)
+    eventually(lambda: "'promised'" not in str(names._store.read(names._directory)))
+    with pytest.raises(LockTimeout):
+        names.register("front", "2")
+    assert first.held
+
+
 def test_a_name_that_is_lost_while_it_is_handed_over_is_told(brief, name):
     names = Names(name)
     first = names.register("front", "1")
     token = first.token
     handing = in_thread(first.hand_over, "2", PATIENCE)
     records = names._store.read
-    eventually(lambda: "promised" in str(records(names._directory)))
+    eventually(lambda: "'promised'" in str(records(names._directory)))
     names.remove(token)
     assert isinstance(handing(), LockLost)

@@ -257,6 +257,8 @@ class TestHere:
         with Progress(name) as second:
             second.advance(5)
             eventually(lambda: first._membership.held is False)
+            rejoining = {"distlock-rejoin"}
+            eventually(lambda: not rejoining & {one.name for one in threading.enumerate()})
             first.advance()
             eventually(lambda: Progress.get(name).done == 5)
             first.finish()
@@ -273,7 +275,17 @@ class TestHere:
         in_thread(lambda: kept.append(Progress(name).start()))()
         assert eventually(lambda: Progress.get(name).state == "lost")
 
-    def test_the_child_of_a_fork_reports_nothing(self, brief, name):
+    def test_who_is_asked_to_end_and_lost_is_still_asked_when_it_is_back(self, brief, name):
+        with pytest.raises(Cancelled), Progress(name) as progress:
+            token = Progress.get(name).token
+            assert Progress(name).cancel()
+            locks["default"].store.end_session(_session(progress))
+            eventually(lambda: Progress.get(name).token not in (None, token))
+            eventually(lambda: progress.check())
+        assert Progress.get(name).state == "cancelled"
+
+    def test_the_child_of_a_fork_reports_nothing(self, backend_settings, settings, name):
+        settings.DISTLOCK = backend_settings("sqlite")
         with Progress(name) as progress:
             assert forked(_go_on, progress) is None
             assert Progress.get(name).state == "running"
