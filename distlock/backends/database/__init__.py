@@ -17,6 +17,7 @@ record_sql          the statements about records
 record_engines      those in which the engines differ
 record_runner       runs the statements about records
 record_listener     hears of changes from PostgreSQL
+record_transactions  the caller's, that remove records when they commit
 record_watcher      wakes those who wait for a change of records
 schema              makes the table if it is missing
 checks              system checks
