@@ -1,5 +1,6 @@
 """The pages of the coordination family: who may see and do what, and that tokens are compared."""
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -8,9 +9,15 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import get_resolver, reverse
 
+from distlock.admin import fan_out
 from distlock.admin.coordination import PAGES
+from distlock.admin.coordination.cells import Ref
+from distlock.conf import locks
+from distlock.recipes import Event, Group
 from tests.admin.conftest import COORDINATION
 from tests.admin.family import ACTIONS, NAME, SCENES
+
+pytestmark = pytest.mark.once
 
 SAFE = ["GET", "HEAD"]
 METHODS = [*SAFE, "OPTIONS", "POST", "PUT", "PATCH", "DELETE"]
@@ -152,13 +159,14 @@ def test_nothing_is_done_but_by_a_post(kind, action, scene, client_with):
 
 @each_action
 def test_nothing_is_done_without_a_confirmation(kind, action, scene, client_with):
-    before = scene.state()
-    response = client_with(*COORDINATION[kind]).post(
-        address(kind, action), {"ref": str(scene.refs[action])}
-    )
-    assert response.status_code == 200
-    assert NAME in response.content.decode()
-    assert scene.state() == before
+    before, client = scene.state(), client_with(*COORDINATION[kind])
+    filled_in = scene.form(action, preview="yes")
+    del filled_in["confirmed"]
+    for data in ({"ref": str(scene.refs[action])}, filled_in):
+        response = client.post(address(kind, action), data)
+        assert response.status_code == 200
+        assert NAME in response.content.decode()
+        assert scene.state() == before
 
 
 @each_action
@@ -226,7 +234,85 @@ def test_what_one_may_not_do_is_not_offered(kind, action, scene, client_with):
     assert address(kind, action) not in viewer.get(url, data).content.decode()
 
 
+# What is shown
+
+
+def test_whatever_a_member_says_is_escaped(local, client_with):
+    hostile, bidi = "<script>alert(1)</script>", "a\u202eb"
+    client = client_with("view_group", "remove_member")
+    with Group("<b>", hostile, data={bidi: hostile}) as member:
+        pages = [
+            client.get(address("group", "changelist")),
+            client.get(*one("group", "<b>")),
+            client.post(
+                address("group", "remove"),
+                {"ref": str(Ref("default", "<b>", member.token, hostile))},
+            ),
+        ]
+    for page in (page.content.decode() for page in pages):
+        assert "<script>alert" not in page
+        assert "\u202e" not in page
+        assert "&lt;b&gt;" in page
+
+
+@pytest.mark.parametrize(
+    ("language", "title", "state"), [("de", "Wahlen", "führt"), ("zh-hans", "选举", "领导中")]
+)
+@pytest.mark.parametrize("kind", ["election"])
+def test_the_pages_speak_it(kind, scene, client_with, use_language, language, title, state):
+    client = client_with(*COORDINATION[kind])
+    use_language(client, language)
+    assert f"<h1>{title}</h1>" in client.get(address(kind, "changelist")).content.decode()
+    assert state in client.get(*one(kind)).content.decode()
+
+
+def test_a_list_is_searched_and_cut_to_pages(local, client_with):
+    client = client_with("view_event")
+    for number in range(52):
+        Event(f"ready:{number:02}").set()
+    page = client.get(address("event", "changelist")).content.decode()
+    assert "50 of 52 shown" in page
+    assert "ready:51" not in page
+    assert 'href="?page=2" rel="next"' in page
+    page = client.get(address("event", "changelist"), {"page": "2"}).content.decode()
+    assert 'href="?page=1" rel="prev"' in page
+    assert "ready:51" in page
+    assert "ready:00" not in page
+    for number in ("0", "x", "²", "999"):
+        answer = client.get(address("event", "changelist"), {"page": number})
+        assert answer.status_code == 200
+    page = client.get(address("event", "changelist"), {"q": "DY:07"}).content.decode()
+    assert "1 of 1 shown" in page
+
+
 # Backends
+
+
+@pytest.mark.slow
+def test_a_silent_backend_is_waited_for_once(
+    proxied, backend_settings, settings, client_with, usual_timeout
+):
+    network = proxied("mariadb")
+    settings.DISTLOCK = {
+        **backend_settings("mariadb", OPTIONS={"timeout": 30}),
+        "local": {"BACKEND": "distlock.backends.local.LocalBackend"},
+    }
+    client = client_with("view_event")
+    Event("there").set()
+    Event("here", using="local").set()
+    assert "2 of 2 shown" in client.get(address("event", "changelist")).content.decode()
+    usual_timeout()
+    network.silence()
+    try:
+        client.get(address("event", "changelist"))
+        began = time.monotonic()
+        page = client.get(address("event", "changelist")).content.decode()
+        assert time.monotonic() - began < fan_out.TIMEOUT
+        assert "Cannot be asked" in page
+        assert "name=here" in page
+    finally:
+        network.heal()
+        locks.close_all()
 
 
 @pytest.mark.parametrize("kind", ["config"])

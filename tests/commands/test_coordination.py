@@ -25,6 +25,8 @@ from distlock.recipes import (
     Topic,
 )
 
+pytestmark = pytest.mark.once
+
 #: the kinds, and what their lists are called in JSON
 KINDS = {
     "election": "elections",

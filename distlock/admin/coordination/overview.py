@@ -54,6 +54,16 @@ class Overview:
     pages: int
 
     @property
+    def previous(self) -> int:
+        """The number of the page before this one; 0 if this is the first."""
+        return self.page - 1
+
+    @property
+    def next(self) -> int:
+        """The number of the page after this one; 0 if this is the last."""
+        return self.page + 1 if self.page < self.pages else 0
+
+    @property
     def silent(self) -> bool:
         """Whether a backend has not answered."""
         return any(card.count is None for card in self.cards)
