@@ -2,7 +2,9 @@
 
 import random
 import re
-from contextlib import ExitStack
+import signal
+import time
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from itertools import islice
 from threading import Barrier
@@ -14,9 +16,9 @@ from distlock.backends.store import Delete
 from distlock.recipes import Group
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
-from tests.recipes.test_seats_faults import answer
+from tests.recipes.test_seats_faults import answer, stop
 from tests.recipes.wrapping import in_thread
 
 
@@ -216,9 +218,28 @@ class TestOneProcess:
         counted = requests()
         assert counted["apply"] <= 1 + 32 + 1  # one of them notes it; and it joins again
         assert counted["read"] <= 4 * 32 + 1
-        records = brief.store.read(f"group:{name}").records.values()
+
+    def test_two_who_find_a_crash_at_the_same_moment_note_it_once(
+        self, local, wrapped, name, watcher
+    ):
+        group, both, apply = Group(name, "one"), Barrier(2), wrapped("apply")
+        group.join()
+        watchers = [watcher(), watcher()]
+        for one in watchers:
+            one.wait_for(("joined", "one"))
+
+        def wait_for_the_other(known, directory, changes, *_):
+            if any(change.key[:2] == "g/" for change in changes):
+                both.wait(PATIENCE)
+
+        (held,) = [key for key in local.store.read(f"group:{name}").records if key[:2] == "h/"]
+        apply.before = wait_for_the_other
+        local.store.apply(f"group:{name}", [Delete(held)])
+        for one in watchers:
+            one.wait_for(("joined", "one"), ("crashed", "one"))
+        records = local.store.read(f"group:{name}").records.values()
         (noted,) = (record for record in records if record.key[:2] == "g/")
-        assert noted.revision == noted.created  # once
+        assert noted.revision == noted.created
 
     def test_who_looks_late_is_told_all_that_is_kept(self, local, name):
         """Those that both came and went meanwhile, too."""
@@ -388,3 +409,56 @@ def test_watchers_go_on_through_outages_and_never_back(kind, proxy, name, watche
         eventually(lambda: each.told.count(("left", "two")) == 3)  # noqa: B023
         assert [change for change in each.told if change[1] == "two"] == names * 3
     answer(one.leave)
+
+
+def come_and_go(name, who):
+    """As a child: be a member again and again, for a moment each time."""
+    dice, turns = random.Random(who), 0
+    while True:
+        turns += 1
+        with suppress(LockUnavailable), Group(name, f"{who}.{turns}") as group:
+            with suppress(LockLost, LockUnavailable):
+                group.update({"turn": turns})
+            time.sleep(dice.random() * 0.05)
+        write_line(turns)
+
+
+@pytest.mark.shared
+@pytest.mark.brief
+@pytest.mark.slow
+def test_a_storm_of_joins_kills_and_stops_is_told_the_same_to_all(
+    child, kind, using, name, watcher
+):
+    """Each join and each departure once; at the end nobody is there."""
+    dice, watchers = random.Random(name), [watcher() for _ in range(3)]
+    members = [child(come_and_go, name, f"{who}") for who in range(4)]
+    for turn in range(8):
+        for member in members:
+            member.line()
+        victim = dice.randrange(len(members))
+        if turn % 2:
+            stop(members[victim], kind)
+            passed(0.5)
+            members[victim].signal(signal.SIGCONT)
+        else:
+            members[victim].kill()
+            members[victim] = child(come_and_go, name, f"{4 + turn}")
+    for member in members:
+        member.kill()
+    eventually(lambda: Group(name).members() == ())
+
+    def told_to(one):
+        return [(what, member.token) for what, member in one.changes.copy() if what != "updated"]
+
+    def all_gone(one):
+        joined = [token for what, token in told_to(one) if what == "joined"]
+        return len(told_to(one)) == 2 * len(joined)
+
+    eventually(lambda: all(map(all_gone, watchers)))
+    told, *others = map(told_to, watchers)
+    assert others == [told, told]
+    joined = [token for what, token in told if what == "joined"]
+    assert len(set(joined)) == len(joined) > 8
+    assert joined == sorted(joined)
+    assert sorted(token for what, token in told if what != "joined") == joined
+    assert {what for what, _ in told} >= {"joined", "left"}
