@@ -59,6 +59,9 @@ class ProcessMembers:
             group = Group(groups[role], data={"role": role, **data}, using=groups["using"])
             if self._groups.setdefault(role, group) is group:
                 start(self._join, "distlock-member", role, group)
+        except RuntimeError as error:  # no more threads can be had: the next request tries again
+            self._groups.pop(role, None)
+            logger.warning("could not join the group for %r yet: %s", role, error)
         except Exception:
             logger.exception("could not join the group for %r of %s", role, GROUPS_SETTING)
 
