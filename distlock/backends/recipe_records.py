@@ -201,8 +201,12 @@ class RecipeRecords:
         deadline: float | None = None,
         *,
         since: float,
+        revision: int | None = None,
     ) -> int | None:
         """Change what a member's record says; the revision, None if it is gone or one fails.
+
+        ``revision`` is that of the record, None if it is not known: then it is read first. So an
+        earlier update, whose answer was lost and which comes late, changes nothing any more.
 
         ``since`` is when it joined, in seconds since 1970 by the clock of this machine: for people.
         """
@@ -212,13 +216,24 @@ class RecipeRecords:
         key = held_key(lease.nonce)
         value = {**value_of(lease.claim), "since": int(since * 1e6), "data": dict(data)}
         put = Put(key, value, session.id)
-        directory = directory_of(lease.claim.kind, lease.name)
-        try:
-            return self._store.apply(
-                directory, [put, *changes], [Exists(key), *conditions], deadline
-            )
-        except SessionEnded:
-            return None
+        directory, tried = directory_of(lease.claim.kind, lease.name), None
+        while tried is None or tried != revision:
+            if revision is not None:
+                own = Exists(key, revision)
+                try:
+                    new = self._store.apply(
+                        directory, [put, *changes], [own, *conditions], deadline
+                    )
+                except SessionEnded:
+                    return None
+                if new is not None:
+                    return new
+            tried = revision
+            record = self._store.get(directory, key, deadline)
+            if record is None:
+                return None
+            revision = record.revision
+        return None
 
     def leave(
         self,

@@ -75,6 +75,8 @@ class Membership:
         #: protects which hold this is; nothing is asked while it is taken
         self._mutex = threading.Lock()
         self._hold: HeldLease | None = None
+        #: the nonce of the record that was changed last, and its revision if that is known
+        self._said: tuple[str, int | None] = "", None
 
     # Steps
 
@@ -139,10 +141,22 @@ class Membership:
         Raises LockNotHeld or LockLost.
         """
         hold = self._checked()
-        records = self._recipe._backend.records
-        since = time.time() - (clock() - hold.acquired_at)
-        update = partial(records.update, hold.lease, data, changes, conditions, since=since)
-        return (yield self._recipe._ask(update, deadline))  # type: ignore[no-any-return]
+        lease, (nonce, revision) = hold.lease, self._said
+        if nonce != lease.nonce:
+            revision = lease.token
+        update = partial(
+            self._recipe._backend.records.update,
+            lease,
+            data,
+            changes,
+            conditions,
+            since=time.time() - (clock() - hold.acquired_at),
+            revision=revision,
+        )
+        self._said = lease.nonce, None
+        found: int | None = yield self._recipe._ask(update, deadline)
+        self._said = lease.nonce, found
+        return found
 
     def leaving(
         self,

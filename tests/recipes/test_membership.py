@@ -15,7 +15,7 @@ import pytest
 
 from distlock import LockLost, LockNotHeld, LockUnavailable, locks
 from distlock.backends.recipe_records import Plan
-from distlock.backends.store import Put
+from distlock.backends.store import Exists, Put
 from distlock.concurrency.steps import run
 from distlock.recipes import Group
 from distlock.recipes.membership import Membership
@@ -367,6 +367,33 @@ class TestOneProcess:
         eventually(lambda: not [one for one in threading.enumerate() if "rejoin" in one.name])
         eventually(lambda: is_empty(group))
         assert not group.joined
+
+    @pytest.mark.parametrize("late", ["before", "after"])
+    def test_a_late_update_does_not_undo_a_later_one(self, local, wrapped, name, late):
+        """Its answer was lost; it is carried out before the next one, or after it."""
+        member = Membership(Group(name), lambda _: Plan(data={"n": 0}))
+        token, apply, kept = run(member.joining()).lease.token, wrapped("apply"), []
+
+        def delay(known, *args):
+            apply.before = lambda *_: None
+            kept.append((known, *args))
+            raise LockUnavailable("no answer")
+
+        apply.before = delay
+        with pytest.raises(LockUnavailable):
+            run(member.updating({"n": 1}))
+        if late == "before":
+            assert apply.original(*kept[0])
+        assert run(member.updating({"n": 2})) > token
+        if late == "after":
+            assert apply.original(*kept[0]) is None
+        (record,) = local.store.read(f"group:{name}").records.values()
+        assert record.value["data"] == {"n": 2}
+        assert run(member.updating({"n": 3}, conditions=[Exists("nothing")])) is None
+        assert run(member.updating({"n": 4})) > record.revision
+        assert run(member.leaving())
+        with pytest.raises(LockNotHeld):
+            run(member.updating({"n": 5}))
 
     def test_one_who_leaves_just_when_it_has_joined_again_has_left(self, brief, name):
         member = Membership(Group(name), lambda _: Plan(data={}), rejoins=True)
