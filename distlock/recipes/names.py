@@ -161,23 +161,6 @@ class Names(Recipe):
                     found.append((record, one))
         return sorted(found, key=lambda each: not each[1].unique)
 
-    def _resolving(self, name: str | None) -> Steps[tuple[Address, ...]]:
-        wanted = None if name is None else checked_name(name)
-        snapshot = yield self._read()
-        return tuple(one for _, one in self._found(snapshot, wanted))
-
-    def _waiting_for(self, name: str, timeout: float | None) -> Steps[Address | None]:
-        wanted = checked_name(name)
-        return self._until(
-            lambda snapshot: next((one for _, one in self._found(snapshot, wanted)), None),
-            deadline_of(timeout),
-        )
-
-    def _numbering(self) -> Steps[int]:
-        # Deleting what is not there is a change as well, and leaves nothing behind.
-        change = partial(self._store.apply, self._directory, [Delete("number")], ())
-        return (yield self._ask(change))  # type: ignore[no-any-return]
-
 
 class Registration(Block):
     """A name that this process has; see Names.register().

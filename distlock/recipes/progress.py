@@ -9,7 +9,6 @@ is as this attempt has left it, so no request of an earlier moment, or attempt, 
 from __future__ import annotations
 
 import logging
-import math
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -333,14 +332,9 @@ class _Watcher(Follower[Progress, Report]):
 
     def next(self) -> Steps[Report | None]:
         """See Follower.next()."""
-        progress, deadline = self.recipe, self._deadline
-        while self._snapshot is None or not self._is_over():
-            if self._snapshot is None:
-                found = yield from progress._read_patiently(deadline, patience=math.inf)
-            else:
-                before = self._snapshot
-                found = yield from progress._read_later(before, deadline, patience=math.inf)
-            self._snapshot, report = found, report_of(found, progress.name, progress.using)
+        while (found := (yield from self._looked(self._snapshot))) is not None:
+            self._snapshot = found
+            report = report_of(found, self.recipe.name, self.recipe.using)
             if report not in (None, self._seen):
                 self._seen = report
                 return report

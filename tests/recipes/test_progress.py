@@ -9,7 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from distlock import LockError, locks
+from distlock import LockError, LockUnavailable, locks
 from distlock.exceptions import Cancelled
 from distlock.recipes import Progress, atrack, bar, track
 from distlock.types.lease import Kind
@@ -378,3 +378,20 @@ class TestBar:
     def test_without_a_total(self, brief, name):
         Progress("import").start().finish()
         assert bar(Progress.get("import")) == "import 0, done"
+
+
+def test_those_who_watch_see_the_end_of_their_time_also_in_an_outage(calm, wrapped, name):
+    """An outage is no error of theirs: it only has nothing to tell."""
+    with Progress(name) as progress:
+        changes = Progress(name).changes(0.3)
+        assert next(changes).state == "running"
+
+        def away(*_):
+            raise LockUnavailable("the backend is away")
+
+        reading = wrapped("read")
+        reading.before = away
+        assert list(changes) == []
+        assert list(Progress(name).changes(0)) == []
+        reading.before = lambda *_: None
+        progress.advance()
