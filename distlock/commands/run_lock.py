@@ -1,4 +1,7 @@
-"""``manage.py locks run NAME -- COMMAND …``: run a program under a lock, as flock(1) does."""
+"""``manage.py locks run NAME -- COMMAND …``: run a program under a lock, as flock(1) does.
+
+With ``--elect`` the program is run while this process leads an election.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,14 @@ import os
 import sys
 import threading
 from contextlib import suppress
-from typing import Any
+from typing import Any, get_args
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import arguments, output
 from distlock.commands.acquire import from_command_line, run_command, stay
+from distlock.commands.elected import ElectedLock
 from distlock.commands.exit_codes import (
     BUSY,
     DONE,
@@ -27,7 +31,10 @@ from distlock.commands.exit_codes import (
 )
 from distlock.concurrency.clock import clock
 from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.base_lock import BaseLock
 from distlock.exceptions import LockLost
+from distlock.recipes.candidates import Order
+from distlock.recipes.election import Election
 from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.supervisor.signal_handling import Interrupted, program_signals
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
@@ -69,6 +76,25 @@ def add_arguments(parser: CommandParser) -> None:
         help="Let N such programs run at a time, in the seats of a semaphore of this name; all have"
         " to say the same number. `agreed` takes what `locks resize` has said last.",
     )
+    parser.add_argument(
+        "--elect",
+        action="store_true",
+        help="Run the program while this process leads the election NAME, and end it when another"
+        " one is to lead: of those who run it so, one does at a time, and the next one takes over.",
+    )
+    parser.add_argument(
+        "--candidate", metavar="TEXT", help="With --elect: by which name this one can be appointed."
+    )
+    parser.add_argument(
+        "--priority", type=int, default=0, metavar="N", help="With --elect: see --order."
+    )
+    parser.add_argument(
+        "--order",
+        choices=get_args(Order),
+        default="first",
+        help="With --elect, who is next: who came first (the default), who has the greatest"
+        " --priority, or who was appointed; all have to say the same.",
+    )
     for option, meaning in {
         "--at-least": "Let the lock stay taken for that long after it was granted, even if the"
         " program ends earlier.",
@@ -95,6 +121,10 @@ def run(
     using: str,
     timeout: float | None,
     slots: Slots | None,
+    elect: bool,
+    candidate: str | None,
+    priority: int,
+    order: Order,
     at_least: float | None,
     lease: float | None,
     grace: float | None,
@@ -107,15 +137,23 @@ def run(
         fail(USAGE, "only the main thread can run a program, because it gets the signals")
     alone = from_command_line(command)
     try:
-        lock = lock_or_slot(
-            name,
-            slots,
-            using=using,
-            at_least=at_least,
-            lease=lease,
-            # The arguments are not shown, because they may be secret.
-            description=description or output.escaped(program[0])[:MAX_DESCRIPTION],
-        )
+        if elect:
+            _refuse_with_elect(slots=slots, at_least=at_least, lease=lease, description=description)
+            lock: BaseLock = ElectedLock(
+                Election(name, candidate, priority=priority, order=order, using=using)
+            )
+        else:
+            if candidate or priority or order != "first":
+                raise ValueError("--candidate, --priority and --order go with --elect")
+            lock = lock_or_slot(
+                name,
+                slots,
+                using=using,
+                at_least=at_least,
+                lease=lease,
+                # The arguments are not shown, because they may be secret.
+                description=description or output.escaped(program[0])[:MAX_DESCRIPTION],
+            )
         backend = locks[using]
         _timing(lease or backend.settings.lease, grace)
     except (ValueError, TypeError, ImproperlyConfigured) as error:
@@ -158,6 +196,12 @@ def run(
     except LockLost as error:
         fail(LOST, f"{program[0]!r} was not started: {output.escaped(str(error))}")
     _end(outcome, program, alone=alone)
+
+
+def _refuse_with_elect(**others: object) -> None:
+    for option, value in others.items():
+        if value:
+            raise ValueError(f"--{option.replace('_', '-')}={value} does not go with --elect")
 
 
 def _timing(lease: float, grace: float | None) -> ShutdownTiming:
