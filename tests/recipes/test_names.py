@@ -152,6 +152,7 @@ def test_numbers_grow_and_none_is_given_twice(names):
 
 
 @pytest.mark.shared
+@pytest.mark.faults
 def test_a_unique_number_and_a_unique_path_for_each_process(child, names):
     """The mission's name service: a path or number that no one else has."""
     count = 5
@@ -169,7 +170,7 @@ def test_a_unique_number_and_a_unique_path_for_each_process(child, names):
 
 @pytest.mark.shared
 @pytest.mark.brief
-@pytest.mark.faults
+@pytest.mark.slow
 def test_the_name_of_one_that_is_killed_can_be_had_within_a_lease(child, names):
     owner = child(serve, names.name, "front", "1")
     token = int(owner.line())

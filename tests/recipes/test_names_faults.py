@@ -14,6 +14,8 @@ from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytes
 from tests.recipes.test_seats_faults import stop
 from tests.recipes.wrapping import in_thread
 
+pytestmark = pytest.mark.once
+
 
 def have(namespace, name, address):
     """As a child: have a name; once told to go on, say what has become of it."""
@@ -69,7 +71,7 @@ def test_who_was_stopped_has_lost_the_name_and_takes_nothing_away(child, kind, u
 
 
 @pytest.mark.shared
-@pytest.mark.faults
+@pytest.mark.slow
 def test_a_name_goes_from_process_to_process_and_is_never_free(child, using, name):
     names = Names(name)
     owner = child(hand_over, name, "front", "new")

@@ -73,7 +73,7 @@ def test_work_reports_how_far_it_is(using, name):
     with Progress(name, 10, unit="rows") as progress:
         began = Progress.get(name)
         assert (began.state, began.done, began.total, began.unit) == ("running", 0, 10, "rows")
-        assert (began.attempt, began.part, began.rate, began.eta) == (1, 0, None, None)
+        assert (began.attempt, began.part, began.eta) == (1, 0, None)
         progress.advance()
         progress.advance(3)
         progress.set(2)

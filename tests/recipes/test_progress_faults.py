@@ -15,6 +15,8 @@ from tests.databases import ALIASES
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import stop
 
+pytestmark = pytest.mark.once
+
 
 def work(name):
     """As a child: advance at each line of the input."""
@@ -73,7 +75,7 @@ def test_a_stale_attempt_cannot_write(child, kind, using, name):
 
 @pytest.mark.shared
 @pytest.mark.brief
-@pytest.mark.faults
+@pytest.mark.slow
 def test_one_that_was_stopped_is_seen_again(child, kind, using, name):
     stopped = child(work, name)
     stopped.line()
@@ -91,7 +93,7 @@ def test_one_that_was_stopped_is_seen_again(child, kind, using, name):
 
 
 @pytest.mark.shared
-@pytest.mark.faults
+@pytest.mark.slow
 def test_another_process_is_asked_to_end(child, using, name):
     worker = child(work_steadily, name)
     worker.line()
