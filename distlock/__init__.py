@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from distlock.conf import locks
 from distlock.exceptions import (
+    Cancelled,
     LockDeadlock,
     LockError,
     LockLost,
@@ -19,6 +20,7 @@ from distlock.lock import Lock
 from distlock.types.lease import Lease, LockInfo, Owner, State
 
 __all__ = [
+    "Cancelled",
     "Lease",
     "Lock",
     "LockDeadlock",

@@ -66,9 +66,9 @@ class Progress(Recipe):
 
         Progress.get("import")  # elsewhere: a Report, or None
 
-    Reporting never fails the work and never makes it wait: advance() only counts. Once a second at
-    the most a thread of distlock's own writes what has changed, outside of any transaction of the
-    caller; beginning and ending write at once. While the backend is away the work goes on.
+    Reporting never fails the work, and advance() only counts. Once a second at the most a thread of
+    distlock's own writes what has changed, outside of any transaction of the caller. The start and
+    the end write at once, and wait for the answer; an outage is logged, and the work goes on.
     """
 
     kind = Kind.PROGRESS

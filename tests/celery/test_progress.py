@@ -8,11 +8,10 @@ from celery import Celery
 from celery.exceptions import TaskRevokedError, WorkerLostError
 from django.core.checks import run_checks
 
-from distlock import NotSupported, locks
+from distlock import Cancelled, NotSupported, locks
 from distlock.backends.local import LocalBackend
 from distlock.celery import LockedTask, locked_task
 from distlock.checks import TAG
-from distlock.exceptions import Cancelled
 from distlock.recipes import Progress, track
 from tests.celery.stage import LIMIT, published
 from tests.contract.watch import eventually

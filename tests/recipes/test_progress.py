@@ -9,8 +9,7 @@ from datetime import timedelta
 
 import pytest
 
-from distlock import LockError, LockUnavailable, locks
-from distlock.exceptions import Cancelled
+from distlock import Cancelled, LockError, LockUnavailable, locks
 from distlock.recipes import Progress, atrack, bar, track
 from distlock.types.lease import Kind
 from tests.children import read_line, write_line

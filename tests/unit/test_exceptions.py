@@ -4,6 +4,7 @@ import pytest
 
 import distlock
 from distlock import (
+    Cancelled,
     LockDeadlock,
     LockError,
     LockLost,
@@ -16,6 +17,7 @@ from distlock import (
 )
 
 ALL = [
+    Cancelled,
     LockDeadlock,
     LockLost,
     LockNotHeld,
