@@ -147,11 +147,13 @@ class RecipeRecords:
         deadline: float | None = None,
         *,
         read: Callable[[float | None], Snapshot] | None = None,
+        once: bool = False,
     ) -> tuple[list[Lease], Any]:
         """Put the records of several members in one change; see join().
 
         All claims are for one directory. The plan's ``members`` are the data of the first ones of
         them; the others get nothing. ``read``: in place of reading the directory.
+        ``once``: if others were faster nobody joins, and it is not tried again.
         """
         (directory,) = {directory_of(claim.kind, claim.name) for claim in claims}
         read = read or partial(self._store.read, directory)
@@ -189,6 +191,8 @@ class RecipeRecords:
                     for (claim, _), session in zip(members, sessions, strict=True)
                 ], plan.result
             self._forget(claims)
+            if once:
+                return [], plan.result
             time.sleep(pause)
         raise self._too_busy(directory)
 

@@ -22,15 +22,17 @@ _LONGEST_WAIT = 5.0
 #: Seconds between two attempts to ask a backend that does not answer one who waits.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
-#: What one attempt by a deadline comes to, None if it has to wait; and what it has seen.
-Attempt: TypeAlias = Callable[[float | None], Steps[tuple[Any, Snapshot]]]
+#: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
+#: whether to go on when others were faster, or to come to nothing then.
+Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
 
 
 class Line:
     """Lets a recipe wait for a change that one of those who wait can make use of.
 
     The first in line has the seat of a semaphore, and watches the directory. When it has got what
-    it waits for it leaves the seat to the next one. So a change wakes one, however many wait.
+    it waits for it leaves the seat to the next one. So a change wakes one, however many wait. Those
+    for whom others were too fast stand in line, too: or each would be in the way of all.
     """
 
     def __init__(
@@ -62,7 +64,7 @@ class Line:
         """
         wait, _ = waiting_limit(checked_flag("blocking", blocking), timeout)
         deadline, lasts = deadline_of(timeout), self._recipe._backend.settings.lease
-        result, seen = yield from attempt(deadline)
+        result, seen = yield from attempt(deadline, not wait)
         gives_up, pauses = clock() + lasts, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while result is None and wait and left(deadline, 1) > 0:
             try:
@@ -94,7 +96,7 @@ class Line:
                 except LockUnavailable as error:
                     error.maybe_applied = False  # the attempt was not made
                     raise
-                result, seen = yield from attempt(deadline)
+                result, seen = yield from attempt(deadline, first)
                 while True:  # an interrupt at the end of a `while` with a condition would pass by
                     if result is not None or not first or left(deadline, 1) <= 0:
                         break
@@ -103,7 +105,7 @@ class Line:
                         yield Wait(hint, clock() + left(deadline, min(pause, _LONGEST_WAIT)))
                     finally:
                         hint.abandon()
-                    result, seen = yield from attempt(deadline)
+                    result, seen = yield from attempt(deadline, True)
             except GeneratorExit:  # nothing can be waited for any more
                 entered.leave_soon()
                 raise

@@ -278,15 +278,15 @@ class Queue(Recipe):
     # One attempt to put
 
     def _put(
-        self, items: Sequence[Item], letter: str | None, deadline: float | None
+        self, items: Sequence[Item], letter: str | None, deadline: float | None, patient: bool
     ) -> Steps[tuple[list[int] | None, Snapshot]]:
-        put = partial(self._records.put, items, letter)
+        put = partial(self._records.put, items, letter, patient)
         return (yield self._ask(put, deadline))  # type: ignore[no-any-return]
 
     # One attempt to take
 
     def _take(
-        self, most: int, deadline: float | None
+        self, most: int, deadline: float | None, patient: bool
     ) -> Steps[tuple[list[Delivery] | None, Snapshot]]:
         backend = self._backend
         members = [Membership(self, _plans_nothing, lease=self._lease) for _ in range(most)]
@@ -301,7 +301,7 @@ class Queue(Recipe):
                 partial(self._records.plan, most),
                 partial(self._records.look_for_items, most),
             )
-            call = partial(backend.records.join_all, claims, plan, read=look)
+            call = partial(backend.records.join_all, claims, plan, read=look, once=not patient)
             leases, (items, seen) = yield self._ask(call, deadline, take_back)
             deliveries = []
             for member, lease, (number, item) in zip(members, leases, items, strict=False):

@@ -93,9 +93,12 @@ class QueueRecords:
         self._said: tuple[Value, float] | None = None
 
     def put(
-        self, items: Sequence[Item], letter: str | None, deadline: float | None
+        self, items: Sequence[Item], letter: str | None, patient: bool, deadline: float | None
     ) -> tuple[list[int] | None, Snapshot | None]:
-        """Put items if there is room; with ``letter``, in place of the dead letter of this key."""
+        """Put items; None if there is no room, or others were faster and it is not ``patient``.
+
+        With ``letter`` they take the place of the dead letter that has this key.
+        """
         tail, seen = self._tail, None
         if letter or self._said is None or clock() - self._said[1] > _BOUND_LASTS:
             tail = None
@@ -120,6 +123,8 @@ class QueueRecords:
             if revision is not None:
                 self._tail = new._replace(revision=revision)
                 return numbers, seen
+            if seen is not None and not patient:
+                return None, seen
             tail = None
             time.sleep(pause)
         busy = LockUnavailable(f"{self!r}: others put items each time that one was to be put")

@@ -182,10 +182,10 @@ def answer(call):
 
 @pytest.mark.slow
 @pytest.mark.shared
-def test_a_put_whose_reply_is_lost_is_told_and_not_made_twice(proxy, served, kind, using, name):
+def test_a_put_whose_reply_is_lost_is_told_and_not_made_twice(proxy, served, kind, name):
     if not served:
         pytest.skip("there is no reply to be lost")
-    queue = Queue(name, using=using)
+    queue = Queue(name)
     queue.put("before")
     lost = proxy.lose_reply(to=WRITES.get(kind, b"the letter"))
     try:
@@ -202,10 +202,10 @@ def test_a_put_whose_reply_is_lost_is_told_and_not_made_twice(proxy, served, kin
 
 @pytest.mark.slow
 @pytest.mark.shared
-def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, served, kind, using, name):
+def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, served, kind, name):
     if not served:
         pytest.skip("there is no reply to be lost")
-    queue = Queue(name, using=using)
+    queue = Queue(name)
     queue.put("the letter")
     lost = proxy.lose_reply(to=WRITES.get(kind, b"the letter"))
     try:
