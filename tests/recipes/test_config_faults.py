@@ -14,6 +14,7 @@ from distlock.recipes import Config, Topic
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
+from tests.core.interrupting import interrupted
 from tests.recipes.every_kind import ONE_LEASE, pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import answer, stop
 
@@ -337,3 +338,28 @@ class TestServersThatAreBehind:
         topic.publish("last")
         eventually(lambda: heard[-1].message == "last")
         assert [one.number for one in heard] == [1, 2, 3]
+
+
+def test_an_interrupt_at_any_moment_leaves_versions_and_numbers_in_order(
+    backend_settings, settings, name
+):
+    settings.DISTLOCK = backend_settings("local")
+    config, topic = Config(name, keep=2), Topic(name, keep=2)
+
+    def use():
+        config.set(config.get().version + 1)
+        topic.publish("message")
+        list(config.changes(0.0001))
+        list(topic.subscribe(0, timeout=0.0001))
+
+    use()
+    for moment in itertools.count(1):
+        if interrupted(use, moment) is None:
+            break
+    assert moment > 100
+    history, heard = config.history(), list(topic.subscribe(0, timeout=0))
+    assert [one.value for one in history] == [one.version for one in history]
+    assert history[0].version == history[1].version + 1
+    assert [one.missed for one in heard] == [heard[0].number - 1, 0]
+    assert config.set("next") == history[0].version + 1
+    locks.close_all()
