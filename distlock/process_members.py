@@ -91,7 +91,7 @@ class ProcessMembers:
 
 def _leave(group: Group) -> None:
     try:
-        run(group._leaving(clock() + _AT_EXIT))
+        run(group._leaving_by(clock() + _AT_EXIT))
     except LockError as error:
         logger.warning("%r could not be left: %s", group, error)
 

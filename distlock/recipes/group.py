@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import socket
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
@@ -12,10 +10,10 @@ from typing import Any
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Delete, Exists, Put, Snapshot
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.section import refuse_in_event_loop
-from distlock.exceptions import LockLost, LockNotHeld
+from distlock.exceptions import LockLost
 from distlock.recipes.following import Watch, aeach, each
 from distlock.recipes.group_records import (
     Change,
@@ -29,6 +27,7 @@ from distlock.recipes.group_records import (
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Entered, deadline_of
 from distlock.recipes.semaphore import checked_count
+from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_callback, checked_data, checked_name, checked_token
 from distlock.types.lease import Claim, Kind, Lease
 
@@ -73,42 +72,59 @@ class Group(Entered):
 
     # Being a member
 
-    @refuse_in_event_loop
-    def join(self) -> int:
+    def _entering(self) -> Steps[int]:
         """Become a member, unless this object is one; return the token.
 
         LockUnavailable if the backend cannot be asked: then it is no member.
         """
-        return run(self._entering())
+        self._lost = None  # who was removed may join again, if asked to
+        yield from self._membership.joining()
+        return self._membership.check().token
 
-    async def ajoin(self) -> int:
-        """See join()."""
-        return await arun(self._entering())
+    join, ajoin = twins("join", _entering)
 
-    @refuse_in_event_loop
-    def leave(self) -> bool:
+    def _leaving(self) -> Steps[bool]:
         """Be no member any more; False if it was none, by then.
 
         LockUnavailable if the backend cannot be told; that is done later, or with the lease's end.
         """
-        return run(self._leaving())
+        return self._leaving_by(None)
 
-    async def aleave(self) -> bool:
-        """See leave()."""
-        return await arun(self._leaving())
+    leave, aleave = twins("leave", _leaving)
 
-    @refuse_in_event_loop
-    def update(self, data: Mapping[str, Any]) -> None:
+    def _leaving_by(self, deadline: float | None) -> Steps[bool]:
+        return self._membership.leaving(
+            deadline=deadline, beside=lambda claim: [departed(claim.nonce, "left")]
+        )
+
+    def _update(self, data: Mapping[str, Any]) -> Steps[None]:
         """Say something else of this member, from now on, also when it joins again.
 
         Raises LockNotHeld if it is no member; LockLost if it was lost and is not back yet: it will
         come back with the new data; LockUnavailable if the backend cannot be asked.
         """
-        run(self._updating(data))
+        checked = checked_data("data", data)
+        try:
+            nonce = self._membership.check().nonce
+        except LockLost:
+            self._data = checked
+            raise
+        self._data = checked
 
-    async def aupdate(self, data: Mapping[str, Any]) -> None:
-        """See update()."""
-        await arun(self._updating(data))
+        def plan(snapshot: Snapshot) -> Plan:
+            here = snapshot.records.get(held_key(nonce))
+            said = snapshot.records.get(said_key(nonce))
+            if here is None or said is None:
+                return Plan(result=False)
+            put = Put(said.key, {**said.value, "data": checked})
+            # The revision keeps an earlier update, whose answer was lost, from undoing this one.
+            conditions = Exists(here.key), Exists(said.key, said.revision)
+            return Plan([put], conditions, True)
+
+        if not (yield self._change(plan)).result:
+            raise LockLost(f"{self!r}: this member is gone")
+
+    update, aupdate = twins("update", _update)
 
     @property
     def joined(self) -> bool:
@@ -122,26 +138,25 @@ class Group(Entered):
 
     # Looking
 
-    @refuse_in_event_loop
-    def members(self) -> tuple[Member, ...]:
+    def _members(self) -> Steps[tuple[Member, ...]]:
         """Return who is there, in the order in which they have joined."""
-        return Roll(run(self._reading())).living
+        return Roll((yield self._read())).living
 
-    async def amembers(self) -> tuple[Member, ...]:
-        """See members()."""
-        return Roll(await arun(self._reading())).living
+    members, amembers = twins("members", _members)
 
-    @refuse_in_event_loop
-    def wait_for(self, count: int, timeout: float | None = None) -> bool:
+    def _wait_for(self, count: int, timeout: float | None = None) -> Steps[bool]:
         """Wait until there are at least ``count`` members; False if not within so many seconds.
 
         LockUnavailable if the backend does not answer until then, or for the length of a lease.
         """
-        return bool(run(self._waiting_for(count, timeout)))
+        checked_count("count", count)
 
-    async def await_for(self, count: int, timeout: float | None = None) -> bool:
-        """See wait_for()."""
-        return bool(await arun(self._waiting_for(count, timeout)))
+        def look(snapshot: Snapshot) -> bool | None:
+            return len(Roll(snapshot).living) >= count or None
+
+        return bool((yield from self._until(look, deadline_of(timeout))))
+
+    wait_for, await_for = twins("wait_for", _wait_for)
 
     @refuse_in_event_loop
     def changes(self, timeout: float | None = None) -> Iterator[Change]:
@@ -168,83 +183,11 @@ class Group(Entered):
         checked_callback("callback", callback)
         return Watch(partial(GroupFollower, self), callback)
 
-    @refuse_in_event_loop
-    def remove(self, token: int) -> bool:
+    def _remove(self, token: int) -> Steps[bool]:
         """Remove the member that has this token, as an operator; False if it is not there.
 
         It learns of it with its next renewal, and does not join again by itself.
         """
-        return run(self._removing(token))
-
-    async def aremove(self, token: int) -> bool:
-        """See remove()."""
-        return await arun(self._removing(token))
-
-    # Inside
-
-    def _entering(self) -> Steps[int]:
-        self._lost = None  # who was removed may join again, if asked to
-        yield from self._membership.joining()
-        return self._membership.check().token
-
-    def _leaving(self, deadline: float | None = None) -> Steps[bool]:
-        return self._membership.leaving(
-            deadline=deadline, beside=lambda claim: [departed(claim.nonce, "left")]
-        )
-
-    def _plan(self, snapshot: Snapshot) -> Plan:
-        """Plan to join; not after having been removed."""
-        if self._lost is not None:
-            gone = Roll(snapshot).departure(self._lost.nonce)
-            if gone is not None and gone.value["what"] == "removed":
-                logger.warning("%r: this member was removed, and does not join again", self)
-                return Plan()
-        return Plan(forgotten(Roll(snapshot).surplus), data={}, beside=self._describe)
-
-    def _describe(self, claim: Claim) -> list[Put]:
-        name = self._member or f"{socket.gethostname()}:{os.getpid()}"
-        value = {**value_of(claim), "member": name, "data": self._data}
-        return [Put(said_key(claim.nonce), value)]
-
-    def _note_loss(self, lease: Lease) -> None:
-        self._lost = lease
-
-    def _updating(self, data: Mapping[str, Any]) -> Steps[None]:
-        checked = checked_data("data", data)
-        try:
-            nonce = self._membership.check().nonce
-        except LockNotHeld:
-            raise
-        except LockLost:
-            self._data = checked
-            raise
-        self._data = checked
-
-        def plan(snapshot: Snapshot) -> Plan:
-            here = snapshot.records.get(held_key(nonce))
-            said = snapshot.records.get(said_key(nonce))
-            if here is None or said is None:
-                return Plan(result=False)
-            put = Put(said.key, {**said.value, "data": checked})
-            # The revision keeps an earlier update, whose answer was lost, from undoing this one.
-            conditions = Exists(here.key), Exists(said.key, said.revision)
-            return Plan([put], conditions, True)
-
-        if not (yield self._change(plan)).result:
-            raise LockLost(f"{self!r}: this member is gone")
-
-    def _reading(self) -> Steps[Snapshot]:
-        return (yield self._read())  # type: ignore[no-any-return]
-
-    def _waiting_for(self, count: int, timeout: float | None) -> Steps[bool | None]:
-        checked_count("count", count)
-
-        def look(snapshot: Snapshot) -> bool | None:
-            return len(Roll(snapshot).living) >= count or None
-
-        return (yield from self._until(look, deadline_of(timeout)))
-
-    def _removing(self, token: int) -> Steps[bool]:
         checked_token(token)
 
         def plan(snapshot: Snapshot) -> Plan:
@@ -258,3 +201,24 @@ class Group(Entered):
         if removed is not None:
             logger.warning("%r: removed the member %r, token %d", self, removed, token)
         return removed is not None
+
+    remove, aremove = twins("remove", _remove)
+
+    # Inside
+
+    def _plan(self, snapshot: Snapshot) -> Plan:
+        """Plan to join; not after having been removed."""
+        if self._lost is not None:
+            gone = Roll(snapshot).departure(self._lost.nonce)
+            if gone is not None and gone.value["what"] == "removed":
+                logger.warning("%r: this member was removed, and does not join again", self)
+                return Plan()
+        return Plan(forgotten(Roll(snapshot).surplus), data={}, beside=self._describe)
+
+    def _describe(self, claim: Claim) -> list[Put]:
+        name = self._member or f"{claim.owner.host}:{claim.owner.pid}"
+        value = {**value_of(claim), "member": name, "data": self._data}
+        return [Put(said_key(claim.nonce), value)]
+
+    def _note_loss(self, lease: Lease) -> None:
+        self._lost = lease

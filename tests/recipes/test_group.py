@@ -165,15 +165,18 @@ class TestOneProcess:
         return "local"
 
     @pytest.fixture
-    def requests(self, wrapped):
-        """``requests()``: how many there were since the last call, by method."""
+    def requests(self, wrapped, name):
+        """``requests()``: how many there were for the group since the last call, by method."""
         methods = {method: wrapped(method) for method in ("read", "look", "apply")}
 
         def count():
-            counted = {name: len(one.calls) for name, one in methods.items() if one.calls}
+            counted = {
+                method: len([call for call in one.calls if call[0] == f"group:{name}"])
+                for method, one in methods.items()
+            }
             for one in methods.values():
                 one.calls.clear()
-            return counted
+            return {method: number for method, number in counted.items() if number}
 
         return count
 
