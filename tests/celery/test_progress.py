@@ -14,6 +14,7 @@ from distlock.celery import LockedTask, locked_task
 from distlock.checks import TAG
 from distlock.recipes import Progress, track
 from tests.celery.stage import LIMIT, published
+from tests.celery.tasks import OF
 from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
@@ -40,6 +41,20 @@ def test_a_task_whose_pool_process_is_killed_is_lost(tasks, key, using):
     with pytest.raises(WorkerLostError):
         result.get(timeout=LIMIT)
     eventually(lambda: result.progress().state == "lost")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("using", ["mariadb"])
+@pytest.mark.parametrize("pool", ["threads", "gevent", "solo"])
+def test_every_kind_of_pool(request, pool, key, using):
+    request.getfixturevalue(pool)
+    result = OF[using].tracked.apply_async((key,), queue=pool)
+    published(f"{key}:started")
+    report = eventually(lambda: (found := result.progress()).done and found)
+    assert Progress(report.name, using=using).cancel()
+    with pytest.raises(TaskRevokedError):
+        result.get(timeout=LIMIT)
+    assert result.progress().state == "cancelled"
 
 
 class TestInPlace:
