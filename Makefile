@@ -27,7 +27,7 @@ help:
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port,"
 	@echo "                LOCKS=etcd likewise, or at ETCD=host:port"
-	@echo "make bench      measure, side by side: peers on ZooKeeper and on etcd, bare statements, 2 and 32 processes, the admin's pages"
+	@echo "make bench      measure, side by side: peers on ZooKeeper and on etcd, bare statements, queues, 2 and 32 processes, the admin's pages"
 	@echo "make screenshots  take the pictures of the admin in docs/"
 	@echo "make build      build the wheel and check what is in it"
 	@echo "make clean      remove what these have made"
@@ -85,6 +85,7 @@ bench: packages .envs/bench/.ready
 	.envs/bench/bin/python benchmarks/etcd.py
 	.envs/bench/bin/python benchmarks/cycle.py
 	.envs/bench/bin/python benchmarks/contention.py
+	.envs/bench/bin/python benchmarks/queues.py
 	.envs/bench/bin/python benchmarks/admin.py
 
 screenshots: packages $(call env,$(BASE))
