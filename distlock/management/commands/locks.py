@@ -1,4 +1,4 @@
-"""``manage.py locks``: see who holds which lock, break a hold, clear the expired ones, and more."""
+"""``manage.py locks``: see who holds which lock, break a hold, and look after all the recipes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,10 @@ SUBCOMMANDS: dict[str, Any] = {
 
 
 class Command(BaseCommand):
-    help = "See who holds which lock, break a hold, clear the expired ones."
+    help = (
+        "See who holds which lock, break a hold, clear the expired ones; look after elections,"
+        " groups, queues and the like."
+    )
     requires_system_checks = ()  # it must work where something else is broken
 
     def add_arguments(self, parser: CommandParser) -> None:
