@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
 from playwright.sync_api import expect
 
 from distlock.conf import locks
-from distlock.exceptions import LockError
 from distlock.recipes import (
     Barrier,
     Config,
@@ -28,63 +25,85 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def family(backend_settings, settings, users):
-    """Something of each kind, in two backends."""
+    """Two backends."""
     settings.DISTLOCK = {**backend_settings("local"), **backend_settings("local", alias="other")}
+    yield
+    locks.close_all()
+
+
+@pytest.fixture
+def values(family):
     mailer = Config("mailer")
     mailer.set({"host": "mx1", "port": 25, "retries": 3}, author="ada", comment="first")
     mailer.set({"host": "mx2", "port": 25, "retries": 3}, author="bob", comment="mx1 is down")
     Config("limits", using="other").set(120, author="ada", comment="")
-    groups = [
+
+
+@pytest.fixture
+def groups(family):
+    with (
         Group("workers", "worker-1", data={"queues": ["mail", "pdf"], "version": "2.4.1"}),
         Group("workers", "worker-2"),
         Group("web"),
-    ]
-    for group in groups:
-        group.join()
-    work = [
+    ):
+        yield
+
+
+@pytest.fixture
+def work(family):
+    running, done, failed = (
         Progress("import:stock", 4800, unit="rows"),
         Progress("reindex"),
         Progress("thumbnails", 10, unit="files"),
-    ]
-    for each, count in zip(work, (3120, 17, 4), strict=True):
+    )
+    for each, count in ((running, 3120), (done, 17), (failed, 4)):
         each.start()
         each.step("prices of November")
         each.set(count)
-    work[1].finish()
-    work[2].finish("failed", "ValueError: no picture")
-    letters = Queue("letters", 10, max_deliveries=1)
+    done.finish()
+    failed.finish("failed", "ValueError: no picture")
+    yield
+    running.finish()
+
+
+@pytest.fixture
+def letters(family):
+    letters = Queue("letters", max_deliveries=1)
     letters.resize(10)
     for who in ("ada", "bob", "eve", "dan", "kim"):
         letters.put({"to": who, "subject": "Your invoice of November"})
     letters.get().nack()
-    delivery = letters.get()
     Queue("thumbnails", using="other").put("a.png")
+    with letters.get():
+        yield
+
+
+@pytest.fixture
+def others(family):
     Barrier("import", 5).abort()
     Event("ready").set()
     for price in (61.4, 62.0):
         Topic("prices").publish({"gold": price})
-    desk = Names("printers").register("front desk", "10.0.0.7:631", data={"floor": 2})
+    with Names("printers").register("front desk", "10.0.0.7:631", data={"floor": 2}):
+        yield
+
+
+@pytest.fixture
+def elections(family):
     leader = Election("scheduler", "beat-1", priority=1, data={"zone": "a"}, order="succession")
-    leader.campaign()
-    leader.resign()
     nights = Election("night-shift", "worker-9")
-    nights.campaign()
-    nights.resign()
-    others = [Election("scheduler", f"beat-{one}", order="succession") for one in (2, 3)]
-    end = stand(leader, *others)
+    for each in (leader, nights):
+        each.campaign()
+        each.resign()
+    end = stand(
+        leader, *(Election("scheduler", f"beat-{one}", order="succession") for one in (2, 3))
+    )
     yield
     end()
-    with suppress(LockError):
-        delivery.ack()
-    desk.unregister()
-    work[0].finish()
-    for group in groups:
-        group.leave()
-    locks.close_all()
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_configuration(visit, family, look):
+def test_configuration(visit, values, look):
     visitor = visit("coordinator", look)
     page = visitor.page
     page.goto("/admin/distlock/config/")
@@ -104,7 +123,7 @@ def test_configuration(visit, family, look):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_groups(visit, family, look):
+def test_groups(visit, groups, look):
     visitor = visit("coordinator", look)
     page = visitor.page
     page.goto("/admin/distlock/group/")
@@ -122,7 +141,7 @@ def test_groups(visit, family, look):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_progress(visit, family, look):
+def test_progress(visit, work, look):
     visitor = visit("coordinator", look)
     page = visitor.page
     page.goto("/admin/distlock/progress/")
@@ -140,7 +159,7 @@ def test_progress(visit, family, look):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_elections(visit, family, look):
+def test_elections(visit, elections, look):
     visitor = visit("coordinator", look)
     page = visitor.page
     page.goto("/admin/distlock/election/")
@@ -163,7 +182,7 @@ def test_elections(visit, family, look):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_queues(visit, family, look):
+def test_queues(visit, letters, look):
     visitor = visit("coordinator", look)
     page = visitor.page
     page.goto("/admin/distlock/queue/")
@@ -181,7 +200,7 @@ def test_queues(visit, family, look):
 
 
 @pytest.mark.parametrize("look", LOOKS)
-def test_what_is_only_looked_at(visit, family, look):
+def test_what_is_only_looked_at(visit, others, look):
     visitor = visit("coordinator", look)
     page = visitor.page
     for kind, name in [
