@@ -11,6 +11,7 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.standing import names, terms
+from tests.recipes.wrapping import in_thread
 
 
 class TestOrder:
@@ -84,6 +85,20 @@ class TestOrder:
         eventually(b.leads)
         assert not again.leads()
 
+    def test_who_was_named_leads_before_one_who_waits_for_the_lock_already(
+        self, using, name, stand
+    ):
+        a = stand("A", order="succession", priority=1)
+        eventually(a.leads)
+        b = stand("B", order="succession", priority=9)
+        c = stand("C", order="succession", priority=5)
+        a.election.resign("C")
+        eventually(c.leads)
+        assert not b.leads()
+        c.election.resign()
+        eventually(b.leads)
+        assert [one for one, _ in terms(b.election)] == ["A", "C", "B"]
+
     def test_a_leader_is_asked_to_step_down(self, using, name, stand):
         a = stand("A")
         eventually(a.leads)
@@ -115,6 +130,26 @@ class TestOrder:
         assert names(look) == ["B"]
         stand("A")
         assert names(look) == ["B", "A"]
+
+
+class TestCrowd:
+    def test_one_leads_at_a_time_whoever_comes_and_goes(self, using, name):
+        alone, terms, rounds = threading.Lock(), [], 3
+
+        def lead(election):
+            assert alone.acquire(blocking=False), "two lead at the same time"
+            terms.append(election.term)
+            alone.release()
+
+        def stand(number):
+            for _ in range(rounds):
+                election = Election(name, using=using, order="succession", priority=number % 2)
+                election.run(lead, election)
+
+        done = [in_thread(stand, number) for number in range(5)]
+        assert [one() for one in done] == [None] * 5
+        assert len(terms) == len(set(terms)) == 5 * rounds
+        assert terms == sorted(terms)
 
 
 class TestTasks:
