@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import threading
 from contextlib import suppress
 
 import pytest
@@ -115,12 +116,14 @@ class TestOneProcess:
             other.check()
 
     def test_one_who_stands_can_be_stopped_from_another_thread(self, using, name, stand):
-        eventually(stand("A").leads)
-        b = stand("B")
-        b.election.resign()
-        b.thread.join(PATIENCE)
-        assert b.result is False
-        assert names(b.election) == ["A"]
+        a = stand("A")
+        eventually(a.leads)
+        b = Election(name, "B", using=using)
+        result = in_thread(b.campaign)
+        eventually(lambda: names(b) == ["A", "B"])
+        b.resign()
+        assert result() is False
+        assert names(b) == ["A"]
 
     def test_any_thread_may_use_it(self, using, name, stand):
         a = stand("A")
@@ -313,6 +316,32 @@ class TestFailuresOfOthers:
         eventually(lambda: a.told)
         assert names(b.election) == ["B"]
         assert terms(b.election) == [("A", "lost"), ("B", "")]
+
+    @pytest.mark.brief
+    def test_the_next_one_leads_though_nobody_can_be_told_of_the_loss(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b, go_on, told = stand("B"), threading.Event(), []
+
+        def block(lease):
+            told.append(lease)
+            go_on.wait(PATIENCE)
+
+        others = [Lock(f"{name}:{one}", using=using, on_lost=block) for one in range(32)]
+        try:
+            for other in others:
+                other.acquire()
+                other.force_release(other.token)
+            eventually(lambda: len(told) == len(others))
+            Lock(f"election:{name}", using=using).force_release(a.election.term)
+            eventually(b.leads)
+            assert not a.told
+        finally:
+            go_on.set()
+            for other in others:
+                with suppress(LockLost):
+                    other.release()
+        eventually(lambda: a.told)
 
     @pytest.mark.brief
     def test_one_leads_through_an_outage_that_costs_all_candidates_their_records(
