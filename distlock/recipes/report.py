@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import deque
 from dataclasses import dataclass
@@ -18,6 +17,8 @@ from distlock.types.lease import Owner
 
 #: The rate is that between so many reports, and over so many seconds at least.
 _SAMPLES, _EARLIEST = 20, 0.5
+#: The greatest number that can be counted: rates of it are still numbers.
+_GREATEST = 10**18
 #: Characters of what a step or an error is called; the rest is left out.
 _MOST_TEXT = 200
 #: fields of a report that its record has as they are
@@ -124,8 +125,8 @@ def checked_number(argument: str, number: object) -> float:
     """Return how many of something; TypeError or ValueError that names the argument for others."""
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise TypeError(f"{argument} must be a number, not {number!r}")
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{argument} must be finite and at least 0, got {number!r}")
+    if not 0 <= number <= _GREATEST:
+        raise ValueError(f"{argument} must be at least 0 and at most 10**18, got {number!r:.40}")
     return number
 
 

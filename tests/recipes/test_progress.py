@@ -321,6 +321,9 @@ class TestHere:
         [
             (lambda progress: progress.advance(-1), "n"),
             (lambda progress: progress.advance("1"), "n"),
+            (lambda progress: progress.set(10**400), "n"),
+            (lambda progress: progress.advance(10**400), "n"),
+            (lambda progress: progress.set(float("inf")), "n"),
             (lambda progress: progress.set(float("nan")), "n"),
             (lambda progress: progress.step(7), "text"),
             (lambda progress: progress.finish("lost"), "state"),
