@@ -94,6 +94,7 @@ def test_each_change_is_told_once_in_order(using, name, watcher):
 
 @pytest.mark.shared
 @pytest.mark.brief
+@pytest.mark.faults
 def test_a_member_that_is_killed_is_told_to_every_watcher_as_crashed(child, using, name, watcher):
     member = child(be_there, name, "worker")
     member.line()

@@ -115,6 +115,7 @@ class TestProcesses:
         eventually(lambda: is_empty(group))
 
     @pytest.mark.shared
+    @pytest.mark.faults
     def test_the_child_of_a_fork_is_no_member(self, child, using, name):
         assert child(fork_a_child, name).finish() == [
             "False False",
