@@ -264,7 +264,10 @@ class BaseBarrier(Recipe):
             gone -= now.present.keys()
             seen = {token, *now.arrived}
             step: Callable[[Generation], Plan] | None = None
-            if is_late:
+            if is_late and gone == {*now.full}:  # nobody is left who could break it
+                # They are forgotten, and this party is of the next generation.
+                step = partial(Generation.say, since=now.full[-1], full=[])
+            elif is_late:
                 if is_over:
                     yield from self._leave(party)
                     raise self._error("others were in it, and this party waited for too long")

@@ -110,6 +110,15 @@ class TestProcesses:
         with pytest.raises(BrokenBarrierError, match="gone"):
             barrier.leave()
 
+    @pytest.mark.slow
+    def test_a_run_that_was_killed_inside_does_not_stop_the_next_one(self, child, using, name):
+        parties = [child(be_inside, name, 2) for _ in "ab"]
+        assert [party.line() for party in parties] == ["inside", "inside"]
+        for party in parties:
+            party.kill()
+        again = [child(be_inside, name, 2) for _ in "ab"]
+        assert [party.line() for party in again] == ["inside", "inside"]
+
     def test_what_a_run_left_broken_does_not_stop_the_next_one(self, child, threads, using, name):
         parties = [child(come_and_tell, name, 3, 0.5) for _ in range(2)]
         assert [party.line() for party in parties] == ["broken", "broken"]
