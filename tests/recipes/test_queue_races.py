@@ -1,0 +1,134 @@
+"""Others who are faster, at the one moment at which it matters; and those who give up then."""
+
+import asyncio
+import queue as standard
+import threading
+
+import pytest
+
+from distlock import locks
+from distlock.recipes import Queue
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import cleaned_up, eventually
+from tests.recipes.wrapping import Wrapped
+
+
+@pytest.fixture
+def using(local):
+    """One backend, in this process: what happens at a moment can be said."""
+    return "default"
+
+
+@pytest.fixture
+def meanwhile(using, monkeypatch):
+    """``meanwhile(call)``: call it once, between the next look at a queue and what follows it."""
+    changes = Wrapped(monkeypatch, "apply")
+
+    def wait_for(call):
+        def once(*_):
+            changes.before = lambda *_: None
+            call()
+
+        changes.before = once
+
+    return wait_for
+
+
+def test_another_producer_is_faster_and_there_is_no_room_left(using, name, meanwhile):
+    queue, other = Queue(name, 1, using=using), Queue(name, 1, using=using)
+    meanwhile(lambda: other.put("other"))
+    with pytest.raises(standard.Full):
+        queue.put("late", blocking=False)
+    assert [one.body for one in other.get_many(5)] == ["other"]
+
+
+def test_another_producer_is_faster_and_comes_first(using, name, meanwhile):
+    queue, other = Queue(name, using=using), Queue(name, using=using)
+    meanwhile(lambda: other.put("other"))
+    queue.put("late")
+    assert [one.body for one in queue.get_many(5)] == ["other", "late"]
+
+
+def test_another_consumer_is_faster(using, name, meanwhile):
+    queue, other, taken = Queue(name, using=using), Queue(name, using=using), []
+    queue.put("one")
+    meanwhile(lambda: taken.append(other.get()))
+    with pytest.raises(standard.Empty):
+        queue.get(blocking=False)
+    assert [one.body for one in taken] == ["one"]
+    taken[0].ack()
+    assert queue.empty()
+
+
+def test_the_bound_is_lowered_while_somebody_puts(using, name, meanwhile):
+    queue = Queue(name, 2, using=using)
+    queue.put("one")
+    meanwhile(lambda: Queue(name, using=using).resize(1))
+    with pytest.raises(standard.Full):
+        queue.put("late", blocking=False)
+
+
+def test_only_what_was_abandoned_is_put_back(using, name):
+    queue = Queue(name, using=using)
+    queue.put_many(["one", "two"])
+    first, second = queue.get(), queue.get()
+    assert queue.force_release(first.id, first.token)
+    assert queue.get(blocking=False).body == "one"
+    with pytest.raises(standard.Empty):
+        queue.get(blocking=False)
+    second.ack()
+
+
+def test_an_item_that_was_acknowledged_is_not_put_back(using, name, meanwhile):
+    """Somebody has seen what was abandoned; by then it has been taken, and is done."""
+    queue, other = Queue(name, using=using), Queue(name, using=using)
+    queue.put("one")
+    taken = queue.get()
+    queue.force_release(taken.id, taken.token)
+    meanwhile(lambda: other.get().ack())
+    with pytest.raises(standard.Empty):
+        queue.get(blocking=False)
+    assert other.empty()
+
+
+def test_a_task_that_is_cancelled_while_its_request_is_under_way_takes_nothing(
+    using, name, monkeypatch
+):
+    queue, asked, go_on = Queue(name, using=using), threading.Event(), threading.Event()
+    queue.put("one")
+    looks = Wrapped(monkeypatch, "peek")
+
+    def wait(*_):
+        looks.before = lambda *_: None
+        asked.set()
+        assert go_on.wait(PATIENCE)
+
+    looks.before = wait
+
+    async def give_up():
+        taking = asyncio.create_task(queue.aget())
+        await asyncio.to_thread(asked.wait, PATIENCE)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        eventually(cleaned_up)
+        go_on.set()
+
+    asyncio.run(give_up())
+    taken = queue.get(timeout=PATIENCE)
+    assert taken.body == "one"
+    taken.ack()
+
+
+def test_what_is_there_costs_a_look_at_few_records(using, name, monkeypatch):
+    """However long the queue is, nobody reads all of it."""
+    queue = Queue(name, using=using)
+    for _ in range(5):
+        queue.put_many([*range(20)])
+    reads = Wrapped(monkeypatch, "read")
+    queue.put("last")
+    queue.get().ack()
+    assert queue.qsize() == 100
+    assert queue.info().ready == 100
+    assert reads.calls == []
+    assert len(locks[using].store.read(f"queue:{name}").records) == 101
