@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,8 @@ from distlock.lock import Lock
 from distlock.recipes.candidates import ORDERS
 from distlock.recipes.recipe import Recipe
 from distlock.types.lease import Kind, Lease, Owner
+
+logger = logging.getLogger("distlock")
 
 #: Seconds between two attempts to ask a backend that does not answer.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
@@ -117,6 +120,8 @@ def oversee(office: Office, orders: Orders, obey: Callable[[Snapshot], bool]) ->
             if (seen := run(orders.next(office, seen))) is None or obey(seen):
                 return
             pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        except LockUnavailable:
+        except Exception as error:  # what is wrong may be mended
+            if not isinstance(error, LockUnavailable):
+                logger.exception("%r: what others want of its leader is looked at again", orders)
             seen = None
             office.ended.wait(clock() + next(pauses))
