@@ -6,15 +6,14 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-from django.utils.asyncio import async_unsafe
-
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.manager import undo
 from distlock.exceptions import LockError, LockNotHeld
 from distlock.recipes.generations import BaseBarrier
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import deadline_of
+from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_callback
 from distlock.types.lease import Kind
 from distlock.types.owners import current_liveness
@@ -61,25 +60,18 @@ class Barrier(BaseBarrier):
         deadline_of(timeout)
         self._action, self._timeout = action, timeout
 
-    @async_unsafe("wait() would block the event loop; use `await barrier.await_()`.")
-    def wait(self, timeout: float | None = None) -> int:
+    def _wait(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all parties have come; return a number, 0 to parties - 1, other for each.
 
         ``timeout`` is for the others to come. When all have, each says that it is still there, and
         the last one calls the action. For that they have the length of a lease at the least.
+        A task that is cancelled breaks the barrier.
 
         Raises BrokenBarrierError if the barrier is broken, is reset, or this has waited for too
         long; ValueNotAgreed if others say another number of parties; LockUnavailable if the backend
         cannot be asked; LockLost if this process was stopped for so long that the outcome is not
         known any more.
         """
-        return run(self._waiting(timeout))
-
-    async def await_(self, timeout: float | None = None) -> int:
-        """See wait(). (``await`` is a word of Python.) Cancelling it breaks the barrier."""
-        return await arun(self._waiting(timeout))
-
-    def _waiting(self, timeout: float | None) -> Steps[int]:
         deadline = deadline_of(self._timeout if timeout is None else timeout)
         party = Membership(self, self._come)
 
@@ -90,6 +82,8 @@ class Barrier(BaseBarrier):
             return place
 
         return (yield from self._guarded(party, steps()))
+
+    wait, await_ = twins("wait", _wait)
 
 
 class DoubleBarrier(BaseBarrier):
@@ -111,26 +105,36 @@ class DoubleBarrier(BaseBarrier):
         """See Barrier; a barrier of one kind has nothing to do with one of the other."""
         super().__init__(name, parties, using)
 
-    @async_unsafe("enter() would block the event loop; use `await barrier.aenter()`.")
-    def enter(self, timeout: float | None = None) -> int:
+    def _enter(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all parties have come; return a number as Barrier.wait(). See there."""
-        return run(self._entering(deadline_of(timeout)))
+        if self._party is not None and self._party.lease is not None:
+            raise LockError(f"{self}: this object has entered already; each party has its own")
+        deadline, runs = deadline_of(timeout), current_liveness()
+        party = Membership(self, self._come, is_alive=lambda: party is self._mark or runs())
 
-    async def aenter(self, timeout: float | None = None) -> int:
-        """See enter()."""
-        return await arun(self._entering(deadline_of(timeout)))
+        def steps() -> Steps[int]:
+            yield from self._coming(party, deadline)
+            return (yield from self._meeting(party, deadline, to_pass=False))
 
-    @async_unsafe("leave() would block the event loop; use `await barrier.aleave()`.")
-    def leave(self, timeout: float | None = None) -> int:
+        place = yield from self._guarded(party, steps())
+        self._party = party
+        return place
+
+    def _exit(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all who entered leave; return a number as enter().
 
         Raises LockNotHeld if this object has not entered, and what Barrier.wait() raises.
         """
-        return run(self._leaving(deadline_of(timeout)))
+        deadline = deadline_of(timeout)
+        party, self._party = self._party, None
+        if party is None or party.lease is None:
+            raise LockNotHeld(f"{self}: this object has not entered")
+        place = yield from self._guarded(party, self._meeting(party, deadline, to_pass=True))
+        yield from self._leave(party)
+        return place
 
-    async def aleave(self, timeout: float | None = None) -> int:
-        """See leave()."""
-        return await arun(self._leaving(deadline_of(timeout)))
+    enter, aenter = twins("enter", _enter)
+    leave, aleave = twins("leave", _exit)
 
     def __enter__(self) -> Self:
         self.enter()
@@ -161,26 +165,3 @@ class DoubleBarrier(BaseBarrier):
         party, self._party = self._party, None
         if party is not None:
             undo(error, party.leave_soon)
-
-    def _entering(self, deadline: float | None) -> Steps[int]:
-        if self._party is not None and self._party.lease is not None:
-            raise LockError(f"{self}: this object has entered already; each party has its own")
-        runs = current_liveness()
-        party = Membership(self, self._come, is_alive=lambda: party is self._mark or runs())
-
-        def steps() -> Steps[int]:
-            yield from self._coming(party, deadline)
-            return (yield from self._meeting(party, deadline, to_pass=False))
-
-        place = yield from self._guarded(party, steps())
-        self._party = party
-        return place
-
-    def _leaving(self, deadline: float | None) -> Steps[int]:
-        party, self._party = self._party, None
-        if party is None or party.lease is None:
-            raise LockNotHeld(f"{self}: this object has not entered")
-        steps = self._meeting(party, deadline, to_pass=True)
-        place = yield from self._guarded(party, steps)
-        yield from self._leave(party)
-        return place

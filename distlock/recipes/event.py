@@ -11,13 +11,12 @@ import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from django.utils.asyncio import async_unsafe
-
 from distlock.backends.recipe_records import Plan
 from distlock.backends.store import Absent, Exists, Put, Record, Snapshot
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency.steps import Call, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.recipes.recipe import Recipe, deadline_of
+from distlock.recipes.twins import twins
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
 
@@ -51,57 +50,8 @@ class Event(Recipe):
         """``name``, ``using``: as of a Lock. Nothing is asked yet."""
         super().__init__(name, using)
 
-    @async_unsafe("is_set() would block the event loop; use `await event.ais_set()`.")
-    def is_set(self) -> bool:
-        """Return whether it is set."""
-        return self.info().is_set
-
-    async def ais_set(self) -> bool:
-        """See is_set()."""
-        return (await self.ainfo()).is_set
-
-    @async_unsafe("set() would block the event loop; use `await event.aset()`.")
-    def set(self) -> None:
-        """Set it, and wake all who wait. Setting it twice does no harm."""
-        run(self._changing(True))
-
-    async def aset(self) -> None:
-        """See set()."""
-        await arun(self._changing(True))
-
-    @async_unsafe("clear() would block the event loop; use `await event.aclear()`.")
-    def clear(self) -> None:
-        """Let those who come from now on wait until it is set again."""
-        run(self._changing(False))
-
-    async def aclear(self) -> None:
-        """See clear()."""
-        await arun(self._changing(False))
-
-    @async_unsafe("wait() would block the event loop; use `await event.await_()`.")
-    def wait(self, timeout: float | None = None) -> bool:
-        """Wait until it is set; False if it is not for ``timeout`` seconds (None: for ever).
-
-        True also if it was set while this waited, and cleared again before this could see it.
-        """
-        return run(self._waiting(deadline_of(timeout)))
-
-    async def await_(self, timeout: float | None = None) -> bool:
-        """See wait(). (``await`` is a word of Python.)"""
-        return await arun(self._waiting(deadline_of(timeout)))
-
-    @async_unsafe("info() would block the event loop; use `await event.ainfo()`.")
-    def info(self) -> EventInfo:
+    def _info(self) -> Steps[EventInfo]:
         """Return whether it is set, and who has changed it last."""
-        return run(self._looking())
-
-    async def ainfo(self) -> EventInfo:
-        """See info()."""
-        return await arun(self._looking())
-
-    # Steps
-
-    def _looking(self) -> Steps[EventInfo]:
         record = (yield self._read()).records.get(_EVENT)
         if record is None:
             return EventInfo(self.name, self.using, False)
@@ -109,19 +59,23 @@ class Event(Recipe):
         at = datetime.fromtimestamp(said["at"] / 1e6, UTC)
         return EventInfo(self.name, self.using, said["set"], said["by"], at, record.revision)
 
-    def _changing(self, wanted: bool) -> Steps[None]:
-        said = {"set": wanted, "by": str(current_owner()), "at": time.time_ns() // 1000}
+    def _look(self) -> Steps[bool]:
+        """Return whether it is set."""
+        return (yield from self._info()).is_set
 
-        def decide(found: Snapshot) -> Plan:
-            record = found.records.get(_EVENT)
-            if _is_set(record) == wanted:
-                return Plan()
-            same = Exists(_EVENT, record.revision) if record else Absent(_EVENT)
-            return Plan([Put(_EVENT, said)], [same])
+    def _set(self) -> Steps[None]:
+        """Set it, and wake all who wait. Setting it twice does no harm."""
+        yield self._become(True)
 
-        yield self._change(decide)
+    def _clear(self) -> Steps[None]:
+        """Let those who come from now on wait until it is set again."""
+        yield self._become(False)
 
-    def _waiting(self, deadline: float | None) -> Steps[bool]:
+    def _wait(self, timeout: float | None = None) -> Steps[bool]:
+        """Wait until it is set; False if it is not for ``timeout`` seconds (None: for ever).
+
+        True also if it was set while this waited, and cleared again before this could see it.
+        """
         before: list[int | None] = []
 
         def look(found: Snapshot) -> bool | None:
@@ -131,7 +85,26 @@ class Event(Recipe):
                 before.append(revision)
             return _is_set(record) or revision != before[0] or None
 
-        return bool((yield from self._until(look, deadline, watched=lambda _: _EVENT)))
+        set_in_time = self._until(look, deadline_of(timeout), watched=lambda _: _EVENT)
+        return bool((yield from set_in_time))
+
+    info, ainfo = twins("info", _info)
+    is_set, ais_set = twins("is_set", _look)
+    set, aset = twins("set", _set)
+    clear, aclear = twins("clear", _clear)
+    wait, await_ = twins("wait", _wait)
+
+    def _become(self, wanted: bool) -> Call:
+        said = {"set": wanted, "by": str(current_owner()), "at": time.time_ns() // 1000}
+
+        def decide(found: Snapshot) -> Plan:
+            record = found.records.get(_EVENT)
+            if _is_set(record) == wanted:
+                return Plan()
+            same = Exists(_EVENT, record.revision) if record else Absent(_EVENT)
+            return Plan([Put(_EVENT, said)], [same])
+
+        return self._change(decide)
 
 
 def _is_set(record: Record | None) -> bool:

@@ -24,18 +24,17 @@ from functools import partial
 from threading import BrokenBarrierError
 from typing import Any, TypeVar
 
-from django.utils.asyncio import async_unsafe
-
 from distlock.backends.recipe_records import GENERATION, Joined, Plan
 from distlock.backends.seats import Seats
 from distlock.backends.store import Absent, Exists, Put, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Either, Steps, arun, run
+from distlock.concurrency.steps import Either, Steps
 from distlock.core.manager import undo
 from distlock.exceptions import LockLost, LockUnavailable, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
 from distlock.recipes.semaphore import checked_count
+from distlock.recipes.twins import twins
 from distlock.types.lease import Holder
 from distlock.types.owners import current_owner
 
@@ -150,15 +149,6 @@ class BaseBarrier(Recipe):
         if self._mark is not None:
             self._mark.abandon()
 
-    @async_unsafe("info() would block the event loop; use `await barrier.ainfo()`.")
-    def info(self) -> BarrierInfo:
-        """Return who waits, and whether it is broken."""
-        return run(self._looking())
-
-    async def ainfo(self) -> BarrierInfo:
-        """See info()."""
-        return await arun(self._looking())
-
     @property
     def n_waiting(self) -> int:
         """How many have come and have not passed; 0 if it is broken. See info()."""
@@ -169,34 +159,16 @@ class BaseBarrier(Recipe):
         """Whether it is broken; see info()."""
         return self.info().broken is not None
 
-    @async_unsafe("abort() would block the event loop; use `await barrier.aabort()`.")
-    def abort(self) -> None:
-        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError."""
-        run(self._aborting())
-
-    async def aabort(self) -> None:
-        """See abort()."""
-        await arun(self._aborting())
-
-    @async_unsafe("reset() would block the event loop; use `await barrier.areset()`.")
-    def reset(self) -> None:
-        """Begin anew: who waits gets BrokenBarrierError, and it is not broken any more."""
-        run(self._resetting())
-
-    async def areset(self) -> None:
-        """See reset()."""
-        await arun(self._resetting())
-
-    # Steps
-
-    def _looking(self) -> Steps[BarrierInfo]:
+    def _info(self) -> Steps[BarrierInfo]:
+        """Return who waits, and whether it is broken."""
         now = Generation((yield self._read()))
         holders = Seats(now.snapshot).info(self.using).holders
         waiting = tuple(one for one in holders if one.token in now.arrived and not now.broken)
         why = now.why_broken if now.broken else None
         return BarrierInfo(self.name, self.using, now.parties, waiting, why)
 
-    def _aborting(self) -> Steps[None]:
+    def _abort(self) -> Steps[None]:
+        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError."""
         why = f"{current_owner()} aborted it"
 
         def decide(snapshot: Snapshot) -> Plan:
@@ -208,13 +180,21 @@ class BaseBarrier(Recipe):
         yield from mark.joining()
         yield from self._keep(mark)
 
-    def _resetting(self) -> Steps[None]:
+    def _reset(self) -> Steps[None]:
+        """Begin anew: who waits gets BrokenBarrierError, and it is not broken any more."""
+
         def decide(snapshot: Snapshot) -> Plan:
             now = Generation(snapshot)
             return now.begin(now.parties) if now.arrived else Plan()
 
         yield self._change(decide)
         yield from self._keep(None)
+
+    info, ainfo = twins("info", _info)
+    abort, aabort = twins("abort", _abort)
+    reset, areset = twins("reset", _reset)
+
+    # Steps
 
     def _coming(self, party: Membership, deadline: float | None) -> Steps[None]:
         """Be a party of the present generation; BrokenBarrierError if it is broken."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
+from keyword import iskeyword
 from typing import Any, ParamSpec, TypeVar
 
 from django.utils.asyncio import async_unsafe
@@ -19,7 +20,8 @@ def twins(
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
     """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
 
-    Both have the docstring of the body. The first one is refused in an event loop::
+    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
+    body. The first one is refused in an event loop::
 
         put, aput = twins("put", _put)
     """
@@ -33,7 +35,8 @@ def twins(
         return await arun(body(*args, **kwargs))
 
     owner = body.__qualname__.rpartition(".")[0]
-    method.__name__, twin.__name__ = name, f"a{name}"
-    method.__qualname__, twin.__qualname__ = f"{owner}.{name}", f"{owner}.a{name}"
-    refused = f"{name}() would block the event loop; use `await {owner.lower()}.a{name}()`."
+    other = f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+    method.__name__, twin.__name__ = name, other
+    method.__qualname__, twin.__qualname__ = f"{owner}.{name}", f"{owner}.{other}"
+    refused = f"{name}() would block the event loop; use `await {owner.lower()}.{other}()`."
     return async_unsafe(refused)(method), twin
