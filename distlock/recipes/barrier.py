@@ -146,7 +146,7 @@ class DoubleBarrier(BaseBarrier):
         if error is None:
             self.leave()
         else:
-            self._give_up(error)
+            self._fail(error)
 
     async def __aenter__(self) -> Self:
         await self.aenter()
@@ -158,10 +158,10 @@ class DoubleBarrier(BaseBarrier):
         if error is None:
             await self.aleave()
         else:
-            self._give_up(error)
+            self._fail(error)
 
-    def _give_up(self, error: BaseException) -> None:
-        """Break it for the others, who find this party gone; the error is what the caller sees."""
+    def _fail(self, error: BaseException) -> None:
+        """Break it for the others in the background; the error is what the caller sees."""
         party, self._party = self._party, None
         if party is not None:
-            undo(error, party.leave_soon)
+            undo(error, self._leave_soon, party)

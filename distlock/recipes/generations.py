@@ -327,8 +327,22 @@ class BaseBarrier(Recipe):
             raise
         except BaseException as error:
             if party is not self._mark:
-                undo(error, party.leave_soon)
+                undo(error, self._leave_soon, party)
             raise
+
+    def _give_up(self, snapshot: Snapshot, *, token: int) -> Plan:
+        """Plan to break the generation of a party whose record is removed in the same change.
+
+        Others may have come and not have seen yet that it was there: they must not wait for it.
+        """
+        now = Generation(snapshot)
+        if not now.is_open_for(token) or token not in (now.full or now.present):
+            return Plan()
+        return now.say(broken="one of its parties gave up")
+
+    def _leave_soon(self, party: Membership) -> None:
+        if (lease := party.lease) is not None:
+            party.leave_soon(partial(self._give_up, token=lease.token))
 
     def _keep(self, mark: Membership | None) -> Steps[None]:
         """Keep a broken barrier broken by a party of this object, or no longer."""

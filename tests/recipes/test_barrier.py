@@ -168,13 +168,22 @@ class TestBreaking:
         assert outcomes(there) == ["broken"]
         assert both(threads, using, name) == [0, 1]
 
-    def test_a_cancelled_task_breaks_it_and_leaves_no_record(self, threads, using, name):
+    def test_a_cancelled_task_breaks_it_and_leaves_no_record(
+        self, threads, using, name, monkeypatch
+    ):
         [there] = come(threads, using, name, 3, 1)
+        store, loop_waits = locks[using].store, []
+        watch = store.watch
+
+        def watched(*args):
+            if threading.current_thread() is threading.main_thread():
+                loop_waits.append(args)
+            return watch(*args)
 
         async def cancelled():
-            barrier = Barrier(name, 3, using=using)
-            task = asyncio.create_task(barrier.await_())
-            while len((await barrier.ainfo()).waiting) < 2:
+            monkeypatch.setattr(store, "watch", watched)
+            task = asyncio.create_task(Barrier(name, 3, using=using).await_())
+            while not loop_waits:
                 await asyncio.sleep(0.01)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):

@@ -1,5 +1,6 @@
 """Barriers whose parties are killed, stopped, interrupted, or cut off: one outcome for all."""
 
+import asyncio
 import gc
 import itertools
 import random
@@ -13,7 +14,7 @@ from threading import BrokenBarrierError
 
 import pytest
 
-from distlock import LockError, LockUnavailable
+from distlock import LockError, LockUnavailable, locks
 from distlock.backends.store import Put
 from distlock.recipes import Barrier, DoubleBarrier
 from tests.children import read_line, write_line
@@ -242,6 +243,31 @@ class TestRaces:
         with pytest.raises(BrokenBarrierError, match="gone"):
             barrier.leave(PATIENCE)
 
+    def test_one_that_is_interrupted_before_others_see_it_breaks_it_for_them(self, wrapped, name):
+        read, first, goes_on = wrapped("read"), [], threading.Event()
+
+        def keep_back(store, directory, *_):
+            if threading.get_ident() in first and waiting_at(read, store, directory):
+                goes_on.wait(PATIENCE)
+
+        def come_first():
+            first.append(threading.get_ident())
+            return wait("default", name, 3)
+
+        read.before = keep_back
+        result = in_thread(come_first)
+        eventually(lambda: locks["default"].store.directories(f"barrier:{name}"))
+
+        async def cancelled():
+            with suppress(TimeoutError):
+                async with asyncio.timeout(0.3):
+                    await Barrier(name, 3).await_()
+
+        asyncio.run(cancelled())
+        eventually(lambda: len(records("default", name)) == 1)
+        goes_on.set()
+        assert result() == "broken"
+
     def test_a_slow_one_is_told_though_the_next_generation_has_passed(self, wrapped, name):
         read, slow, goes_on = wrapped("read"), [], threading.Event()
 
@@ -318,6 +344,10 @@ class TestRaces:
                 return
             del barrier, enter_and_leave
             eventually(lambda name=name: not records("default", name, "double-barrier"))
+
+
+def waiting_at(read, store, directory):
+    return any(key.startswith("h/") for key in read.original(store, directory).records)
 
 
 def says_full(store, directory):
