@@ -116,6 +116,7 @@ class Candidacy(Entered):
         wait, seconds = waiting_limit(checked_flag("blocking", blocking), timeout)
         deadline = None if wait and seconds is None else clock() + (seconds or 0.0)
         this: Pending[None] = Pending()
+        campaigns = self._campaigns
         if self.leading:
             raise LockError(f"{self!r}: this candidate leads already")
         try:
@@ -144,8 +145,9 @@ class Candidacy(Entered):
                     undo(error, self._give_up)
             raise
         finally:
-            if self._campaigns.get("now") is this:
-                self._campaigns.clear()
+            # No call, so no interrupt comes between: it could not stand any more.
+            if "now" in campaigns and campaigns["now"] is this:
+                del campaigns["now"]
 
     def _until_leading(self, stopped: Pending[None], deadline: float | None) -> Steps[bool]:
         """Go on through outages; LockUnavailable if there is one when the time is up."""

@@ -15,6 +15,7 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Delete, Put, SessionEnded
 from distlock.concurrency.steps import Steps, arun, run
+from distlock.core.manager import undo
 from distlock.core.section import add_leave_error
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
@@ -130,8 +131,8 @@ class Delivery:
             ):
                 yield self
             self._settled = "acknowledged"
-        except BaseException:
-            self._member.go_on()
+        except BaseException as error:
+            undo(error, self._member.go_on)
             raise
         self._queue._backend.records.forget(lease)
 
@@ -140,18 +141,24 @@ class Delivery:
         """See Queue.ack_many()."""
         leases = [one._checked() for one in deliveries]
         changes = [Delete(key_of(TAKEN, one.id)) for one in deliveries]
-        queue, done = deliveries[0]._queue, False
-        for one in deliveries:
-            one._member.stop_renewing()
+        queue = deliveries[0]._queue
+
+        def go_on() -> None:
+            for one in deliveries:
+                if not one._settled:
+                    one._member.go_on()
+
         try:
+            for one in deliveries:
+                one._member.stop_renewing()
             leave = partial(queue._backend.records.leave_all, leases, changes)
             done = (yield queue._ask(leave)) is not None
-        finally:
-            for one in deliveries:
-                if done:
-                    one._settled = "acknowledged"
-                else:
-                    one._member.go_on()
+            for one in deliveries if done else ():
+                one._settled = "acknowledged"
+            go_on()
+        except BaseException as error:  # unless it is renewed, nobody would see that it is garbage
+            undo(error, go_on)
+            raise
         if not done:  # one was lost: the others need not be delivered again
             lost = []
             for one in deliveries:

@@ -231,8 +231,8 @@ class TestInterrupts:
         election.resign()
         for election in elections:
             eventually(lambda: is_free(election))  # noqa: B023
-        assert elections[0].campaign(timeout=PATIENCE)
-        elections[0].resign()
+            assert election.campaign(timeout=PATIENCE)
+            election.resign()
 
     def test_who_is_interrupted_while_it_resigns_leads_no_more(self, using, name):
         elections, moment = [], 0

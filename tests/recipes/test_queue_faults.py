@@ -1,5 +1,7 @@
 """Consumers and producers that are killed or stopped, replies that are lost: no item is lost."""
 
+import gc
+import itertools
 import queue as standard
 import random
 import signal
@@ -13,6 +15,7 @@ from distlock.recipes import Queue
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually
+from tests.core.interrupting import interrupted
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import stop
 
@@ -221,3 +224,24 @@ def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, served, kind, name)
         taken.ack()
     eventually(cleaned_up)
     assert answer(queue.qsize) == 0
+
+
+def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief, name):
+    """Nobody has the deliveries any more, and other leases of the process go on."""
+    queues, other = [], Queue(f"{name}:other")
+    other.put("goes on")
+    kept = other.get()
+    for moment in itertools.count(1, 2):
+        queue = Queue(f"{name}:{moment}")
+        queue.put_many(["one", "two"])
+        queues.append(queue)
+        taken = queue.get_many(2)
+        ended = interrupted(lambda: queue.ack_many(taken), moment) is None  # noqa: B023
+        taken.clear()
+        if ended:
+            break
+    assert moment > 50
+    gc.collect()
+    for queue in queues:
+        eventually(lambda: not queue.info().deliveries)  # noqa: B023
+    kept.ack()
