@@ -226,11 +226,13 @@ class Candidacy(Entered):
         try:
             yield from self._leaving_office(office, heir)
         except BaseException as error:
-            undo(error, self._give_up)
+            if self._office is office:
+                undo(error, self._give_up)
             if isinstance(error, LockNotHeld) and office.recalled:  # it was resigned for it
                 raise LockLost(office.recalled) from error
             raise
-        self._office = None
+        if self._office is office:  # else another thread leads by now, with this candidate
+            self._office = None
 
     def _leaving_office(self, office: Office, heir: Candidate | None = None) -> Steps[None]:
         """Leave the place in the order first, so that the lock goes to who is next by then."""
@@ -281,7 +283,8 @@ class Candidacy(Entered):
         logger.info("%s on %r", office.recalled, self.using)
         if self._on_lost is not None:
             start_for_callbacks(self._on_lost, "distlock-lost", office.lease)
-        if not office.ended.wait(clock() + office.lease.duration):
+        told = office.ended.wait(clock() + office.lease.duration)
+        if not told and self._office is office:
             with suppress(LockError):
                 run(self._leaving_office(office))
 

@@ -20,6 +20,7 @@ from distlock import (
 from distlock.backends.local import LocalBackend
 from distlock.backends.store import Delete, Put
 from distlock.recipes import Election
+from distlock.signals import lock_released
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.core.interrupting import interrupted
@@ -132,6 +133,21 @@ class TestOneProcess:
         assert a.election.term == Lock(f"election:{name}", using=using).info().token
         a.election.verify()
         a.election.resign()
+
+    def test_one_who_resigns_late_leaves_the_next_term_alone(self, using, name):
+        """Another thread leads by then with the same candidate."""
+        election = Election(name, using=using)
+        election.campaign()
+        first = election.term
+
+        def campaign_again(**_):
+            lock_released.disconnect(campaign_again)
+            assert in_thread(election.campaign, timeout=PATIENCE)()
+
+        lock_released.connect(campaign_again)
+        election.resign()
+        assert election.term > first
+        election.resign()
 
     def test_run_calls_again_after_a_loss(self, using, name):
         election = Election(name, using=using)
