@@ -121,8 +121,12 @@ class Delivery:
         lease, directory = self._checked(), self._queue._directory
         keys = [held_key(lease.nonce), key_of(TAKEN, self.id)]
 
+        commits = False
+
         def before() -> None:
+            nonlocal commits
             self._checked()
+            commits = True
             self._member.stop_renewing()  # it is not lost when it has been removed
 
         try:
@@ -130,10 +134,14 @@ class Delivery:
                 directory, keys, lease, using, before=before, lost=self._lost
             ):
                 yield self
-            self._settled = "acknowledged"
+            if commits:
+                self._settled = "acknowledged"
         except BaseException as error:
             undo(error, self._member.go_on)
             raise
+        if not commits:  # Django's set_rollback() ends it without an error
+            run(self._nacking(reason="its transaction was rolled back"))
+            return
         self._queue._backend.records.forget(lease)
 
     @classmethod

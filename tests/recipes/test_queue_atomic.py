@@ -75,6 +75,18 @@ def test_it_is_rolled_back_with_the_work(refused, queue, database):
     again.ack()
 
 
+def test_it_is_rolled_back_without_an_error(refused, queue, database):
+    if refused:
+        return
+    with queue.get() as taken, taken.atomic():
+        work(database)
+        transaction.set_rollback(True, using=database)
+    assert (done(database), queue.qsize()) == (0, 2)
+    again = queue.get(blocking=False)
+    assert (again.body, again.attempt) == ("one", 2)
+    again.ack()
+
+
 def test_what_was_lost_before_the_commit_is_rolled_back(kind, refused, queue, database):
     if refused:
         return
