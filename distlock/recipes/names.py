@@ -1,8 +1,8 @@
 """Names and numbers that nobody else has, and the addresses that are registered under names.
 
-Each registration is a member's record, ``h/NONCE``. A unique name has a record of its own, too:
+Each registration is a member's record, ``h/NONCE``. A name has a record of its own, too:
 ``n/HASH`` is written by each registration of that name, on the condition that it is as it was when
-nobody was found to have the name. Both are bound to the session of the process.
+nobody was found that keeps it from that. Both are bound to the session of the process.
 """
 
 from __future__ import annotations
@@ -211,8 +211,7 @@ class Registration(Block):
 
         If that cannot be done now it is done later, and LockUnavailable is raised.
         """
-        # While its record is there, that of the name is its own, too.
-        return self._membership.leaving([Delete(self._key)] if self._unique else [])
+        return self._membership.leaving([Delete(self._key)])
 
     unregister, aunregister = twins("unregister", _unregister)
 
@@ -257,9 +256,8 @@ class Registration(Block):
     def _decide(self, snapshot: Snapshot) -> Plan:
         if (other := self._obstacle(snapshot)) is not None:
             return Plan(result=other)
-        if not self._unique:
-            return Plan(data=self._said)
-        promised = self._names._found(snapshot, self.name)
+        # A service has the record, too: else both could register at the same moment.
+        promised = self._names._found(snapshot, self.name) if self._unique else []
         name = snapshot.records.get(self._key)
         same = Absent(self._key) if name is None else Exists(self._key, name.revision)
         return Plan(

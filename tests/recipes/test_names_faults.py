@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from distlock import LockLost, LockTimeout, LockUnavailable
+from distlock import LockLost, LockTimeout, LockUnavailable, ValueNotAgreed
 from distlock.recipes import Names
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
@@ -150,3 +150,18 @@ def test_a_name_that_is_lost_while_it_is_handed_over_is_told(brief, name):
     eventually(lambda: "'promised'" in str(records(names._directory)))
     names.remove(token)
     assert isinstance(handing(), LockLost)
+
+
+@pytest.mark.parametrize("unique", [True, False])
+def test_a_name_is_not_made_unique_and_a_service_at_the_same_moment(brief, name, wrapped, unique):
+    applied, others, names = wrapped("apply"), [], Names(name)
+
+    def register_the_other(*_):
+        applied.before = lambda *_: None
+        others.append(names.register("x", "other", unique=not unique))
+
+    applied.before = register_the_other
+    with pytest.raises(ValueNotAgreed):
+        names.register("x", "this", unique=unique)
+    assert [one.address for one in names.resolve_all("x")] == ["other"]
+    others.pop().unregister()
