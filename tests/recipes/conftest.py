@@ -25,6 +25,7 @@ def pytest_collection_modifyitems(items):
 
 def pytest_configure(config):
     config.addinivalue_line("markers", "shared: for backends that several processes share")
+    config.addinivalue_line("markers", "not_on(*kinds): there is nothing to try on these")
     config.addinivalue_line("markers", "faults: left out every day on some kinds of backends")
     config.addinivalue_line("markers", "brief: the leases of the backend are as short as they can")
 

@@ -16,12 +16,16 @@ FAULTS_EVERY_DAY = {"local", "postgresql"}
 
 
 def pytest_generate_tests(metafunc):
-    """See above. Marks: ``shared`` leaves out what lives in one process; ``faults`` takes long."""
+    """See above. Marks: ``shared`` leaves out what lives in one process; ``faults`` takes long.
+
+    ``not_on(*kinds)`` leaves out kinds that have nothing of what the test is about.
+    """
     names = metafunc.fixturenames
     if "kind" not in names:
         return
     marked = metafunc.definition.get_closest_marker
-    kinds = [kind for kind in KINDS if not (marked("shared") and kind in ONE_PROCESS)]
+    out = {*(ONE_PROCESS if marked("shared") else ()), *getattr(marked("not_on"), "args", ())}
+    kinds = [kind for kind in KINDS if kind not in out]
     rare = KINDS if marked("slow") else set(KINDS) - FAULTS_EVERY_DAY if marked("faults") else set()
     if "roles" not in names:
         metafunc.parametrize("kind", [_param(kind, kind, kind in rare) for kind in kinds])

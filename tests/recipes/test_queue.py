@@ -185,9 +185,8 @@ def test_what_is_purged_is_gone(using, name):
     assert queue.empty()
 
 
-def test_what_was_put_back_for_later_comes_later(kind, letters):
-    if kind == "etcd":
-        pytest.skip("its sessions are whole seconds; see test_queue_faults")
+@pytest.mark.not_on("etcd")  # its sessions last for whole seconds; see test_queue_faults
+def test_what_was_put_back_for_later_comes_later(letters):
     delay = 0.3
     letters.put("one")
     before = clock()

@@ -184,10 +184,8 @@ def answer(call):
 
 
 @pytest.mark.slow
-@pytest.mark.shared
-def test_a_put_whose_reply_is_lost_is_told_and_not_made_twice(proxy, served, kind, name):
-    if not served:
-        pytest.skip("there is no reply to be lost")
+@pytest.mark.not_on("local", "sqlite")  # there is no reply to be lost
+def test_a_put_whose_reply_is_lost_is_told_and_not_made_twice(proxy, kind, name):
     queue = Queue(name)
     queue.put("before")
     lost = proxy.lose_reply(to=WRITES.get(kind, b"the letter"))
@@ -204,10 +202,8 @@ def test_a_put_whose_reply_is_lost_is_told_and_not_made_twice(proxy, served, kin
 
 
 @pytest.mark.slow
-@pytest.mark.shared
-def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, served, kind, name):
-    if not served:
-        pytest.skip("there is no reply to be lost")
+@pytest.mark.not_on("local", "sqlite")
+def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, kind, name):
     queue = Queue(name)
     queue.put("the letter")
     lost = proxy.lose_reply(to=WRITES.get(kind, b"the letter"))

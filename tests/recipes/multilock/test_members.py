@@ -71,10 +71,11 @@ class TestOtherKinds:
             MultiLock(RWLock(name))
 
     def test_a_busy_semaphore_is_named(self, name, actor):
-        seats = Semaphore(name, 1)
-        assert actor("thread").call(seats.acquire).result(PATIENCE)
+        seats, holder = Semaphore(name, 1), actor("thread")
+        assert holder.call(seats.acquire).result(PATIENCE)
         with pytest.raises(LockTimeout, match=f"semaphore {name!r} on 'default'.*waited for 0.05"):
             MultiLock(seats, "z", timeout=0.05).__enter__()
+        holder.call(seats.release).result(PATIENCE)
 
 
 @pytest.mark.usefixtures("two_local")
