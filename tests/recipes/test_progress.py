@@ -47,16 +47,19 @@ def import_rows(name, total):
 
 
 class Watcher:
-    """One who watches a progress on a thread; ``seen`` are the reports."""
+    """One who watches a progress on a thread until it has ended; ``seen`` are the reports."""
 
     def __init__(self, name):
         self.seen = []
         self._changes = Progress(name).changes(PATIENCE)
-        threading.Thread(target=self._watch, daemon=True).start()
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
 
     def _watch(self):
         for report in self._changes:
             self.seen.append(report)
+            if report.state != "running":
+                return
 
     def wait_for(self, state, done):
         """Return the first report with this state and number."""
@@ -103,6 +106,7 @@ def test_progress_is_seen_live_and_is_gone_with_its_worker(child, using, name):
     lost = watcher.wait_for("lost", 1)
     assert lost.token is None
     assert Progress(name).cancel() is False
+    watcher.thread.join(PATIENCE)  # in the tests that follow it would look elsewhere
 
 
 def test_work_is_asked_to_end(using, name):
