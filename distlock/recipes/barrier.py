@@ -105,6 +105,11 @@ class DoubleBarrier(BaseBarrier):
         """See Barrier; a barrier of one kind has nothing to do with one of the other."""
         super().__init__(name, parties, using)
 
+    def __del__(self) -> None:
+        super().__del__()
+        if self._party is not None:
+            self._party.abandon()
+
     def _enter(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all parties have come; return a number as Barrier.wait(). See there."""
         if self._party is not None and self._party.lease is not None:

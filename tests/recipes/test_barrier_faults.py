@@ -343,6 +343,7 @@ class TestRaces:
             if interrupted(enter_and_leave, moment) is None:
                 return
             del barrier, enter_and_leave
+            gc.collect()
             eventually(lambda name=name: not records("default", name, "double-barrier"))
 
 
