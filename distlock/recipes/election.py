@@ -29,6 +29,7 @@ from distlock.recipes.candidates import (
 )
 from distlock.recipes.following import Follower, aeach, each
 from distlock.recipes.recipe import deadline_of
+from distlock.recipes.twins import twins
 from distlock.types.arguments import (
     checked_callback,
     checked_data,
@@ -104,8 +105,7 @@ class Election(Candidacy):
 
     # Leading
 
-    @refuse_in_event_loop
-    def campaign(self, blocking: bool = True, timeout: float | None = None) -> bool:
+    def _campaign(self, blocking: bool = True, timeout: float | None = None) -> Steps[bool]:
         """Stand for election, and wait until this candidate leads; False if it does not.
 
         ``blocking`` and ``timeout`` are as of ``Lock.acquire()``. Who gives up, with False or an
@@ -115,14 +115,11 @@ class Election(Candidacy):
         Raises LockError if this candidate stands already, ValueNotAgreed if others stand with
         another order, LockUnavailable if the backend cannot be asked.
         """
-        return run(self._entering(blocking, timeout))
+        return self._entering(blocking, timeout)
 
-    async def acampaign(self, blocking: bool = True, timeout: float | None = None) -> bool:
-        """See campaign()."""
-        return await arun(self._entering(blocking, timeout))
+    campaign, acampaign = twins("campaign", _campaign)
 
-    @refuse_in_event_loop
-    def resign(self, to: Candidate | str | None = None) -> None:
+    def _resign(self, to: Candidate | str | None = None) -> Steps[None]:
         """Lead no more, so that the next one does at once; with ``to`` that is this candidate.
 
         Any thread or task may do this. With the order "appointed", ``to`` is appointed. One who
@@ -132,11 +129,9 @@ class Election(Candidacy):
         LockError if ``to`` does not stand, and then nothing is changed. LockUnavailable if the
         backend cannot be told; it is told later.
         """
-        run(self._leaving(to))
+        return self._leaving(to)
 
-    async def aresign(self, to: Candidate | str | None = None) -> None:
-        """See resign()."""
-        await arun(self._leaving(to))
+    resign, aresign = twins("resign", _resign)
 
     @refuse_in_event_loop
     def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
@@ -217,38 +212,39 @@ class Election(Candidacy):
             yield self
             self._lock.check()  # what this process knows to be lost must not be committed
 
-    @refuse_in_event_loop
-    def info(self) -> ElectionInfo:
+    def _info(self) -> Steps[ElectionInfo]:
         """Return who leads, who stands in which order, who was appointed, and who has led."""
-        return run(self._informing())
+        for _ in range(_LOOKS):
+            found = Candidates((yield self._read()), self._order)
+            looking = partial(self._lock._backend.inspect, self._lock.name)
+            lock: LockInfo = yield self._ask(looking)
+            leader, owner, term = None, lock.owner, lock.token
+            if lock.state is State.HELD and owner is not None and term is not None:
+                leader = found.leader(owner, term)
+                if leader is None and term > found.last_term:
+                    continue  # it was read before that term began
+            break
+        return found.info(self.using, leader)
 
-    async def ainfo(self) -> ElectionInfo:
-        """See info()."""
-        return await arun(self._informing())
+    info, ainfo = twins("info", _info)
 
-    def leader(self) -> Candidate | None:
+    def _leader(self) -> Steps[Candidate | None]:
         """Return who leads; a moment later it may be another one."""
-        return self.info().leader
+        return (yield from self._info()).leader
 
-    async def aleader(self) -> Candidate | None:
-        """See leader()."""
-        return (await self.ainfo()).leader
+    leader, aleader = twins("leader", _leader)
 
-    def candidates(self) -> tuple[Candidate, ...]:
+    def _candidates(self) -> Steps[tuple[Candidate, ...]]:
         """Return who stands, in the order in which they lead."""
-        return self.info().candidates
+        return (yield from self._info()).candidates
 
-    async def acandidates(self) -> tuple[Candidate, ...]:
-        """See candidates()."""
-        return (await self.ainfo()).candidates
+    candidates, acandidates = twins("candidates", _candidates)
 
-    def history(self) -> tuple[Term, ...]:
+    def _history(self) -> Steps[tuple[Term, ...]]:
         """Return the last 50 terms: who led, from when to when, and why that ended."""
-        return self.info().history
+        return (yield from self._info()).history
 
-    async def ahistory(self) -> tuple[Term, ...]:
-        """See history()."""
-        return (await self.ainfo()).history
+    history, ahistory = twins("history", _history)
 
     @refuse_in_event_loop
     def changes(self, timeout: float | None = None) -> Iterator[Term]:
@@ -267,8 +263,7 @@ class Election(Candidacy):
 
     # Deciding by hand
 
-    @refuse_in_event_loop
-    def appoint(self, candidate: Candidate | str | None, *, absent: bool = False) -> None:
+    def _appoint(self, candidate: Candidate | str | None, *, absent: bool = False) -> Steps[None]:
         """Appoint who is to lead next.
 
         With the order "appointed" nobody else may lead then, and who leads is asked to step down;
@@ -277,51 +272,6 @@ class Election(Candidacy):
 
         Raises LockError if it does not stand.
         """
-        run(self._appointing(candidate, absent))
-
-    async def aappoint(self, candidate: Candidate | str | None, *, absent: bool = False) -> None:
-        """See appoint()."""
-        await arun(self._appointing(candidate, absent))
-
-    @refuse_in_event_loop
-    def step_down(self, term: int) -> bool:
-        """Ask the leader of a term to step down; False if it does not lead any more.
-
-        It is told as of a loss, and keeps others out until it has resigned, for the length of a
-        lease at the most. Where its process does not answer, see force_release().
-        """
-        return run(self._asking_to_step_down(term))
-
-    async def astep_down(self, term: int) -> bool:
-        """See step_down()."""
-        return await arun(self._asking_to_step_down(term))
-
-    @refuse_in_event_loop
-    def force_release(self, term: int) -> bool:
-        """Break the lock of a leader; False if it does not lead any more. See Lock."""
-        return self._lock.force_release(term) and run(self._noting_that_broken(term))
-
-    async def aforce_release(self, term: int) -> bool:
-        """See force_release()."""
-        broken = await self._lock.aforce_release(term)
-        return broken and await arun(self._noting_that_broken(term))
-
-    # Looking, and deciding by hand
-
-    def _informing(self) -> Steps[ElectionInfo]:
-        for _ in range(_LOOKS):
-            found = Candidates((yield self._read()), self._order)
-            looking = partial(self._lock._backend.inspect, self._lock.name)
-            lock: LockInfo = yield self._ask(looking)
-            leader, owner, term = None, lock.owner, lock.token
-            if lock.state is State.HELD and owner is not None and term is not None:
-                leader = found.leader(owner, term)
-                if leader is None and term > found.last_term:
-                    continue  # it was read before that term began
-            break
-        return found.info(self.using, leader)
-
-    def _appointing(self, candidate: Candidate | str | None, absent: bool) -> Steps[None]:
         checked_flag("absent", absent)
         if not isinstance(candidate, Candidate | None):
             checked_label("candidate", candidate)
@@ -338,7 +288,14 @@ class Election(Candidacy):
 
         yield self._change(decide)
 
-    def _asking_to_step_down(self, term: int) -> Steps[bool]:
+    appoint, aappoint = twins("appoint", _appoint)
+
+    def _step_down(self, term: int) -> Steps[bool]:
+        """Ask the leader of a term to step down; False if it does not lead any more.
+
+        It is told as of a loss, and keeps others out until it has resigned, for the length of a
+        lease at the most. Where its process does not answer, see force_release().
+        """
         checked_token(term)
 
         def decide(snapshot: Snapshot) -> Plan:
@@ -349,6 +306,18 @@ class Election(Candidacy):
             return Plan([put], [same], True)
 
         return (yield self._change(decide)).result  # type: ignore[no-any-return]
+
+    step_down, astep_down = twins("step_down", _step_down)
+
+    @refuse_in_event_loop
+    def force_release(self, term: int) -> bool:
+        """Break the lock of a leader; False if it does not lead any more. See Lock."""
+        return self._lock.force_release(term) and run(self._noting_that_broken(term))
+
+    async def aforce_release(self, term: int) -> bool:
+        """See force_release()."""
+        broken = await self._lock.aforce_release(term)
+        return broken and await arun(self._noting_that_broken(term))
 
     def _noting_that_broken(self, term: int) -> Steps[bool]:
         yield self._change(lambda found: Candidates(found, self._order).ending(term, BROKEN))
