@@ -7,11 +7,14 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
+from typing import TypeVar
 
 from distlock.recipes import Config, Election, Group, Mailbox, Names, Progress
 from locksite.demo.models import Counter
 from locksite.demo.processes import LEASE, Worker, WorkerPool
 from locksite.demo.results import Result
+
+T = TypeVar("T")
 
 #: Seconds until a dead process is missed at the latest: a lease, and a look by those who wait.
 MISSED = 3 * LEASE
@@ -59,10 +62,10 @@ def group_of_workers(pool: WorkerPool) -> Iterator[Result]:
         there = group.wait_for(3, timeout=MISSED)
         yield Result.of("3 members waited for", "all there", "all there" if there else "few", 15)
         changes = group.changes(timeout=MISSED)
-        joined = {next(changes).member.name for _ in workers}
+        joined = {_next(changes).member.name for _ in workers}
         workers[0].kill()
         workers[1].send_line("leave")
-        ends = sorted(change.what for change in (next(changes), next(changes)))
+        ends = sorted(_next(changes).what for _ in "12")
         yield Result.of("One is killed, one leaves", "crashed, left", ", ".join(ends), 15)
         names = ", ".join(member.name for member in group.members())
         yield Result.of(f"Still there, of {len(joined)}", "worker 3", names, 15)
@@ -140,11 +143,11 @@ def live_progress(pool: WorkerPool) -> Iterator[Result]:
     with _company(2) as (first, second):
         first.start("work", progress=name, steps=STEPS, then_wait=True)
         first.expect("waits")
-        reports = Progress(name).changes()
-        report = next(report for report in reports if report.done >= STEPS / 2)
+        reports = Progress(name).changes(timeout=2 * MISSED)
+        report = _next(report for report in reports if report.done >= STEPS / 2)
         yield Result.of("Progress, seen elsewhere", "running", report.state, 20)
         first.kill()
-        report = next(report for report in reports if report.state != "running")
+        report = _next(report for report in reports if report.state != "running")
         yield Result.of("Its worker is killed", "lost", report.state, 20)
         second.start("work", progress=name, steps=STEPS, then_wait=False)
         second.expect("done")
@@ -155,6 +158,13 @@ def live_progress(pool: WorkerPool) -> Iterator[Result]:
 
 def _new_name() -> str:
     return f"demo:{uuid.uuid4().hex}"
+
+
+def _next(found: Iterator[T]) -> T:
+    """Return what is found next; LookupError if nothing is in time."""
+    for one in found:
+        return one
+    raise LookupError("nothing of it was seen in time")
 
 
 def _leader(election: Election) -> tuple[str, int]:

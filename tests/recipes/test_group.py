@@ -435,6 +435,8 @@ def test_a_storm_of_joins_kills_and_stops_is_told_the_same_to_all(
 ):
     """Each join and each departure once; at the end nobody is there."""
     dice, watchers = random.Random(name), [watcher() for _ in range(3)]
+    with Group(name, "the first"):  # all begin to watch before the storm
+        eventually(lambda: all(one.told for one in watchers))
     members = [child(come_and_go, name, f"{who}") for who in range(4)]
     for turn in range(8):
         for member in members:
