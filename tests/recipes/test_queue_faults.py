@@ -10,8 +10,10 @@ import time
 import pytest
 
 from distlock import LockError, LockLost, LockUnavailable
+from distlock.backends.seats import directory_of
 from distlock.concurrency.clock import clock
 from distlock.recipes import Queue
+from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually
@@ -224,9 +226,15 @@ def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, kind, name):
 
 def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief, name):
     """Nobody has the deliveries any more, and other leases of the process go on."""
-    queues, other = [], Queue(f"{name}:other")
+    queues, other = [], Queue(f"{name}:other", lease=3)
     other.put("goes on")
     kept = other.get()
+    directory = directory_of(Kind.QUEUE, other.name)
+
+    def remaining():
+        seen = brief.store.read(directory)
+        return next(one.remaining for one in seen.records.values() if one.session)
+
     for moment in itertools.count(1, 2):
         queue = Queue(f"{name}:{moment}")
         queue.put_many(["one", "two"])
@@ -240,4 +248,6 @@ def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief,
     gc.collect()
     for queue in queues:
         eventually(lambda: not queue.info().deliveries)  # noqa: B023
+    before = remaining()
+    eventually(lambda: remaining() > before)
     kept.ack()
