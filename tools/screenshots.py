@@ -78,6 +78,29 @@ def scene() -> Iterator[Any]:
             yield set_clocks
 
 
+@contextlib.contextmanager
+def coordination() -> Iterator[None]:
+    """An election with three candidates, and a queue with something to do."""
+    from distlock.recipes import Election, Queue
+    from tests.admin.family import stand
+
+    leader = Election("scheduler", "beat-1", priority=1, data={"zone": "a"}, order="succession")
+    leader.campaign()
+    leader.resign()
+    others = [Election("scheduler", f"beat-{one}", order="succession") for one in (2, 3)]
+    end = stand(leader, *others)
+    letters = Queue("letters", max_deliveries=1)
+    letters.resize(10)
+    for who in ("ada", "bob", "eve", "dan", "kim"):
+        letters.put({"to": who, "subject": "Your invoice of November"})
+    letters.get().nack(reason="SMTPRecipientsRefused: no such mailbox")
+    try:
+        with letters.get():
+            yield
+    finally:
+        end()
+
+
 def line_up(name: str, waiting: int) -> None:
     """Let a process hold a lock in ZooKeeper, and so many others wait for it."""
     from distlock import locks
@@ -93,24 +116,42 @@ def line_up(name: str, waiting: int) -> None:
 
 def shoot(browser: Any, address: str, user: Any, set_clocks: Any) -> None:
     """Take all pictures."""
+    for scheme in ("light", "dark"):
+        with visiting(browser, address, user, scheme) as visitor:
+            page = visitor.page
+            set_clocks()
+            visitor.list()
+            picture(page, f"admin-list-{scheme}")
+            set_clocks()
+            visitor.list("?q=feed").get_by_role("link", name="feed:prices").click()
+            picture(page, f"admin-lock-{scheme}")
+            set_clocks()
+            visitor.list("?q=import")
+            page.get_by_role("checkbox", name="Select import:stock").check()
+            page.get_by_role("button", name="Force release").click()
+            page.get_by_label("Reason").fill("worker-1 hangs since the network change, see OPS-318")
+            picture(page, f"admin-release-{scheme}")
+    with coordination():
+        for scheme in ("light", "dark"):
+            with visiting(browser, address, user, scheme) as visitor:
+                page = visitor.page
+                for kind, name in (("election", "scheduler"), ("queue", "letters")):
+                    page.goto(f"/admin/distlock/{kind}/")
+                    page.get_by_role("link", name=name).click()
+                    page.get_by_role("heading", name=name, exact=True).wait_for()
+                    picture(page, f"admin-{kind}-{scheme}")
+
+
+@contextlib.contextmanager
+def visiting(browser: Any, address: str, user: Any, scheme: str) -> Iterator[Any]:
+    """Someone at the site, whose navigation is folded."""
     from tests.admin.browsing import Visitor
 
-    for scheme in ("light", "dark"):
-        visitor = Visitor(browser, address, user, color_scheme=scheme, viewport=SIZE)
-        page = visitor.page
-        page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
-        set_clocks()
-        visitor.list()
-        picture(page, f"admin-list-{scheme}")
-        set_clocks()
-        visitor.list("?q=feed").get_by_role("link", name="feed:prices").click()
-        picture(page, f"admin-lock-{scheme}")
-        set_clocks()
-        visitor.list("?q=import")
-        page.get_by_role("checkbox", name="Select import:stock").check()
-        page.get_by_role("button", name="Force release").click()
-        page.get_by_label("Reason").fill("worker-1 hangs since the network change, see OPS-318")
-        picture(page, f"admin-release-{scheme}")
+    visitor = Visitor(browser, address, user, color_scheme=scheme, viewport=SIZE)
+    visitor.page.add_init_script("localStorage.setItem('django.admin.navSidebarIsOpen', 'false')")
+    try:
+        yield visitor
+    finally:
         visitor.close()
 
 

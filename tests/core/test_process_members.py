@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 from io import BytesIO
 from itertools import islice
 
@@ -49,8 +50,9 @@ def serve():
 
 
 def answer_and_end():
-    """As a child: a server that answers until it ends."""
+    """As a child: a server that answers until it ends, which has joined."""
     ask_for_a_page()
+    eventually(lambda: "distlock-member" not in {one.name for one in threading.enumerate()})
     write_line("answered")
     read_line()
 
