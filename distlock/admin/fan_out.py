@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class Answer(Generic[T]):
+class BackendAnswer(Generic[T]):
     """What a backend returned after ``seconds``; None, and the ``problem``, if it failed.
 
     ``backend`` is None if the settings of this alias are wrong.
@@ -63,7 +63,7 @@ def call_backends(
     timeout: float | None = None,
     *,
     wait_for_silent: bool = True,
-) -> dict[str, Answer[T]]:
+) -> dict[str, BackendAnswer[T]]:
     """Return what ``call(backend, deadline)`` returns for each backend, by alias, in their order.
 
     All are called at once, each on another thread, and get ``timeout`` seconds (by default
@@ -73,10 +73,10 @@ def call_backends(
     if timeout is None:
         timeout = TIMEOUT
     began = clock()
-    answers: dict[str, Answer[T]] = {}
-    jobs: list[tuple[Answer[T], BaseBackend, Job[tuple[T, float]]]] = []
+    answers: dict[str, BackendAnswer[T]] = {}
+    jobs: list[tuple[BackendAnswer[T], BaseBackend, Job[tuple[T, float]]]] = []
     for alias in aliases:
-        answer: Answer[T] = Answer(alias)
+        answer: BackendAnswer[T] = BackendAnswer(alias)
         answers[alias] = answer
         try:
             answer.backend = backend = locks[alias]

@@ -9,7 +9,7 @@ from typing import Self
 
 from django.utils.translation import gettext as _
 
-from distlock.admin.fan_out import Answer, call_backends, one_line
+from distlock.admin.fan_out import BackendAnswer, call_backends, one_line
 from distlock.admin.query import Query, source_of
 from distlock.admin.rows import LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
@@ -161,7 +161,7 @@ def _pages_of_local_holds(alias: str, query: Query) -> dict[Kind, Page]:
     }
 
 
-def _card(answer: Answer[_Pages]) -> BackendCard:
+def _card(answer: BackendAnswer[_Pages]) -> BackendCard:
     if answer.backend is None:
         return BackendCard(answer.alias, problem=answer.problem)
     kind = type(answer.backend).__name__.removesuffix("Backend")

@@ -47,7 +47,10 @@ _FRESH = 9 / 10
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look has come to: a lease, or what to wait for after this revision. See Turn."""
+    """What one look has come to: a lease, or what to wait for after this revision.
+
+    See Availability.
+    """
 
     lease: Lease | None
     revision: int

@@ -81,7 +81,7 @@ def value_of(claim: Claim) -> dict[str, Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class Availability:
     """What a look at the records has shown to one who wants seats.
 
     - ``granted``: they can be had now.
@@ -159,7 +159,7 @@ class Seats:
             )
         return wanted
 
-    def turn(self, claim: Claim, limit: int, passed_over: Collection[str] = ()) -> Turn:
+    def turn(self, claim: Claim, limit: int, passed_over: Collection[str] = ()) -> Availability:
         """Return whether it is a claim's turn: it is served after all who came before.
 
         ``passed_over`` are waiters that had their turn and did not come.
@@ -169,8 +169,8 @@ class Seats:
         if ahead:
             first = ahead[0]
             due = int(first.value["seats"]) <= free
-            return Turn(False, ahead[-1].key, first.key if due else None)
-        return Turn(claim.seats <= free)
+            return Availability(False, ahead[-1].key, first.key if due else None)
+        return Availability(claim.seats <= free)
 
     def passed_by(self, claim: Claim, passed_over: Collection[str]) -> list[str]:
         """Return the keys of those who came before a claim and are passed over by it."""

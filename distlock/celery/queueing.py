@@ -23,7 +23,7 @@ from distlock.celery.task_options import queueing_backend
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
-from distlock.core.held import Entry, HeldLease
+from distlock.core.held import Entrant, HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import (
     describe,
@@ -256,7 +256,7 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> HeldLease |
     if lease is None:
         logger.info("queueing lock %r is another task's by now", handle.name)
         return None
-    hold = HeldLease(backend, lease, Entry(Liveness(weakref.ref(execution), lambda _: True)))
+    hold = HeldLease(backend, lease, Entrant(Liveness(weakref.ref(execution), lambda _: True)))
     manager.watch(hold)
     return hold
 

@@ -8,7 +8,7 @@ from functools import partial
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
-from distlock.core.held import Entry, HeldLease, Key
+from distlock.core.held import Entrant, HeldLease, Key
 from distlock.core.local_queue import Ticket
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State
@@ -30,7 +30,7 @@ class AcquireRequest:
 
     backend: BaseBackend
     claim: Claim
-    entry: Entry
+    entry: Entrant
     #: whether the owner was named by the caller, and may be in several places at once
     named: bool
     #: the length in seconds that was asked for, None for the backend's own

@@ -24,7 +24,7 @@ HANDED_OVER = "it was taken under its owner's name in another process"
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class Entrant:
     """One thread or task inside a hold: its Lock object, its options, how often it entered."""
 
     is_alive: Callable[[], bool]
@@ -67,7 +67,7 @@ class HeldLease:
         self,
         backend: BaseBackend,
         lease: Lease,
-        entry: Entry,
+        entry: Entrant,
         on_end: Callable[[], object] = _do_nothing,
         key: Key | None = None,
     ) -> None:
@@ -94,7 +94,7 @@ class HeldLease:
         #: whether any of those who entered wants it to be renewed
         self.renews = entry.renews
         #: who is still in earlier holds of the same owner, which were lost
-        self.earlier_entries: list[Entry] = []
+        self.earlier_entries: list[Entrant] = []
         #: why it is gone although its owner has not left yet; a lost hold stays lost
         self.lost: str | None = None
         #: whether all who entered have ended without leaving
@@ -110,7 +110,7 @@ class HeldLease:
 
     # Who is inside
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""
         for known in self.entries:
             if known.lock is entry.lock and known.is_alive == entry.is_alive:
@@ -137,7 +137,7 @@ class HeldLease:
         if candidates:
             self._set_entries(_once_less(self.entries, candidates[-1]))
 
-    def _set_entries(self, entries: list[Entry]) -> None:
+    def _set_entries(self, entries: list[Entrant]) -> None:
         self.entries = entries
         self.renews = any(entry.renews for entry in entries)
 
@@ -315,7 +315,7 @@ class HeldLease:
         )
 
 
-def _once_less(entries: list[Entry], one: Entry) -> list[Entry]:
+def _once_less(entries: list[Entrant], one: Entrant) -> list[Entrant]:
     one.count -= 1
     return entries if one.count else [entry for entry in entries if entry is not one]
 

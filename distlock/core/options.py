@@ -9,7 +9,7 @@ from distlock.activity import current_activity
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.core.acquiring import AcquireRequest
-from distlock.core.held import Entry, OnLost
+from distlock.core.held import Entrant, OnLost
 from distlock.exceptions import NotSupported
 from distlock.types.arguments import (
     checked_callback,
@@ -99,7 +99,7 @@ class LockOptions:
             self.renew,
             at_least,
         )
-        entry = Entry(liveness, at_least, self.renew, self.on_lost, lock)
+        entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock)
         key = backend.alias, name
         queue_key = (*key, owner.key) if named else key
         return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, queue_key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from distlock.core.acquiring import AcquireRequest
-from distlock.core.held import Entry, HeldLease, Key
+from distlock.core.held import Entrant, HeldLease, Key
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner
@@ -53,7 +53,7 @@ class HeldLeases:
             self._holds[place] = hold
             self._renewer.keep(hold)
 
-    def enter(self, hold: HeldLease, entry: Entry) -> bool:
+    def enter(self, hold: HeldLease, entry: Entrant) -> bool:
         """Enter once more; False if the hold was lost or left meanwhile."""
         with self._mutex:
             if self._holds.get(hold.place) is not hold or hold.loss():

@@ -18,7 +18,7 @@ from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start
-from distlock.core.held import Entry, HeldLease
+from distlock.core.held import Entrant, HeldLease
 from distlock.core.manager import manager, undo
 from distlock.core.options import checked_lease
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
@@ -273,7 +273,7 @@ class Membership:
 
     def _new_hold(self, lease: Lease) -> HeldLease:
         known = ref(self)  # the renewer must not keep this alive
-        entry = Entry(partial(_is_kept, known, lease.nonce), on_lost=partial(_tell_loss, known))
+        entry = Entrant(partial(_is_kept, known, lease.nonce), on_lost=partial(_tell_loss, known))
         key = self._recipe.using, self._recipe.name, self._recipe.kind
         return HeldLease(self._recipe._backend, lease, entry, key=key)
 

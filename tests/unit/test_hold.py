@@ -5,7 +5,7 @@ import pytest
 from distlock import LockLost
 from distlock.backends.local import LocalBackend
 from distlock.concurrency.clock import clock
-from distlock.core.held import Entry, HeldLease
+from distlock.core.held import Entrant, HeldLease
 from distlock.types.lease import Claim, Owner
 
 FIRST = Owner("nonce/1", "web1", 100, "MainThread")
@@ -22,7 +22,7 @@ def hold(backend_class=LocalBackend, *, ends_in=30.0, duration=30.0, renews=True
     return HeldLease(
         backend_class("default", params),
         Claim("stock", FIRST, duration).granted(7, sent_at=clock() + ends_in - duration),
-        Entry(lambda: True, renews=renews),
+        Entrant(lambda: True, renews=renews),
     )
 
 

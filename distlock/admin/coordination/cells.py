@@ -102,7 +102,7 @@ class Offer:
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class TableRow:
     """A row of a table; its first cell names it."""
 
     cells: Sequence[Cell]
@@ -116,14 +116,14 @@ class Table:
     id: str
     title: Text
     columns: Sequence[Text]
-    lines: Sequence[Line]
+    rows: Sequence[TableRow]
     empty: Text = ""
     hint: Text = ""
 
     @property
     def acts(self) -> bool:
         """Whether any row has a button."""
-        return any(line.offers for line in self.lines)
+        return any(row.offers for row in self.rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from distlock.admin.coordination.cells import Cell, Detail, Line, Offer, Ref, Table, Text
+from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.exceptions import StaleToken
 from distlock.models import Config as ConfigModel
@@ -199,10 +199,10 @@ class ConfigPages(RecipePages[Versions]):
         now = config.get(stale=False)
         return Versions(now, config.history() if whole and now.version else ())
 
-    def line(self, report: Versions) -> Line:
+    def row(self, report: Versions) -> TableRow:
         """Return the value of now."""
         now = report.now
-        return Line(
+        return TableRow(
             [
                 Cell(json.dumps(now.value, ensure_ascii=False), "data", hint=now.comment),
                 Cell(now.version, "number"),
@@ -232,12 +232,12 @@ class ConfigPages(RecipePages[Versions]):
         )
 
     def _history(self, alias: str, name: str, report: Versions) -> Table:
-        now, lines = report.now.version, []
+        now, rows = report.now.version, []
         for value in report.history:
             ref = Ref(alias, name, now, str(value.version))
             back = Offer("rollback", _("Roll back…"), ref, named=str(value.version))
-            lines.append(
-                Line(
+            rows.append(
+                TableRow(
                     [
                         Cell(value.version, "number"),
                         Cell(json.dumps(value.value, ensure_ascii=False), "data"),
@@ -252,7 +252,7 @@ class ConfigPages(RecipePages[Versions]):
             "history",
             _("History"),
             (_("Version"), _("Value"), _("Set by"), _("Set"), _("Comment")),
-            lines,
+            rows,
             empty=_("It was never set."),
             hint=_("newest first"),
         )

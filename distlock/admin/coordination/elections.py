@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from distlock.admin.coordination.cells import Cell, Detail, Line, Offer, Ref, Table, Text
+from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.models import Election as ElectionModel
@@ -148,10 +148,10 @@ class ElectionPages(RecipePages[ElectionInfo]):
         """Return who leads, who stands, and who has led."""
         return Election(name, using=alias).info()
 
-    def line(self, report: ElectionInfo) -> Line:
+    def row(self, report: ElectionInfo) -> TableRow:
         """Return the leader of now."""
         leader = report.leader
-        return Line(
+        return TableRow(
             [
                 Cell(leader.name, "mono") if leader else _vacant(),
                 Cell(leader and leader.owner, "owner"),
@@ -186,13 +186,13 @@ class ElectionPages(RecipePages[ElectionInfo]):
         )
 
     def _candidates(self, alias: str, name: str, report: ElectionInfo) -> Table:
-        lines = []
+        rows = []
         # Who was appointed comes before the leader, though it leads only after it.
         for candidate in sorted(report.candidates, key=lambda one: one.term is None):
             leads = candidate.term is not None
             ref = Ref(alias, name, candidate.token or 0, candidate.name)
-            lines.append(
-                Line(
+            rows.append(
+                TableRow(
                     [
                         Cell(candidate.name, "mono"),
                         Cell(_("leads"), "state", "held") if leads else Cell(None),
@@ -210,7 +210,7 @@ class ElectionPages(RecipePages[ElectionInfo]):
             "candidates",
             _("Candidates"),
             (_("Candidate"), _("State"), _("Owner"), _("Stands for"), _("Priority"), _("Data")),
-            lines,
+            rows,
             empty=_("Nobody stands."),
             hint=_("in the order in which they lead"),
         )
@@ -221,7 +221,7 @@ class ElectionPages(RecipePages[ElectionInfo]):
             _("History"),
             (_("Candidate"), _("Owner"), _("From"), _("Until"), _("Ended"), _("Term")),
             [
-                Line(
+                TableRow(
                     [
                         Cell(term.candidate, "mono"),
                         Cell(term.owner, "owner"),

@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from distlock.admin.coordination.cells import Cell, Detail, Line, Offer, Ref, Table, Text
+from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.models import Group as GroupModel
 from distlock.recipes.group import Group
@@ -80,18 +80,18 @@ class GroupPages(RecipePages[Members]):
         """Return the members that are there."""
         return Group(name, using=alias).members()
 
-    def line(self, report: Members) -> Line:
+    def row(self, report: Members) -> TableRow:
         """Return how many there are, and the first few."""
         names = ", ".join(member.name for member in report[:_MOST_NAMES])
         if len(report) > _MOST_NAMES:
             names += ", …"
         last = report[-1].since if report else None
-        return Line([Cell(len(report), "number"), Cell(names, "mono"), Cell(last, "age")])
+        return TableRow([Cell(len(report), "number"), Cell(names, "mono"), Cell(last, "age")])
 
     def detail(self, alias: str, name: str, report: Members) -> Detail:
         """Return the members with what each says of itself."""
-        lines = [
-            Line(
+        rows = [
+            TableRow(
                 [
                     Cell(member.name, "mono"),
                     Cell(member.owner, "owner"),
@@ -122,7 +122,7 @@ class GroupPages(RecipePages[Members]):
                     "members",
                     _("Members"),
                     (_("Member"), _("Owner"), _("There for"), _("Data"), _("Token")),
-                    lines,
+                    rows,
                     empty=_("Nobody is there."),
                     hint=count % {"count": len(report)} if report else "",
                 )

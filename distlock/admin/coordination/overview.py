@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from distlock.admin.coordination.cells import Line
+from distlock.admin.coordination.cells import TableRow
 from distlock.admin.coordination.recipe_pages import RecipePages
-from distlock.admin.fan_out import Answer, call_backends
+from distlock.admin.fan_out import BackendAnswer, call_backends
 from distlock.recipes.recipe import names_of
 
 #: Names on a page.
@@ -26,7 +26,7 @@ class RecipeCard:
     seconds: float = 0.0
 
     @classmethod
-    def of(cls, answer: Answer[list[str]]) -> RecipeCard:
+    def of(cls, answer: BackendAnswer[list[str]]) -> RecipeCard:
         """Return the card of a backend that was asked for its names."""
         kind = type(answer.backend).__name__.removesuffix("Backend") if answer.backend else ""
         count = None if answer.value is None else len(answer.value)
@@ -39,7 +39,7 @@ class RecipeRow:
 
     alias: str
     name: str
-    line: Line | None
+    line: TableRow | None
     problem: str = ""
 
 
@@ -117,7 +117,7 @@ def _rows(recipe: RecipePages[Any], shown: list[tuple[str, str]]) -> list[Recipe
     rows = []
     for name, alias in shown:
         answer = reports[alias]
-        line = recipe.line(answer.value[name]) if answer.value else None
+        line = recipe.row(answer.value[name]) if answer.value else None
         rows.append(RecipeRow(alias, name, line, answer.problem))
     return rows
 

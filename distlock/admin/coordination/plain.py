@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
 from distlock import models
-from distlock.admin.coordination.cells import Cell, Detail, Line, Table, Text
+from distlock.admin.coordination.cells import Cell, Detail, Table, TableRow, Text
 from distlock.admin.coordination.recipe_pages import RecipePages
 from distlock.recipes.barrier import Barrier, DoubleBarrier
 from distlock.recipes.event import Event, EventInfo
@@ -36,9 +36,9 @@ class BarrierPages(RecipePages[BarrierInfo]):
         """Return who waits, and whether it is broken."""
         return Barrier(name, using=alias).info()
 
-    def line(self, report: BarrierInfo) -> Line:
+    def row(self, report: BarrierInfo) -> TableRow:
         """Return how many have come, of how many."""
-        return Line(
+        return TableRow(
             [
                 _barrier_state(report),
                 Cell(len(report.waiting), "number"),
@@ -49,7 +49,7 @@ class BarrierPages(RecipePages[BarrierInfo]):
     def detail(self, alias: str, name: str, report: BarrierInfo) -> Detail:
         """Return who has come."""
         waiting = [
-            Line(
+            TableRow(
                 [
                     Cell(holder.owner, "owner"),
                     Cell(holder.since, "age"),
@@ -111,16 +111,16 @@ class EventPages(RecipePages[EventInfo]):
         """Return whether it is set, and who did that."""
         return Event(name, using=alias).info()
 
-    def line(self, report: EventInfo) -> Line:
+    def row(self, report: EventInfo) -> TableRow:
         """Return whether it is set, and who did that."""
         label, style = (_("Is set"), "held") if report.is_set else (_("Is not set"), "free")
-        return Line(
+        return TableRow(
             [Cell(label, "state", style), Cell(report.by, "mono"), Cell(report.at, "moment")]
         )
 
     def detail(self, alias: str, name: str, report: EventInfo) -> Detail:
         """Return the same."""
-        facts: list[tuple[Text, Cell]] = [*zip(self.columns, self.line(report).cells, strict=True)]
+        facts: list[tuple[Text, Cell]] = [*zip(self.columns, self.row(report).cells, strict=True)]
         facts.append((_("Token"), Cell(report.token, "number")))
         return Detail(facts, meaning=[_("It stays as it is until a program changes it.")])
 
@@ -142,9 +142,9 @@ class TopicPages(RecipePages[Sequence[Message]]):
         """Return the last messages, the newest one first."""
         return Topic(name, using=alias).recent(_MOST_MESSAGES if whole else 1)
 
-    def line(self, report: Sequence[Message]) -> Line:
+    def row(self, report: Sequence[Message]) -> TableRow:
         """Return the last message."""
-        return _message(report[0]) if report else Line([Cell(None) for _column in self.columns])
+        return _message(report[0]) if report else TableRow([Cell(None) for _column in self.columns])
 
     def detail(self, alias: str, name: str, report: Sequence[Message]) -> Detail:
         """Return the last messages."""
@@ -167,8 +167,8 @@ class TopicPages(RecipePages[Sequence[Message]]):
         )
 
 
-def _message(message: Message) -> Line:
-    return Line(
+def _message(message: Message) -> TableRow:
+    return TableRow(
         [
             Cell(message.number, "number"),
             Cell(json.dumps(message.message, ensure_ascii=False), "data"),
@@ -190,16 +190,16 @@ class NamesPages(RecipePages[Sequence[Address]]):
         """Return all that is registered."""
         return Names(name, using=alias).resolve_all()
 
-    def line(self, report: Sequence[Address]) -> Line:
+    def row(self, report: Sequence[Address]) -> TableRow:
         """Return how many names are registered, and the first few."""
         names = list(dict.fromkeys(address.name for address in report))
         some = ", ".join(names[:5]) + (", …" if len(names) > 5 else "")
-        return Line([Cell(len(names), "number"), Cell(some, "mono")])
+        return TableRow([Cell(len(names), "number"), Cell(some, "mono")])
 
     def detail(self, alias: str, name: str, report: Sequence[Address]) -> Detail:
         """Return all that is registered."""
-        lines = [
-            Line(
+        rows = [
+            TableRow(
                 [
                     Cell(address.name, "mono"),
                     Cell(address.address, "mono"),
@@ -227,7 +227,7 @@ class NamesPages(RecipePages[Sequence[Address]]):
                         _("Data"),
                         _("Token"),
                     ),
-                    lines,
+                    rows,
                     empty=_("No name is registered."),
                 )
             ],

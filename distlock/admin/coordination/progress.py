@@ -9,7 +9,7 @@ from django.utils.formats import number_format
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
-from distlock.admin.coordination.cells import Cell, Detail, Line, Offer, Ref, Text
+from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, TableRow, Text
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.models import Progress as ProgressModel
 from distlock.recipes.progress import Progress
@@ -106,12 +106,12 @@ class ProgressPages(RecipePages[Report | None]):
         """Return the last report; None if there is none."""
         return Progress.get(name, using=alias)
 
-    def line(self, report: Report | None) -> Line:
+    def row(self, report: Report | None) -> TableRow:
         """Return a bar and who moves it."""
         if report is None:
-            return Line([Cell(None) for _column in self.columns])
+            return TableRow([Cell(None) for _column in self.columns])
         running = report.state == "running"
-        return Line(
+        return TableRow(
             [
                 _state(report),
                 _share(report),

@@ -10,7 +10,7 @@ from typing import Any
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from distlock.admin.coordination.cells import Cell, Detail, Line, Offer, Ref, Table, Text
+from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.exceptions import LockError
 from distlock.models import Queue as QueueModel
@@ -173,10 +173,10 @@ class QueuePages(RecipePages[Contents]):
         info = queue.info()
         return Contents(info, queue.dead() if whole and info.dead else ())
 
-    def line(self, report: Contents) -> Line:
+    def row(self, report: Contents) -> TableRow:
         """Return how many of each there are."""
         info = report.info
-        return Line(
+        return TableRow(
             [
                 _depth(info),
                 Cell(info.delivered, "number"),
@@ -222,12 +222,12 @@ class QueuePages(RecipePages[Contents]):
         )
 
     def _deliveries(self, alias: str, name: str, info: QueueInfo) -> Table:
-        lines = []
+        rows = []
         for one in info.deliveries[:_MOST_SHOWN]:
             ref = Ref(alias, name, one.token, str(one.id))
             state = (_("Delayed"), "free") if one.delayed else (_("Being delivered"), "held")
-            lines.append(
-                Line(
+            rows.append(
+                TableRow(
                     [
                         Cell(one.id, "number"),
                         Cell(state[0], "state", state[1]),
@@ -242,17 +242,17 @@ class QueuePages(RecipePages[Contents]):
             "deliveries",
             _("Deliveries"),
             (_("Item"), _("State"), _("Consumer"), _("For"), _("Token")),
-            lines,
+            rows,
             empty=_("Nothing is being delivered."),
             hint=_shown(len(info.deliveries)),
         )
 
     def _letters(self, alias: str, name: str, report: Contents) -> Table:
-        lines = []
+        rows = []
         for letter in report.letters[:_MOST_SHOWN]:
             ref = Ref(alias, name, letter.id, str(letter.id))
-            lines.append(
-                Line(
+            rows.append(
+                TableRow(
                     [
                         Cell(letter.id, "number"),
                         Cell(letter.body, "data"),
@@ -267,7 +267,7 @@ class QueuePages(RecipePages[Contents]):
             "dead",
             _("Dead letters"),
             (_("Item"), _("Body"), _("Put"), _("Deliveries"), _("Put back because")),
-            lines,
+            rows,
             empty=_("There are none."),
             hint=_shown(len(report.letters)),
         )

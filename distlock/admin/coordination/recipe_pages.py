@@ -12,7 +12,7 @@ from django.db.models import Model
 from django.utils.translation import gettext_lazy
 
 from distlock.admin.actions import ReasonForm
-from distlock.admin.coordination.cells import Cell, Detail, Line, Ref, Text
+from distlock.admin.coordination.cells import Cell, Detail, Ref, TableRow, Text
 from distlock.types.lease import Kind
 
 R = TypeVar("R")
@@ -85,7 +85,7 @@ class RecipePages(ABC, Generic[R]):
         """
 
     @abstractmethod
-    def line(self, report: R) -> Line:
+    def row(self, report: R) -> TableRow:
         """Return the cells of ``columns`` for the list."""
 
     @abstractmethod

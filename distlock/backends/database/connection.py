@@ -143,9 +143,9 @@ class Session(Connection):
         # then belong to another socket just when we shut it down. It is none of Python's sockets,
         # which would bring a time limit of their own to the driver's.
         self._file = FileIO(os.dup(fd)) if fd >= 0 else None
-        self._news = select.poll()
+        self._readable = select.poll()
         if self._file is not None:
-            self._news.register(self._file, select.POLLIN)
+            self._readable.register(self._file, select.POLLIN)
         _sessions.add(self)
 
     def hang_up(self) -> None:
@@ -159,7 +159,7 @@ class Session(Connection):
     @property
     def stale(self) -> bool:
         """Whether the server has said something, or hung up, while nothing was asked."""
-        return self._file is not None and bool(self._news.poll(0))
+        return self._file is not None and bool(self._readable.poll(0))
 
     def fileno(self) -> int:
         """Return a descriptor of the session's socket, -1 where there is none."""

@@ -10,14 +10,14 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.record_listener import News, channel_of, key_of
+from distlock.backends.database.record_listener import ChangeNotice, channel_of, key_of
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
     RECORDS,
     SESSIONS,
+    ApplyResult,
     Edit,
     RecordSQL,
-    Verdict,
 )
 from distlock.backends.database.sql import in_list, named_values
 from distlock.backends.database.sqlite_session import transaction
@@ -40,7 +40,7 @@ class MySQLRecords(RecordSQL):
     PRIMARY: ClassVar[str] = "DO 0; "
     ON_CONFLICT: ClassVar[str] = "ON DUPLICATE KEY UPDATE {0} = {0}"
 
-    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> Verdict:
+    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
         statements = [self._create] if create else []
         statements += [
@@ -63,7 +63,7 @@ class MySQLRecords(RecordSQL):
         sql = f"{_in_transaction(statements)}; {verdict}"
         revision, found, held, stale = connection.ask(Statement(sql, edit.params())).rows[-1]
         new = None if revision is None else int(revision)
-        return Verdict(new, bool(found), bool(held), bool(stale))
+        return ApplyResult(new, bool(found), bool(held), bool(stale))
 
     def _alive(self, edit: Edit) -> list[str]:
         if not edit.sessions:
@@ -135,7 +135,7 @@ class PostgreSQLRecords(RecordSQL):
 
     PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
 
-    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> Verdict:
+    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
         lock = f"SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s FOR UPDATE"
         parts = [
@@ -159,7 +159,7 @@ class PostgreSQLRecords(RecordSQL):
             statements.insert(0, self._create)
         answer = connection.ask(Statement("; ".join(statements), edit.params()))
         revision, found, held, stale, heard = answer.rows[-1]
-        return Verdict(revision, found, held, stale, heard.split(",") if heard else ())
+        return ApplyResult(revision, found, held, stale, heard.split(",") if heard else ())
 
     def _heard(self, edit: Edit) -> str:
         """Ask for the channels on which somebody listens.
@@ -219,10 +219,10 @@ class PostgreSQLRecords(RecordSQL):
         rows = connection.ask(Statement(sql, named_values("session", sessions))).rows
         return [(directory, key) for directory, key in rows]
 
-    def tell(self, news: Collection[tuple[str, News]]) -> Statement | None:
-        """See RecordSQL.tell()."""
-        calls = ", ".join(["pg_notify(%s, %s)"] * len(news))
-        texts = [text for channel, one in news for text in (channel, one.text())]
+    def notify(self, notices: Collection[tuple[str, ChangeNotice]]) -> Statement | None:
+        """See RecordSQL.notify()."""
+        calls = ", ".join(["pg_notify(%s, %s)"] * len(notices))
+        texts = [text for channel, one in notices for text in (channel, one.text())]
         return Statement(f"SELECT {calls}", tuple(texts))
 
 
@@ -232,7 +232,7 @@ class SQLiteRecords(RecordSQL):
     PAUSES: ClassVar[tuple[float, float]] = (0.02, 0.25)
     GREATEST: ClassVar[str] = "max"
 
-    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> Verdict:
+    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
         params, ask = edit.params(), connection.ask
         with transaction(connection):
@@ -250,15 +250,15 @@ class SQLiteRecords(RecordSQL):
             )
             rows = ask(Statement(look, params)).rows
             if not rows:
-                return Verdict(None, found=False)
+                return ApplyResult(None, found=False)
             ((directory, revision, is_held, living, stale),) = rows
             if not is_held or living != len(edit.sessions):
-                return Verdict(None, held=bool(is_held), stale=bool(stale))
+                return ApplyResult(None, held=bool(is_held), stale=bool(stale))
             params |= {"id": directory, "new": revision}
             ask(Statement(f"UPDATE {DIRECTORIES} SET revision = %(new)s WHERE id = %(id)s", params))
             for statement in self._changes(edit):
                 ask(Statement(statement, params))
-            return Verdict(int(revision))
+            return ApplyResult(int(revision))
 
     def _changes(self, edit: Edit) -> list[str]:
         statements = []

@@ -38,7 +38,7 @@ def key_of(channel: str) -> int:
     return int.from_bytes(digest[:8], "big", signed=True)
 
 
-class News(NamedTuple):
+class ChangeNotice(NamedTuple):
     """What is told of a change; None for what is not known."""
 
     directory: str
@@ -50,11 +50,11 @@ class News(NamedTuple):
         keys = None if self.keys is None else sorted(self.keys)
         text = json.dumps([self.directory, self.revision, keys], ensure_ascii=False)
         if len(text.encode()) > _LONGEST_TEXT:
-            return News(self.directory, self.revision).text()
+            return ChangeNotice(self.directory, self.revision).text()
         return text
 
     @classmethod
-    def read(cls, text: str) -> News:
+    def read(cls, text: str) -> ChangeNotice:
         return cls(*json.loads(text))
 
 
@@ -105,7 +105,7 @@ class RecordListener:
         self._channels |= dict.fromkeys(needed, now + _KEEP)
         return True
 
-    def heard(self) -> list[News]:
+    def heard(self) -> list[ChangeNotice]:
         """Return what was told since the last time.
 
         Raises a StatementFailed if the session was lost, and with it perhaps what was told.
@@ -113,7 +113,7 @@ class RecordListener:
         if self._session is None:
             return []
         try:
-            return list(map(News.read, self._session.notifications()))
+            return list(map(ChangeNotice.read, self._session.notifications()))
         except BaseException:
             self.close()
             raise

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.engines import dialect_of
-from distlock.backends.database.record_listener import News
+from distlock.backends.database.record_listener import ChangeNotice
 from distlock.backends.database.sql import LONGEST, in_list, named_values
 from distlock.backends.database.statements import Statement
 from distlock.backends.store import Absent, Address, Change, Condition, Delete, Exists, Put
@@ -83,7 +83,7 @@ class Edit:
         return params
 
 
-class Verdict(NamedTuple):
+class ApplyResult(NamedTuple):
     """What came of an apply(): the new revision, or why nothing was changed."""
 
     revision: int | None
@@ -93,7 +93,7 @@ class Verdict(NamedTuple):
     held: bool = True
     #: it has records of sessions whose time is over
     stale: bool = False
-    #: the channels, see tell(), on which somebody listens for what was changed
+    #: the channels, see notify(), on which somebody listens for what was changed
     heard: Sequence[str] = ()
 
 
@@ -173,7 +173,7 @@ class RecordSQL(ABC):
         return Statement(self.PRIMARY + " UNION ALL ".join(parts), params)
 
     @abstractmethod
-    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> Verdict:
+    def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """Make the changes, or none. ``create``: make the row of the directory if it is missing."""
 
     def in_use(self, prefix: str) -> Statement:
@@ -318,7 +318,7 @@ class RecordSQL(ABC):
             {**named_values("directory", directories), **named_values("key", keys)},
         )
 
-    def tell(self, news: Collection[tuple[str, News]]) -> Statement | None:
+    def notify(self, notices: Collection[tuple[str, ChangeNotice]]) -> Statement | None:
         """Tell those who listen on some channels; None if nobody can."""
         return None
 

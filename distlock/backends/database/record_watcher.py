@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import Any, NamedTuple
 
 from distlock.backends.database.errors import StatementFailed
-from distlock.backends.database.record_listener import News, RecordListener, channel_of
+from distlock.backends.database.record_listener import ChangeNotice, RecordListener, channel_of
 from distlock.backends.database.record_sql import RecordSQL
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.statements import Statement
@@ -214,7 +214,7 @@ class RecordWatcher:
         while True:
             if listener is None:
                 return alarm.wait(until - clock())
-            looks = [self._hear(news) for news in listener.heard()]
+            looks = [self._wake_by(notice) for notice in listener.heard()]
             if any(looks):
                 return False
             if alarm.wait(until - clock(), listener.fileno()):
@@ -222,16 +222,16 @@ class RecordWatcher:
             if clock() >= until:
                 return False
 
-    def _hear(self, news: News) -> bool:
+    def _wake_by(self, notice: ChangeNotice) -> bool:
         """Answer those whose directory or record was changed; whether to look for others."""
         look = False
         for token, watch in self._watches.copy().items():
-            if watch.directory != news.directory:
+            if watch.directory != notice.directory:
                 continue
-            if news.revision is None or (watch.key is not None and news.keys is None):
+            if notice.revision is None or (watch.key is not None and notice.keys is None):
                 look = True
-            elif news.revision > watch.since and (
-                watch.key is None or news.keys is None or watch.key in news.keys
+            elif notice.revision > watch.since and (
+                watch.key is None or notice.keys is None or watch.key in notice.keys
             ):
                 self._answer(token, watch)
         return look

@@ -22,9 +22,9 @@ from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_engines import record_sql_for
-from distlock.backends.database.record_listener import News, channel_of
+from distlock.backends.database.record_listener import ChangeNotice, channel_of
 from distlock.backends.database.record_runner import RecordRunner
-from distlock.backends.database.record_sql import Edit, Verdict
+from distlock.backends.database.record_sql import ApplyResult, Edit
 from distlock.backends.database.record_transactions import removing
 from distlock.backends.database.record_watcher import RecordWatcher
 from distlock.backends.database.statements import Statement
@@ -152,24 +152,24 @@ class DatabaseStore(RecordStore):
         until = clock() + self._pool.limit(deadline)
         create = ended = False
         while True:
-            verdict = self._runner.work(lambda db: self._apply(db, edit, create), until)  # noqa: B023
-            if verdict.revision is not None:
+            result = self._runner.work(lambda db: self._apply(db, edit, create), until)  # noqa: B023
+            if result.revision is not None:
                 keys = {change.key for change in changes}
                 self._watcher.note_change(directory, keys)
-                news = News(directory, verdict.revision, keys)
-                self._tell([(channel, news) for channel in verdict.heard], until)
-                return verdict.revision
-            if not verdict.found and not create:
+                notice = ChangeNotice(directory, result.revision, keys)
+                self._notify([(channel, notice) for channel in result.heard], until)
+                return result.revision
+            if not result.found and not create:
                 create = True
-            elif verdict.stale and not ended:
+            elif result.stale and not ended:
                 self.read(directory, until)
                 ended = True
-            elif verdict.found and verdict.held:
+            elif result.found and result.held:
                 raise SessionEnded(f"a session for records of {directory!r} has ended")
-            elif verdict.found:
+            elif result.found:
                 return None
 
-    def _apply(self, connection: Connection, edit: Edit, create: bool) -> Verdict:
+    def _apply(self, connection: Connection, edit: Edit, create: bool) -> ApplyResult:
         try:
             return self._closing(
                 connection, lambda: self._sql.apply(connection, edit, create=create)
@@ -241,8 +241,9 @@ class DatabaseStore(RecordStore):
         gone = self._runner.work(end, deadline)
         channels = {(directory, channel_of(directory, key)) for directory, key in gone}
         channels |= {(directory, channel_of(directory)) for directory, _ in gone}
-        self._tell(
-            [(channel, News(directory)) for directory, channel in sorted(channels)], deadline
+        self._notify(
+            [(channel, ChangeNotice(directory)) for directory, channel in sorted(channels)],
+            deadline,
         )
 
     # Transactions of the caller
@@ -263,9 +264,9 @@ class DatabaseStore(RecordStore):
         with removing(database, self._sql, lease, directory, keys, using, before, lost):
             yield
         self._watcher.note_change(directory, {*keys})
-        news, until = News(directory), clock() + self._pool.limit(None)
+        notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)
         channels = [channel_of(directory, key) for key in (None, *keys)]
-        self._tell([(channel, news) for channel in channels], until)
+        self._notify([(channel, notice) for channel in channels], until)
 
     # Waking up
 
@@ -273,9 +274,11 @@ class DatabaseStore(RecordStore):
         """See RecordStore.watch()."""
         return self._watcher.watch(directory, since, key)
 
-    def _tell(self, news: Collection[tuple[str, News]], deadline: float | None) -> None:
+    def _notify(
+        self, notices: Collection[tuple[str, ChangeNotice]], deadline: float | None
+    ) -> None:
         """Tell those who listen. It is after the commit: to tell in it makes all others wait."""
-        statement = self._sql.tell(news) if news else None
+        statement = self._sql.notify(notices) if notices else None
         if statement is not None:
             with suppress(errors.StatementFailed):  # they look now and then
                 self._runner.attempt(lambda db: db.ask(statement), deadline)

@@ -13,8 +13,8 @@ from distlock.backends.cleanup import Cleanup
 from distlock.backends.etcd.client import Client, EtcdLease
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError, is_for_another
 from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put
-from distlock.backends.etcd.leases import Hold, Leases, whole_seconds
-from distlock.backends.etcd.records import Entry, LockKeys, Record
+from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
+from distlock.backends.etcd.records import LockKey, LockKeys, Record
 from distlock.backends.etcd.watches import Watch
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -43,15 +43,15 @@ _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class QueuePosition:
     """Who holds a lock, and who is ahead, as one transaction has read it."""
 
     revision: int
-    holder: Entry | None
+    holder: LockKey | None
     #: the own place in the queue; None if it is gone
-    own: Entry | None
+    own: LockKey | None
     #: the one just before the own one
-    ahead: Entry | None
+    ahead: LockKey | None
 
     @property
     def is_next(self) -> bool:
@@ -115,7 +115,7 @@ class Contender:
             raise LockUnavailable(f"lock {self._claim.name!r}: its hold changes hands too fast")
         return lease
 
-    def _may_adopt(self, holder: Entry) -> bool:
+    def _may_adopt(self, holder: LockKey) -> bool:
         """Return whether it is a hold of the same owner's name, or of this very claim."""
         if holder.record.token is not None:
             return False  # its holder has left it
@@ -123,7 +123,7 @@ class Contender:
 
     def _grant(
         self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
-    ) -> tuple[Lease | None, Entry | None]:
+    ) -> tuple[Lease | None, LockKey | None]:
         """Put the holder's key if ``compare`` is true; return the lease, or who has the lock."""
         claim, leases = self._claim, self._leases
         ttl = whole_seconds(claim.reserved)
@@ -137,7 +137,9 @@ class Contender:
         else:
             leases.put(lease, ttl, reusable=not reply.repeated)
             return None, holder
-        leases.add(claim.nonce, Hold(key, revision, revision, lease, ttl, record, not self._unsure))
+        leases.add(
+            claim.nonce, HeldKey(key, revision, revision, lease, ttl, record, not self._unsure)
+        )
         if not self._unsure:
             leases.settle(claim.nonce)
         return claim.granted(revision, lease.sent_at), holder
@@ -165,7 +167,7 @@ class Contender:
 
     # Waiting; these methods block
 
-    def _join(self, deadline: float | None = None) -> Standing:
+    def _join(self, deadline: float | None = None) -> QueuePosition:
         """Get a place in the queue; step 2."""
         place = self._leases.get(self._claim, _PLACE, _PLACE, deadline)
         self._place = place
@@ -185,7 +187,7 @@ class Contender:
         self._next_look = clock() + place.ttl / _LOOKS
         return self._look(deadline)
 
-    def _look(self, deadline: float | None = None) -> Standing:
+    def _look(self, deadline: float | None = None) -> QueuePosition:
         """See who holds the lock, and who is just before the own place; step 3."""
         before = get(
             self._keys.waiters,
@@ -197,12 +199,12 @@ class Contender:
         )
         holder = get(self._keys.holders, prefix=True, limit=1)
         reply = self._client.txn([], [holder, before], deadline=deadline)
-        places = [Entry.read(kv) for kv in reply.found(1)]
+        places = [LockKey.read(kv) for kv in reply.found(1)]
         own = next((place for place in places if place.key == self._place_key), None)
         ahead = next((place for place in places if place.key != self._place_key), None)
-        return Standing(reply.revision, _first(reply), own, ahead)
+        return QueuePosition(reply.revision, _first(reply), own, ahead)
 
-    def _keep_place(self, deadline: float | None = None) -> Standing:
+    def _keep_place(self, deadline: float | None = None) -> QueuePosition:
         assert self._place is not None, "it has joined"
         self._client.keep_alive([self._place.id], deadline)
         self._next_look = clock() + self._place.ttl / _LOOKS
@@ -257,7 +259,7 @@ class Contender:
         return lease
 
     def _queue(self, ask: _Ask) -> PendingLease:
-        standing: Standing = yield from ask(self._join)
+        standing: QueuePosition = yield from ask(self._join)
         while True:
             lease: Lease | None = None
             if standing.own is None:  # it has ended, or was deleted
@@ -276,7 +278,7 @@ class Contender:
                 return lease
             standing = yield from ask(self._look)
 
-    def _wait(self, ask: _Ask, standing: Standing) -> Steps[Standing]:
+    def _wait(self, ask: _Ask, standing: QueuePosition) -> Steps[QueuePosition]:
         """Wait for the one ahead; return how it stands then."""
         ahead = standing.ahead or standing.holder
         assert ahead is not None, "it is not next"
@@ -293,10 +295,10 @@ class Contender:
         is_gone = yield Wait(changed, until)
         self._unwatch()
         if clock() >= self._next_look:
-            answer: Standing = yield from ask(self._keep_place)
+            answer: QueuePosition = yield from ask(self._keep_place)
             return answer
         if is_gone and ahead is standing.holder:
-            return Standing(standing.revision, None, standing.own, None)
+            return QueuePosition(standing.revision, None, standing.own, None)
         if self._is_over():
             return standing
         answer = yield from ask(self._look)
@@ -337,6 +339,6 @@ class Contender:
             self._watch = None
 
 
-def _first(reply: Reply) -> Entry | None:
+def _first(reply: Reply) -> LockKey | None:
     """Return the first key that the first operation has read."""
-    return next((Entry.read(kv) for kv in reply.found()), None)
+    return next((LockKey.read(kv) for kv in reply.found()), None)

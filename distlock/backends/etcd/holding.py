@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
 from distlock.backends.etcd.kv import Json, created, delete, get, modified, put, txn
-from distlock.backends.etcd.leases import Hold, Leases, whole_seconds
-from distlock.backends.etcd.records import Entry, LockKeys
+from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
+from distlock.backends.etcd.records import LockKey, LockKeys
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import is_named
 
@@ -34,7 +34,7 @@ class Holding:
         leader that was deposed and has not noticed answers it, too. A write is linearizable.
         """
         answers: dict[str, bool] = {}
-        kept: dict[str, Hold] = {}
+        kept: dict[str, HeldKey] = {}
         wanted = {lease.nonce: lease for lease in leases}
         for nonce, hold in self._find(leases, deadline).items():
             if hold is None:
@@ -55,7 +55,7 @@ class Holding:
         return answers
 
     def _keep_alive(
-        self, holds: Mapping[str, Hold], wanted: Mapping[str, Lease], deadline: float | None
+        self, holds: Mapping[str, HeldKey], wanted: Mapping[str, Lease], deadline: float | None
     ) -> dict[str, bool]:
         """Let leases run anew; return what is known for certain, by nonce."""
         alive = self._client.keep_alive([hold.lease.id for hold in holds.values()], deadline)
@@ -83,7 +83,7 @@ class Holding:
                         answers[nonce] = True
         return answers
 
-    def _rebind(self, hold: Hold, lease: Lease, deadline: float | None) -> bool | None:
+    def _rebind(self, hold: HeldKey, lease: Lease, deadline: float | None) -> bool | None:
         """Bind the key to a lease of another length; False if the hold is lost.
 
         None if it has to be tried again, because the key was written by an earlier request that had
@@ -214,12 +214,14 @@ class Holding:
 
     # Looking
 
-    def _find(self, leases: Sequence[Lease], deadline: float | None) -> Mapping[str, Hold | None]:
+    def _find(
+        self, leases: Sequence[Lease], deadline: float | None
+    ) -> Mapping[str, HeldKey | None]:
         """Return the holds of leases by nonce; None for what is gone.
 
         What another process has taken has to be read.
         """
-        holds: dict[str, Hold | None] = {}
+        holds: dict[str, HeldKey | None] = {}
         unknown = []
         for lease in leases:
             holds[lease.nonce] = hold = self._leases.holds.get(lease.nonce)
@@ -231,30 +233,30 @@ class Holding:
         ]
         for lease, entry in zip(unknown, self._read(keys, deadline), strict=True):
             if entry is not None:
-                holds[lease.nonce] = hold = Hold.found(entry)
+                holds[lease.nonce] = hold = HeldKey.found(entry)
                 self._leases.add(lease.nonce, hold)
         return holds
 
-    def _read(self, keys: Sequence[str], deadline: float | None) -> list[Entry | None]:
+    def _read(self, keys: Sequence[str], deadline: float | None) -> list[LockKey | None]:
         """Return the first key that begins so, for each of some beginnings."""
-        found: list[Entry | None] = []
+        found: list[LockKey | None] = []
         for start in range(0, len(keys), _BATCH):
             some = keys[start : start + _BATCH]
             reading = [get(key, prefix=True, limit=1) for key in some]
             reply = self._client.txn([], reading, deadline=deadline)
             for place in range(len(some)):
-                entries = [Entry.read(kv) for kv in reply.found(place)]
+                entries = [LockKey.read(kv) for kv in reply.found(place)]
                 found.append(entries[0] if entries else None)
         return found
 
 
-def _renewed(hold: Hold, *, writes: bool) -> Json:
+def _renewed(hold: HeldKey, *, writes: bool) -> Json:
     """Return what finds out whether a hold is there, and writes when it was renewed."""
     writing = [put(hold.key, hold.record.to_value(), hold.lease.id)] if writes else []
     return txn([created(hold.key, hold.created)], writing)
 
 
-def _fits(hold: Hold, seconds: float) -> bool:
+def _fits(hold: HeldKey, seconds: float) -> bool:
     """Return whether a lease of the length that the hold has does for so many seconds.
 
     A much longer one would keep the lock for nobody if the process dies, see ``at_least``.

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from distlock.backends.etcd.client import Client, EtcdLease, new_lease_id
-from distlock.backends.etcd.records import Entry, Record
+from distlock.backends.etcd.records import LockKey, Record
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim
@@ -25,7 +25,7 @@ _MANY = 256
 
 
 @dataclass(slots=True, eq=False)
-class Hold:
+class HeldKey:
     """A hold of this process: its key, and the lease that the key is bound to."""
 
     key: str
@@ -41,7 +41,7 @@ class Hold:
     reusable: bool = True
 
     @classmethod
-    def found(cls, entry: Entry) -> Hold:
+    def found(cls, entry: LockKey) -> HeldKey:
         """Return a hold that another process has taken, as it was read."""
         record = entry.record
         lease = EtcdLease(entry.lease, record.ttl, float("-inf"))
@@ -73,7 +73,7 @@ class Leases:
         #: leases that nobody uses at present, by length
         self._unused: dict[int, list[EtcdLease]] = {}
         #: the holds that were granted here, by nonce
-        self.holds: dict[str, Hold] = {}
+        self.holds: dict[str, HeldKey] = {}
         #: the leases that were named in requests of a claim, by nonce; and until when that matters
         self._named: dict[str, tuple[list[int], float]] = {}
         self._many = _MANY
@@ -120,7 +120,7 @@ class Leases:
 
     # Holds
 
-    def add(self, nonce: str, hold: Hold) -> None:
+    def add(self, nonce: str, hold: HeldKey) -> None:
         """Note a hold, until it is removed, or has ended without a word."""
         self._drop_ended()
         self.holds[nonce] = hold

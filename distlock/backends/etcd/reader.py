@@ -7,7 +7,7 @@ from itertools import groupby
 
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.kv import KeyValue, get, get_from
-from distlock.backends.etcd.records import Entry, LockKeys, info_of, locks_beginning
+from distlock.backends.etcd.records import LockKey, LockKeys, info_of, locks_beginning
 from distlock.types.lease import LockInfo, State
 
 #: Keys that are read in one request.
@@ -26,7 +26,7 @@ class LockReader:
         """Return what is known of one lock."""
         keys = LockKeys(self._client.options.prefix, name)
         reply = self._client.txn([], [get(keys.all, prefix=True)], deadline=self._deadline)
-        return self._info(name, [Entry.read(kv) for kv in reply.found()])
+        return self._info(name, [LockKey.read(kv) for kv in reply.found()])
 
     def stored(self, name: str) -> dict[str, str]:
         """Return the keys of a lock, oldest first, and what they say."""
@@ -37,7 +37,9 @@ class LockReader:
 
     def held(self, prefix: str) -> list[LockInfo]:
         """Return the locks that are held and whose names begin with ``prefix``, by name."""
-        entries = map(Entry.read, self._keys(locks_beginning(self._client.options.prefix, prefix)))
+        entries = map(
+            LockKey.read, self._keys(locks_beginning(self._client.options.prefix, prefix))
+        )
         infos = [
             self._info(name, [*some]) for name, some in groupby(entries, key=lambda one: one.name)
         ]
@@ -55,5 +57,5 @@ class LockReader:
                 return
             start = f"{found[-1].key}\0"
 
-    def _info(self, name: str, entries: list[Entry]) -> LockInfo:
+    def _info(self, name: str, entries: list[LockKey]) -> LockInfo:
         return info_of(name, self._alias, sorted(entries, key=lambda entry: entry.created))

@@ -162,7 +162,7 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LockKey:
     """A key of a lock, as read from the cluster."""
 
     key: str
@@ -175,7 +175,7 @@ class Entry:
     record: Record
 
     @classmethod
-    def read(cls, kv: KeyValue) -> Entry:
+    def read(cls, kv: KeyValue) -> LockKey:
         path, _, last = kv.key.rpartition("/")
         path, _, kind = path.rpartition("/")
         nonce = last.lstrip(_RESERVED).partition("-")[0]
@@ -188,7 +188,7 @@ class Entry:
         return self.created if self.record.token is None else self.record.token
 
 
-def info_of(name: str, alias: str, entries: list[Entry]) -> LockInfo:
+def info_of(name: str, alias: str, entries: list[LockKey]) -> LockInfo:
     """Return what is known of a lock, given all of its keys, oldest first."""
     now = _now()
     waiters = tuple(_waiting(entry.record, now) for entry in entries if entry.kind == _WAITER)

@@ -13,8 +13,8 @@ from distlock.backends.store import Absent, Change, Condition, Exists, Put, Sess
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import (
     DirectoryNode,
+    DirectoryView,
     RecordNode,
-    Seen,
     SeenLast,
     directory_data,
     mark_of,
@@ -123,7 +123,7 @@ class Applying:
         keys = [directory.record(key) for key in self._keys]
         return [GetData(path, None) for path in (self._path, *keys)]
 
-    def _look(self, *, sync: bool) -> Seen:
+    def _look(self, *, sync: bool) -> DirectoryView:
         """Read what the change depends on; with ``sync`` as the leader knows it now."""
         replies: list[Reply] = []
         for some in batches(self._reads()):
@@ -131,7 +131,7 @@ class Applying:
             replies += self._client.ask([*first, *some], self._deadline)[len(first) :]
         return self._read(replies)
 
-    def _read(self, replies: Sequence[Reply]) -> Seen:
+    def _read(self, replies: Sequence[Reply]) -> DirectoryView:
         """Understand the replies to _reads()."""
         directory, records = DirectoryNode(self._path), {}
         try:
@@ -142,7 +142,7 @@ class Applying:
                     records[key] = RecordNode.read(directory.record(key), *found)
         except ValueError as error:
             raise self._client.unavailable(str(error)) from error
-        return Seen(directory, records)
+        return DirectoryView(directory, records)
 
     def _bound(self) -> dict[str, OpenSession]:
         """Return the sessions that records are to be bound to."""
@@ -153,7 +153,7 @@ class Applying:
             raise SessionEnded(f"a session for records of {self._path!r} has ended")
         return bound
 
-    def _operations(self, seen: Seen, bound: dict[str, OpenSession]) -> list[Any]:
+    def _operations(self, seen: DirectoryView, bound: dict[str, OpenSession]) -> list[Any]:
         """Return the parts of the request; the first that sets a node sets the directory's."""
         acl, path, directory = self._client.options.acl, self._path, seen.directory
         made, version = directory.made, 0
@@ -186,7 +186,9 @@ class Applying:
             operations.append(Create(node, _data(change, created), acl, flags))
         return operations
 
-    def _after(self, seen: Seen, bound: dict[str, OpenSession], stat: Any) -> Seen:
+    def _after(
+        self, seen: DirectoryView, bound: dict[str, OpenSession], stat: Any
+    ) -> DirectoryView:
         """Return what is there after the change; ``stat`` is that of the directory's node."""
         directory, revision = seen.directory, int(stat.mzxid)
         version = 0 if directory.stat is None else directory.stat.version
@@ -205,9 +207,9 @@ class Applying:
         # Each change adds one to the version. If others have changed something in between, not all
         # is known.
         complete = stat.version == version + 1 and (seen.complete or directory.stat is None)
-        return Seen(DirectoryNode(self._path, made, self._nonce, stat), records, complete)
+        return DirectoryView(DirectoryNode(self._path, made, self._nonce, stat), records, complete)
 
-    def _relies_on_version(self, seen: Seen) -> bool:
+    def _relies_on_version(self, seen: DirectoryView) -> bool:
         """Return whether another change in between could make this one wrong.
 
         Not if each part can be carried out in one way only: creating what was absent, deleting what

@@ -123,7 +123,7 @@ class RecordNode:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class DirectoryView:
     """A directory and records in it, as they were read.
 
     Each change writes the node of the directory. So if that is unchanged when another change is
@@ -153,13 +153,13 @@ class SeenLast:
 
     def __init__(self) -> None:
         #: changed in single atomic steps
-        self._seen: dict[str, Seen] = {}
+        self._seen: dict[str, DirectoryView] = {}
 
-    def get(self, path: str) -> Seen | None:
+    def get(self, path: str) -> DirectoryView | None:
         """Return what was kept."""
         return self._seen.get(path)
 
-    def keep(self, seen: Seen) -> None:
+    def keep(self, seen: DirectoryView) -> None:
         """Keep it, if it is complete and not large; else keep nothing of this directory."""
         if not seen.complete or len(seen.records) > _MOST_RECORDS:
             self._seen.pop(seen.directory.path, None)

@@ -15,8 +15,8 @@ from distlock.backends.store import Record, Snapshot, count_keys, first_keys
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import (
     DirectoryNode,
+    DirectoryView,
     RecordNode,
-    Seen,
     SeenLast,
     is_mark,
     revision_of,
@@ -49,7 +49,7 @@ class RecordReader:
         again = [record.path for record in known.records.values()] if known else []
         _, nodes, own, stat = self._read(path, sorted, again, deadline)
         if stat is None:
-            self._seen_last.keep(Seen(DirectoryNode(path), {}))
+            self._seen_last.keep(DirectoryView(DirectoryNode(path), {}))
         elif own and own[1].version == stat.version:
             self._keep(path, own[0], stat, nodes)
         records = [node.record(key) for key, node in nodes.items()]
@@ -112,7 +112,7 @@ class RecordReader:
         with suppress(ValueError):  # somebody else's node
             seen = DirectoryNode.read(path, data, stat)
             without_values = {key: replace(node, value=None) for key, node in nodes.items()}
-            self._seen_last.keep(Seen(seen, without_values, complete=True))
+            self._seen_last.keep(DirectoryView(seen, without_values, complete=True))
 
     def look(
         self, directory: str, keys: Collection[str], deadline: float | None = None
