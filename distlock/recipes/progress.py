@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
 from functools import partial
@@ -24,7 +26,6 @@ from distlock.backends.store import Absent, Delete, Exists, Put, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps, arun, run
-from distlock.concurrency.threads import start
 from distlock.concurrency.timers import call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import DEFAULT_ALIAS
@@ -32,12 +33,10 @@ from distlock.core.section import refuse_in_event_loop
 from distlock.exceptions import Cancelled, LockError
 from distlock.recipes.following import Follower, aeach, each
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Recipe, deadline_of
+from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.report import (
     Report,
-    Tally,
     checked_number,
-    outcome_of,
     report_of,
     reporter_of,
     shown_text,
@@ -49,13 +48,17 @@ from distlock.types.owners import current_liveness, current_owner
 
 logger = logging.getLogger("distlock")
 
-#: Seconds between two writes of a report, and between two looks whether it is to be cancelled.
-_INTERVAL, _LOOK_INTERVAL = 1.0, 3.0
+#: Seconds between two looks at a report, which is written then if something has changed.
+_INTERVAL = 1.0
+#: The rate is that between so many looks, and over so many seconds at least.
+_SAMPLES, _EARLIEST = 20, 0.5
+#: fields of a report that tell whether there is something new
+_TELLING = "done", "total", "step"
 
 _workers = WorkerThreads(None, "distlock-progress")
 
 
-class Progress(Recipe):
+class Progress(Block, Recipe):
     """The progress of one piece of work: ``Progress("import", total=5000, unit="rows")``.
 
     ::
@@ -92,33 +95,34 @@ class Progress(Recipe):
 
     def after_fork_in_child(self) -> None:
         """Report nothing: the work is the parent's."""
-        self._tally = Tally()
+        self._mutex = threading.RLock()  # a handler of signals may count, too
+        self._done: float = 0
+        self._step = ""
+        #: when how many were done
+        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
         self._membership: Membership | None = None
         #: tells this reporter from others who have reported under the name
         self._run = ""
+        self._attempt = 0
         self._cancelled = self._warned = False
-        self._attempt, self._asked_at = 0, 0.0
-        #: the revision of the report, if it is known to be as this has written it
-        self._revision: int | None = None
 
     # Reporting
 
-    def _start(self) -> Steps[Self]:
+    def _entering(self) -> Steps[Self]:
         """Begin a new attempt, which takes the place of those before; ``with`` does it."""
         _ = self._backend  # raises NotSupported if it keeps no records
         if self._membership is not None:
             raise RuntimeError(f"{self!r} has begun already")
         self.after_fork_in_child()
-        self._run, self._asked_at, owner = os.urandom(16).hex(), clock(), current_owner()
-        self._who = value_of(Claim(self.name, owner, 0.0, current_activity()))
-        self._membership = Membership(
-            self, self._decide, rejoins=True, is_alive=current_liveness(), owner=owner
-        )
-        yield from self._joining(self._membership)
+        self._run = os.urandom(16).hex()
+        self._who = value_of(Claim(self.name, current_owner(), 0.0, current_activity()))
+        alive = current_liveness()
+        self._membership = Membership(self, self._decide, rejoins=True, is_alive=alive)
+        yield from self._reporting()
         self._wake_later()
         return self
 
-    start, astart = twins("start", _start)
+    start, astart = twins("start", _entering)
 
     def advance(self, n: float = 1) -> None:
         """Say that ``n`` more are done. It asks nobody, also in a task, and costs next to nothing.
@@ -127,19 +131,20 @@ class Progress(Recipe):
         """
         if n != 1:  # nearly all say that
             checked_number("n", n)
-        self._tally.add(n)
-        if self._cancelled:
-            self.check()
+        with self._mutex:
+            self._done += n
+        self.check()
 
     def set(self, n: float) -> None:
         """Say how many are done in all; a smaller number than before changes nothing."""
         checked_number("n", n)
-        self._tally.rise_to(n)
+        with self._mutex:
+            self._done = max(self._done, n)
         self.check()
 
     def step(self, text: str) -> None:
         """Say what is being done now; of a long text the beginning is shown."""
-        self._tally.begin_step(shown_text("text", text))
+        self._step = shown_text("text", text)
         self.check()
 
     def check(self) -> None:
@@ -150,47 +155,30 @@ class Progress(Recipe):
         if self._cancelled:
             raise Cancelled(f"{self!r}: somebody has asked this work to end")
 
-    def _finish(self, state: str = "done", error: str = "") -> Steps[None]:
+    def _leaving(self, state: str = "done", error: str = "") -> Steps[None]:
         """Write how it ended: "done", "failed" or "cancelled"; ``with`` does it."""
         if state not in ("done", "failed", "cancelled"):
             raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
+        error = shown_text("error", error)
         membership, self._membership = self._membership, None
         if membership is None:
             return
-        said = self._value(state, shown_text("error", error))
-
-        def decide(snapshot: Snapshot) -> Plan:
-            record = snapshot.records.get(REPORT)
-            if record is None or record.value["run"] != self._run:
-                return Plan()  # another attempt has begun
-            return Plan([Put(REPORT, said)], [Exists(REPORT, record.revision)])
-
         try:
             # Whoever begins another attempt removes the record of this one.
-            if not (yield from membership.leaving([Put(REPORT, said)])):
-                yield self._change(decide)
+            if not (yield from membership.leaving([Put(REPORT, self._value(state, error))])):
+                yield self._change(partial(self._going_on, state, error), keys=[REPORT])
         except LockError as failed:
-            self._fail(failed)
+            self._warn(failed)
 
-    finish, afinish = twins("finish", _finish)
+    finish, afinish = twins("finish", _leaving)
 
-    def __enter__(self) -> Self:
-        return self.start()
-
-    def __exit__(self, kind: Any, error: BaseException | None, traceback: object) -> None:
-        if kind is GeneratorExit:  # perhaps by the garbage collector, which must not wait
-            start(partial(self.finish, "cancelled"), "distlock-undo")
-        else:
-            self.finish(*outcome_of(error))
-
-    async def __aenter__(self) -> Self:
-        return await self.astart()
-
-    async def __aexit__(self, kind: Any, error: BaseException | None, traceback: object) -> None:
-        if kind is GeneratorExit:
-            self.__exit__(kind, error, traceback)
-        else:
-            await self.afinish(*outcome_of(error))
+    def _exiting(self, error: BaseException | None) -> Steps[None]:
+        """Return the steps at the end of the block, see Block: they tell of its error."""
+        if error is None:
+            return self._leaving()
+        if isinstance(error, (Cancelled, GeneratorExit)):
+            return self._leaving("cancelled")
+        return self._leaving("failed", f"{type(error).__name__}: {error}")
 
     # Looking
 
@@ -245,12 +233,17 @@ class Progress(Recipe):
     def _report(self) -> Steps[Report | None]:
         return report_of((yield self._read()), self.name, self.using)
 
-    def _joining(self, membership: Membership) -> Steps[None]:
+    def _reporting(self) -> Steps[None]:
+        """Write what has changed, or begin if the start had no answer; and see what others want."""
+        membership = self._membership
         try:
-            if lease := (yield from membership.joining()).lease:
-                self._revision, self._warned = lease.token, False
+            if membership is not None and membership.lease is None:
+                yield from membership.joining()
+            elif membership is not None:
+                yield self._change(partial(self._going_on, "running", ""), keys=[REPORT])
+            self._warned = False
         except LockError as error:
-            self._fail(error)
+            self._warn(error)
 
     def _decide(self, snapshot: Snapshot) -> Plan:
         """Plan to begin an attempt, or to go on after a loss if no other has begun since."""
@@ -264,15 +257,34 @@ class Progress(Recipe):
         same = Exists(REPORT, record.revision) if record else Absent(REPORT)
         return Plan([Put(REPORT, self._value("running")), *others], [same], data={})
 
+    def _going_on(self, state: str, error: str, snapshot: Snapshot) -> Plan:
+        """Plan to write how it stands, if there is something new, and no other attempt."""
+        record = snapshot.records.get(REPORT)
+        if record is None or (record.value["run"], record.value["state"]) != (self._run, "running"):
+            return Plan()
+        self._cancelled = bool(record.value["cancel"])
+        said = self._value(state, error)
+        if state == "running" and all(record.value[key] == said[key] for key in _TELLING):
+            return Plan()
+        return Plan([Put(REPORT, said)], [Exists(REPORT, record.revision)])
+
     def _value(self, state: str, error: str = "") -> dict[str, Any]:
         """Return what the report is to say."""
+        now, done, total = clock(), self._done, self.total
+        self._samples.append((now, done))
+        began, before = self._samples[0]
+        rate = (done - before) / (now - began) if now - began > _EARLIEST else None
         return {
             **self._who,
-            **self._tally.told(self.total),
             "run": self._run,
             "attempt": self._attempt,
             "state": state,
+            "done": done,
+            "total": total,
             "unit": self.unit,
+            "step": self._step,
+            "rate": rate,
+            "eta": max(total - done, 0) / rate if rate and total is not None else None,
             "at": time.time_ns() // 1000,
             "cancel": self._cancelled,
             "error": error,
@@ -282,45 +294,16 @@ class Progress(Recipe):
         with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
             call_after(_INTERVAL, partial(_wake, ref(self)))
 
-    def _write(self) -> None:
-        """Write what has changed, or look whether it is to be cancelled."""
-        self._asked_at = clock()
-        membership = self._membership
+    def _report_again(self) -> None:
         try:
-            if membership is not None and membership.lease is None:
-                run(self._joining(membership))
-            elif membership is not None and membership.held:
-                self._write_as(held_key(membership.check().nonce))
-                self._warned = False
-        except LockError as error:
-            self._fail(error)
+            run(self._reporting())
         except Exception:
             logger.exception("%r could not be written", self)
         finally:
             self._wake_later()
 
-    def _write_as(self, key: str) -> None:
-        deadline = self._backend.calls.due()
-        for _ in range(3):  # somebody may have asked it to end meanwhile, each time
-            known, self._revision = self._revision, None
-            if known is None or not self._tally.changed:
-                record = self._store.get(self._directory, REPORT, deadline)
-                if record is None or record.value["run"] != self._run:
-                    self._tally.changed = False  # another attempt has begun
-                    return
-                known, self._cancelled = record.revision, bool(record.value["cancel"])
-            if self._tally.changed:
-                value, same = self._value("running"), [Exists(REPORT, known), Exists(key)]
-                known = self._store.apply(self._directory, [Put(REPORT, value)], same, deadline)
-                if known is None:
-                    self._tally.changed = True
-                    continue
-            self._revision = known
-            return
-
-    def _fail(self, error: LockError) -> None:
-        """Try again soon; log, once for each outage, that nobody can see the progress."""
-        self._tally.changed = True
+    def _warn(self, error: LockError) -> None:
+        """Log, once for each outage, that nobody can see the progress."""
         if not self._warned:
             self._warned = True
             logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
@@ -346,12 +329,8 @@ class _Watcher(Follower[Progress, Report]):
 def _wake(known: ref[Progress]) -> None:
     """See to a report that goes on. On the thread of the timers, which must not wait."""
     progress = known()
-    if progress is None or progress._membership is None:
-        return
-    try:
-        if progress._tally.changed or clock() - progress._asked_at >= _LOOK_INTERVAL:
-            _workers.submit(progress._write)
-        else:
+    if progress is not None and progress._membership is not None:
+        try:
+            _workers.submit(progress._report_again)
+        except RuntimeError:  # no more threads can be had: try again
             progress._wake_later()
-    except RuntimeError:  # no more threads can be had: try again
-        progress._wake_later()

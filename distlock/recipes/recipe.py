@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import partial
 from reprlib import repr
-from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
+
+from django.utils.asyncio import async_unsafe
 
 from distlock.backends.recipe_records import Decide
 from distlock.backends.seats import directory_of
@@ -207,46 +207,37 @@ class Block(ABC):
     def _leaving(self) -> Steps[object]:
         """Return the steps of leaving; what cannot be left now is left later, with an error."""
 
+    def _exiting(self, error: BaseException | None) -> Steps[None]:
+        """Return the steps at the end of the block; its own error is what the caller must see."""
+        try:
+            yield from self._leaving()
+        except LockError as failed:
+            if error is None:
+                raise
+            add_leave_error(error, failed)
+
+    @async_unsafe("`with` would block the event loop; use `async with`.")
     def __enter__(self) -> Self:
         run(self._entering())
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        try:
-            run(self._leaving())
-        except LockError as error:
-            if exc is None:
-                raise
-            add_leave_error(exc, error)  # the error of the body is what the caller must see
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not self._end_soon(error):
+            run(self._exiting(error))
 
     async def __aenter__(self) -> Self:
         await arun(self._entering())
         return self
 
-    async def __aexit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if isinstance(exc, GeneratorExit):  # closed from outside, it cannot wait for anything
-            start(self._leave_soon, "distlock-undo")
-            return
-        try:
-            await arun(self._leaving())
-        except LockError as error:
-            if exc is None:
-                raise
-            add_leave_error(exc, error)
+    async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not self._end_soon(error):
+            await arun(self._exiting(error))
 
-    def _leave_soon(self) -> None:
-        with suppress(LockError):
-            run(self._leaving())
+    def _end_soon(self, error: BaseException | None) -> bool:
+        """End elsewhere if the block is closed from outside: the garbage collector cannot wait."""
+        if isinstance(error, GeneratorExit):
+            start(run, "distlock-undo", self._exiting(error))
+        return isinstance(error, GeneratorExit)
 
 
 class Entered(Block, Recipe):

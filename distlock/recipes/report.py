@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import threading
-from collections import deque
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
 
 from distlock.backends.recipe_records import REPORT
 from distlock.backends.seats import held_key, owner_of
 from distlock.backends.store import Record, Snapshot
-from distlock.concurrency.clock import clock
-from distlock.exceptions import Cancelled
 from distlock.types.lease import Owner
 
-#: The rate is that between so many reports, and over so many seconds at least.
-_SAMPLES, _EARLIEST = 20, 0.5
 #: The greatest number that can be counted: rates of it are still numbers.
 _GREATEST = 10**18
 #: Characters of what a step or an error is called; the rest is left out.
@@ -93,7 +86,7 @@ def reporter_of(snapshot: Snapshot) -> Record | None:
 def bar(report: Report, width: int = 80) -> str:
     """Return a line of text for a terminal that shows a report, ``width`` columns at the most.
 
-    ``import  48 % [#########>         ] 480/1000 rows, 12.3/s, 0:42 left: prices``
+    ``import  48% [#########           ] 480/1000 rows, 12.3/s, 0:00:42 left: prices``
     """
     part, unit = report.part, f" {report.unit}" if report.unit else ""
     of = "" if report.total is None else f"/{_short(report.total)}"
@@ -102,7 +95,7 @@ def bar(report: Report, width: int = 80) -> str:
         tail += f", {report.state}{': ' if report.error else ''}{report.error}"
     else:
         tail += "" if report.rate is None else f", {_short(report.rate)}/s"
-        tail += "" if report.eta is None else f", {_clock(report.eta)} left"
+        tail += "" if report.eta is None else f", {_duration(report.eta)} left"
         tail += f": {report.step}" if report.step else ""
     head = report.name if part is None else f"{report.name} {part:4.0%}"
     columns = min(width - len(head) - len(tail) - 3, 40)
@@ -115,10 +108,8 @@ def _short(number: float) -> str:
     return f"{number:.1f}" if isinstance(number, float) and number < 1000 else f"{number:.0f}"
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(min(seconds, 10**7)), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def _duration(seconds: float) -> str:
+    return str(timedelta(seconds=int(min(seconds, 10**9))))
 
 
 def checked_number(argument: str, number: object) -> float:
@@ -131,67 +122,11 @@ def checked_number(argument: str, number: object) -> float:
 
 
 def shown_text(argument: str, text: object) -> str:
-    """Return what is said to people, as it can be shown; TypeError for what is no text."""
+    """Return the beginning of what is said to people, without what does not print.
+
+    TypeError for what is no text.
+    """
     if not isinstance(text, str):
         raise TypeError(f"{argument} must be a str, not {text!r}")
-    return cut(text)
-
-
-def cut(text: str) -> str:
-    """Return the beginning of a text, without what does not print."""
     shown = "".join(character if character.isprintable() else " " for character in text)
     return shown if len(shown) <= _MOST_TEXT else shown[: _MOST_TEXT - 1] + "…"
-
-
-def outcome_of(error: BaseException | None) -> tuple[str, str]:
-    """Return the state in which work has ended, and what is told of its error."""
-    if error is None:
-        return "done", ""
-    if isinstance(error, Cancelled):
-        return "cancelled", ""
-    return "failed", cut(f"{type(error).__name__}: {error}")
-
-
-class Tally:
-    """What a worker has counted."""
-
-    def __init__(self) -> None:
-        self._mutex = threading.RLock()  # a handler of signals may count, too
-        self._done: float = 0
-        self._step = ""
-        self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
-        #: whether something was counted since it was told last
-        self.changed = False
-
-    def add(self, n: float) -> None:
-        """Count some more."""
-        with self._mutex:
-            self._done += n
-            self.changed = True
-
-    def rise_to(self, n: float) -> None:
-        """Count how many there are in all, if these are more than before."""
-        with self._mutex:
-            self._done = max(self._done, n)
-            self.changed = True
-
-    def begin_step(self, text: str) -> None:
-        """Note what is being done now."""
-        self._step = text
-        self.changed = True
-
-    def told(self, total: float | None) -> dict[str, Any]:
-        """Return what a report is to say of it, when ``total`` are to be done."""
-        with self._mutex:
-            done, self.changed = self._done, False
-        rate = self._rate(done)
-        rest = None if total is None else max(total - done, 0)
-        eta = rest / rate if rate and rest is not None else None
-        return {"done": done, "total": total, "step": self._step, "rate": rate, "eta": eta}
-
-    def _rate(self, done: float) -> float | None:
-        """Return how many were done in a second, over the last reports."""
-        now = clock()
-        self._samples.append((now, done))
-        began, before = self._samples[0]
-        return (done - before) / (now - began) if now - began > _EARLIEST else None

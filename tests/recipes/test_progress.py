@@ -26,7 +26,7 @@ from tests.recipes.wrapping import in_thread
 def often(monkeypatch):
     """Reports are written soon, except in tests that count them, and in other processes."""
     monkeypatch.setattr("distlock.recipes.progress._INTERVAL", 0.02)
-    monkeypatch.setattr("distlock.recipes.report._EARLIEST", 0.01)
+    monkeypatch.setattr("distlock.recipes.progress._EARLIEST", 0.01)
 
 
 @pytest.fixture
@@ -187,27 +187,27 @@ class TestHere:
             assert apply.original(progress._store, *late[0]) is None
             assert Progress.get(name).done == 2
 
-    def test_a_million_advances_cost_a_request_for_each_second(self, calm, name, wrapped):
+    def test_a_million_advances_cost_two_requests_for_each_second(self, calm, name, wrapped):
         Progress("warm").start().finish()  # opens the session
-        reads, looks, changes = wrapped("read"), wrapped("look"), wrapped("apply")
+        reads, changes = wrapped("read"), wrapped("apply")  # here a look is a read
         began = time.monotonic()
         with Progress(name, 1_000_000) as progress:
             for _ in range(1_000_000):
                 progress.advance()
         seconds = int(time.monotonic() - began)
         assert len(changes.calls) <= 2 + seconds
-        assert len(reads.calls) + len(looks.calls) == 1
+        assert len(reads.calls) <= 1 + seconds
         assert Progress.get(name).done == 1_000_000
 
     def test_one_who_watches_reads_once_for_each_change(self, calm, name, wrapped):
         with Progress(name) as progress:
             watching = Progress(name).changes()
             next(watching)
-            reads = wrapped("read")
+            reads, looks = wrapped("read"), wrapped("look")
             following = in_thread(next, watching)
             progress.advance()
             assert following().done == 1
-            assert len(reads.calls) == 1
+            assert len(reads.calls) - len(looks.calls) == 1  # the worker looks, too
 
     def test_an_error_is_told(self, brief, name):
         with pytest.raises(KeyError), Progress(name) as progress:
@@ -373,7 +373,9 @@ class TestBar:
     def test_it_fits_the_terminal(self, report):
         for width in range(1, 200):
             assert len(bar(report, width)) <= width
-        assert re.match(r"import  48% \[#+ +\] 480/1000 rows, [\d.]+/s, 0:\d\d left$", bar(report))
+        assert re.match(
+            r"import  48% \[#+ +\] 480/1000 rows, [\d.]+/s, 0:00:\d\d left$", bar(report)
+        )
 
     def test_how_it_ended(self, brief, name):
         with pytest.raises(RuntimeError), Progress("import", 2) as progress:
