@@ -25,22 +25,16 @@ from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Absent, Delete, Exists, Put, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
+from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, arun, run
-from distlock.concurrency.timers import call_after
-from distlock.concurrency.workers import WorkerThreads
+from distlock.concurrency.threads import start
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.section import refuse_in_event_loop
 from distlock.exceptions import Cancelled, LockError
 from distlock.recipes.following import Follower, aeach, each
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
-from distlock.recipes.report import (
-    Report,
-    checked_number,
-    report_of,
-    reporter_of,
-    shown_text,
-)
+from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
 from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
@@ -54,8 +48,6 @@ _INTERVAL = 1.0
 _SAMPLES, _EARLIEST = 20, 0.5
 #: fields of a report that tell whether there is something new
 _TELLING = "done", "total", "step"
-
-_workers = WorkerThreads(None, "distlock-progress")
 
 
 class Progress(Block, Recipe):
@@ -101,6 +93,8 @@ class Progress(Block, Recipe):
         #: when how many were done
         self._samples: deque[tuple[float, float]] = deque(maxlen=_SAMPLES)
         self._membership: Membership | None = None
+        #: answered when the work has ended
+        self._ended: Pending[None] = Pending()
         #: tells this reporter from others who have reported under the name
         self._run = ""
         self._attempt = 0
@@ -119,7 +113,8 @@ class Progress(Block, Recipe):
         alive = current_liveness()
         self._membership = Membership(self, self._decide, rejoins=True, is_alive=alive)
         yield from self._reporting()
-        self._wake_later()
+        with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
+            start(_report_on, "distlock-progress", ref(self), self._ended)
         return self
 
     start, astart = twins("start", _entering)
@@ -160,6 +155,7 @@ class Progress(Block, Recipe):
         if state not in ("done", "failed", "cancelled"):
             raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
         error = shown_text("error", error)
+        self._ended.resolve(None)
         membership, self._membership = self._membership, None
         if membership is None:
             return
@@ -220,7 +216,7 @@ class Progress(Block, Recipe):
             record, alive = snapshot.records.get(REPORT), reporter_of(snapshot)
             if record is None or alive is None or wanted not in (None, alive.created):
                 return Plan(result=False)
-            asked = Put(REPORT, {**record.value, "cancel": True})
+            asked = Put(REPORT, {**record.value, "cancelling": True})
             same = Exists(REPORT, record.revision), Exists(alive.key)
             return Plan([asked], same, result=True)
 
@@ -251,7 +247,7 @@ class Progress(Block, Recipe):
         own = record is not None and record.value["run"] == self._run
         if membership is None or (membership.lease and record and not own):
             return Plan()
-        self._cancelled |= own and bool(record and record.value["cancel"])
+        self._cancelled |= own and bool(record and record.value["cancelling"])
         self._attempt = int(record.value["attempt"]) + 1 if record else max(self._attempt, 1)
         others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
         same = Exists(REPORT, record.revision) if record else Absent(REPORT)
@@ -262,7 +258,7 @@ class Progress(Block, Recipe):
         record = snapshot.records.get(REPORT)
         if record is None or (record.value["run"], record.value["state"]) != (self._run, "running"):
             return Plan()
-        self._cancelled = bool(record.value["cancel"])
+        self._cancelled = record.value["cancelling"]
         said = self._value(state, error)
         if state == "running" and all(record.value[key] == said[key] for key in _TELLING):
             return Plan()
@@ -286,21 +282,9 @@ class Progress(Block, Recipe):
             "rate": rate,
             "eta": max(total - done, 0) / rate if rate and total is not None else None,
             "at": time.time_ns() // 1000,
-            "cancel": self._cancelled,
+            "cancelling": self._cancelled,
             "error": error,
         }
-
-    def _wake_later(self) -> None:
-        with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
-            call_after(_INTERVAL, partial(_wake, ref(self)))
-
-    def _report_again(self) -> None:
-        try:
-            run(self._reporting())
-        except Exception:
-            logger.exception("%r could not be written", self)
-        finally:
-            self._wake_later()
 
     def _warn(self, error: LockError) -> None:
         """Log, once for each outage, that nobody can see the progress."""
@@ -326,11 +310,11 @@ class _Watcher(Follower[Progress, Report]):
         return None
 
 
-def _wake(known: ref[Progress]) -> None:
-    """See to a report that goes on. On the thread of the timers, which must not wait."""
-    progress = known()
-    if progress is not None and progress._membership is not None:
+def _report_on(known: ref[Progress], ended: Pending[None]) -> None:
+    """Report once a second, until the work has ended, or nobody has the progress any more."""
+    while not ended.wait(clock() + _INTERVAL) and (progress := known()) is not None:
         try:
-            _workers.submit(progress._report_again)
-        except RuntimeError:  # no more threads can be had: try again
-            progress._wake_later()
+            run(progress._reporting())
+        except Exception:  # it may be short of memory, for a time
+            logger.exception("%r could not be written", progress)
+        del progress

@@ -15,7 +15,10 @@ _GREATEST = 10**18
 #: Characters of what a step or an error is called; the rest is left out.
 _MOST_TEXT = 200
 #: fields of a report that its record has as they are
-_TOLD = "attempt", "done", "total", "unit", "step", "rate", "eta", "description", "error"
+_TOLD = (
+    *("cancelling", "attempt", "done", "total", "unit", "step"),
+    *("rate", "eta", "description", "error"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +28,8 @@ class Report:
     - ``state``: "running", "done", "failed", "cancelled", or "lost": its worker died, or was cut
       off for longer than its lease.
     - ``since``, ``at``: when it began, and when this was written, by the worker's wall clock.
-    - ``cancelling``: whether somebody has asked it to end.
     - ``token``: tells its worker from others; None if that is gone.
+    - ``cancelling``: whether somebody has asked it to end.
     - ``attempt``: counts those who have reported under this name.
     - ``rate``, ``eta``: units per second, and seconds left, by the worker's clock; None if unknown.
     - ``error``: what a failed one ended with.
@@ -38,8 +41,8 @@ class Report:
     owner: Owner
     since: datetime
     at: datetime
-    cancelling: bool
     token: int | None
+    cancelling: bool
     attempt: int
     done: float
     total: float | None
@@ -64,17 +67,8 @@ def report_of(snapshot: Snapshot, name: str, using: str) -> Report | None:
     said, alive = record.value, reporter_of(snapshot)
     state = "lost" if said["state"] == "running" and alive is None else said["state"]
     since, at = (datetime.fromtimestamp(said[key] / 1e6, UTC) for key in ("since", "at"))
-    return Report(
-        name,
-        using,
-        state,
-        owner_of(record),
-        since,
-        at,
-        bool(said["cancel"]),
-        None if alive is None else alive.created,
-        **{key: said[key] for key in _TOLD},
-    )
+    token, told = None if alive is None else alive.created, {key: said[key] for key in _TOLD}
+    return Report(name, using, state, owner_of(record), since, at, token, **told)
 
 
 def reporter_of(snapshot: Snapshot) -> Record | None:

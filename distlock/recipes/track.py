@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from distlock.conf import DEFAULT_ALIAS
 from distlock.recipes.progress import Progress
+from distlock.recipes.report import checked_number
 
 T = TypeVar("T")
 
@@ -30,10 +31,14 @@ def track(
     reported as cancelled: use ``with Progress(...)`` where its errors are to be told.
     Raises Cancelled if somebody has asked the work to end.
     """
-    return _tracked(iterable, *_prepared(iterable, name, total, unit, using))
+    progress, block = _prepared(iterable, name, total, unit, using)
+    with block:
+        for item in iterable:
+            yield item
+            progress.advance()
 
 
-def atrack(
+async def atrack(
     iterable: AsyncIterable[T],
     name: str | Progress,
     total: float | None = None,
@@ -42,7 +47,11 @@ def atrack(
     using: str = DEFAULT_ALIAS,
 ) -> AsyncIterator[T]:
     """See track(); for an ``async for``."""
-    return _atracked(iterable, *_prepared(iterable, name, total, unit, using))
+    progress, block = _prepared(iterable, name, total, unit, using)
+    async with block:
+        async for item in iterable:
+            yield item
+            progress.advance()
 
 
 def _prepared(
@@ -54,19 +63,6 @@ def _prepared(
     if not isinstance(name, Progress):
         progress = Progress(name, total, unit=unit, using=using)
         return progress, progress
-    name.total = total if name.total is None else name.total
+    if name.total is None and total is not None:
+        name.total = checked_number("total", total)
     return name, nullcontext()
-
-
-def _tracked(iterable: Iterable[T], progress: Progress, block: Any) -> Iterator[T]:
-    with block:
-        for item in iterable:
-            yield item
-            progress.advance()
-
-
-async def _atracked(iterable: AsyncIterable[T], progress: Progress, block: Any) -> AsyncIterator[T]:
-    async with block:
-        async for item in iterable:
-            yield item
-            progress.advance()
