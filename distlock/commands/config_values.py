@@ -4,69 +4,30 @@ from __future__ import annotations
 
 import argparse
 import json as json_module
-from collections.abc import Collection
 from getpass import getuser
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
-from distlock.commands.exit_codes import NOT_HELD, epilog, fail
+from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
     CHANGING,
-    LOOKING,
+    RecipeCommand,
     Verb,
-    add_listing,
     add_name,
     add_shown,
-    add_verbs,
     ask,
     data,
     plain,
     write_json,
-    write_list,
+    write_table,
 )
 from distlock.recipes.config import Config, Value
 from distlock.types.lease import Kind
 
-HELP = "Configuration values: list, get, set, history, rollback."
-EPILOG = epilog(*LOOKING)
-
 #: Versions that are kept, beside what the program keeps: this never removes any.
 KEEP = 1_000_000
-
-
-def add_arguments(parser: CommandParser) -> None:
-    add_verbs(parser, VERBS)
-
-
-def run(command: BaseCommand, *, verb: str, **options: Any) -> None:
-    VERBS[verb].run(command, **options)
-
-
-def _list(
-    command: BaseCommand,
-    *,
-    using: Collection[str] | None,
-    prefix: str,
-    json: bool,
-    **others: object,
-) -> None:
-    write_list(
-        command,
-        Kind.CONFIG,
-        lambda alias, name: Config(name, using=alias).get(stale=False),
-        ("VERSION", "SET", "AUTHOR", "VALUE"),
-        lambda value: (
-            str(value.version),
-            output.moment(value.at),
-            output.quoted(value.author),
-            data(value.value),
-        ),
-        using=using,
-        prefix=prefix,
-        json=json,
-    )
 
 
 def _get(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
@@ -108,8 +69,7 @@ def _history(command: BaseCommand, *, name: str, using: str, json: bool, **other
         write_json(command, {"using": using, "name": name, "history": values})
         return
     heading = ("VERSION", "SET", "AUTHOR", "COMMENT", "VALUE")
-    for line in output.table_lines(heading, map(_row, values)):
-        command.stdout.write(line)
+    write_table(command, heading, map(_row, values))
 
 
 def _row(value: Value) -> output.Row:
@@ -181,7 +141,6 @@ def _json(text: str) -> Any:
 
 
 VERBS = {
-    "list": Verb("List the values, with version and author.", add_listing, _list),
     "get": Verb(
         "Print a value as JSON; with --json also who set it and when.", add_shown, _get, CHANGING
     ),
@@ -193,3 +152,18 @@ VERBS = {
     ),
     "set": Verb("Set a value for all processes.", _add_value, _set, CHANGING),
 }
+
+COMMAND = RecipeCommand(
+    Kind.CONFIG,
+    "Configuration values: list, get, set, history, rollback.",
+    lambda alias, name: Config(name, using=alias).get(stale=False),
+    ("VERSION", "SET", "AUTHOR", "VALUE"),
+    lambda value: (
+        str(value.version),
+        output.moment(value.at),
+        output.quoted(value.author),
+        data(value.value),
+    ),
+    VERBS,
+    list_help="List the values, with version and author.",
+)

@@ -2,64 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
 from distlock.commands.arguments import token
 from distlock.commands.confirm import add_yes, confirm
-from distlock.commands.exit_codes import NOT_HELD, epilog, fail
+from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
-    LOOKING,
+    RecipeCommand,
     Verb,
-    add_listing,
     add_name,
     add_shown,
-    add_verbs,
     ask,
     data,
     write_json,
-    write_list,
+    write_table,
 )
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.election import Election
 from distlock.types.lease import Kind
-
-HELP = "Elections: list, show, history, appoint a leader, ask one to step down."
-EPILOG = epilog(*LOOKING)
-
-
-def add_arguments(parser: CommandParser) -> None:
-    add_verbs(parser, VERBS)
-
-
-def run(command: BaseCommand, *, verb: str, **options: Any) -> None:
-    VERBS[verb].run(command, **options)
-
-
-def _list(
-    command: BaseCommand,
-    *,
-    using: Collection[str] | None,
-    prefix: str,
-    json: bool,
-    **others: object,
-) -> None:
-    write_list(
-        command,
-        Kind.ELECTION,
-        lambda alias, name: Election(name, using=alias).info(),
-        ("LEADER", "OWNER", "TERM", "CANDIDATES", "ORDER"),
-        _row,
-        using=using,
-        prefix=prefix,
-        json=json,
-    )
 
 
 def _row(info: ElectionInfo) -> output.Row:
@@ -90,8 +55,7 @@ def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: 
             fields["appointed"] = output.quoted(info.appointed)
         output.write_fields(fields.items(), command.stdout.write)
         heading = ("CANDIDATE", "STATE", "OWNER", "STANDS FOR", "PRIORITY", "TOKEN", "DATA")
-        for line in output.table_lines(heading, map(_candidate, info.candidates)):
-            command.stdout.write(line)
+        write_table(command, heading, map(_candidate, info.candidates))
     if info.leader is None and not info.candidates:
         fail(NOT_HELD, f"nobody leads or stands in election {name!r} on {using!r}")
 
@@ -115,8 +79,7 @@ def _history(command: BaseCommand, *, name: str, using: str, json: bool, **other
         write_json(command, {"using": using, "name": name, "history": terms})
     else:
         heading = ("TERM", "OWNER", "FROM", "UNTIL", "ENDED", "CANDIDATE")
-        for line in output.table_lines(heading, map(_term, terms)):
-            command.stdout.write(line)
+        write_table(command, heading, map(_term, terms))
     if not terms:
         fail(NOT_HELD, f"nobody has led in election {name!r} on {using!r}")
 
@@ -186,7 +149,6 @@ def _step_down(
 
 
 VERBS = {
-    "list": Verb("List the elections, and who leads.", add_listing, _list),
     "show": Verb("Show who leads, and who stands in which order.", add_shown, _show, CHANGING),
     "history": Verb("List who has led, and why it ended.", add_shown, _history, CHANGING),
     "appoint": Verb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
@@ -194,3 +156,13 @@ VERBS = {
         "Ask the leader of a term to step down. Asks first.", _add_term, _step_down, ASKING
     ),
 }
+
+COMMAND = RecipeCommand(
+    Kind.ELECTION,
+    "Elections: list, show, history, appoint a leader, ask one to step down.",
+    lambda alias, name: Election(name, using=alias).info(),
+    ("LEADER", "OWNER", "TERM", "CANDIDATES", "ORDER"),
+    _row,
+    VERBS,
+    list_help="List the elections, and who leads.",
+)

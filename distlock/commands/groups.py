@@ -2,68 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import UTC, datetime
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
 from distlock.commands.arguments import token
 from distlock.commands.confirm import add_yes, confirm
-from distlock.commands.exit_codes import NOT_HELD, epilog, fail
+from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
-    LOOKING,
+    RecipeCommand,
     Verb,
-    add_listing,
     add_name,
     add_shown,
-    add_verbs,
     ask,
     data,
     write_json,
-    write_list,
+    write_table,
 )
 from distlock.recipes.group import Group
 from distlock.recipes.group_records import Member
 from distlock.types.lease import Kind
-
-HELP = "Groups of processes: list, show, remove a member."
-EPILOG = epilog(*LOOKING)
-
-
-def add_arguments(parser: CommandParser) -> None:
-    add_verbs(parser, VERBS)
-
-
-def run(command: BaseCommand, *, verb: str, **options: Any) -> None:
-    VERBS[verb].run(command, **options)
-
-
-def _list(
-    command: BaseCommand,
-    *,
-    using: Collection[str] | None,
-    prefix: str,
-    json: bool,
-    **others: object,
-) -> None:
-    write_list(
-        command,
-        Kind.GROUP,
-        lambda alias, name: Group(name, using=alias).members(),
-        ("MEMBERS", "LAST JOINED"),
-        lambda members: (
-            str(len(members)),
-            output.moment(members[-1].since if members else None),
-        ),
-        using=using,
-        prefix=prefix,
-        json=json,
-        entry=lambda members: {"members": members},
-    )
 
 
 def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
@@ -72,8 +33,7 @@ def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: 
         write_json(command, {"using": using, "name": name, "members": members})
     else:
         heading = ("MEMBER", "OWNER", "THERE FOR", "TOKEN", "DATA")
-        for line in output.table_lines(heading, map(_row, members)):
-            command.stdout.write(line)
+        write_table(command, heading, map(_row, members))
     if not members:
         fail(NOT_HELD, f"nobody is in group {name!r} on {using!r}")
 
@@ -116,9 +76,19 @@ def _remove(
 
 
 VERBS = {
-    "list": Verb("List the groups, and how many are in each.", add_listing, _list),
     "show": Verb("Show who is in a group.", add_shown, _show, CHANGING),
     "remove": Verb(
         "Remove the member that has a token. Asks first.", _add_removed, _remove, ASKING
     ),
 }
+
+COMMAND = RecipeCommand(
+    Kind.GROUP,
+    "Groups of processes: list, show, remove a member.",
+    lambda alias, name: Group(name, using=alias).members(),
+    ("MEMBERS", "LAST JOINED"),
+    lambda members: (str(len(members)), output.moment(members[-1].since if members else None)),
+    VERBS,
+    list_help="List the groups, and how many are in each.",
+    entry=lambda members: {"members": members},
+)

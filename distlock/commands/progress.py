@@ -4,65 +4,29 @@ from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Collection
 from contextlib import suppress
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
 from distlock.commands.arguments import token
 from distlock.commands.confirm import add_yes, confirm
-from distlock.commands.exit_codes import NOT_HELD, epilog, fail
+from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
-    LOOKING,
+    RecipeCommand,
     Verb,
-    add_listing,
     add_name,
     add_shown,
-    add_verbs,
     ask,
     plain,
     write_json,
-    write_list,
 )
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report, bar
 from distlock.supervisor.signal_handling import Interrupted, ended_by_signals
 from distlock.types.lease import Kind
-
-HELP = "Progress of work: list, show, watch it live, ask it to end."
-EPILOG = epilog(*LOOKING)
-
-
-def add_arguments(parser: CommandParser) -> None:
-    add_verbs(parser, VERBS)
-
-
-def run(command: BaseCommand, *, verb: str, **options: Any) -> None:
-    VERBS[verb].run(command, **options)
-
-
-def _list(
-    command: BaseCommand,
-    *,
-    using: Collection[str] | None,
-    prefix: str,
-    json: bool,
-    **others: object,
-) -> None:
-    write_list(
-        command,
-        Kind.PROGRESS,
-        lambda alias, name: Progress.get(name, using=alias),
-        ("STATE", "DONE", "LEFT", "WORKER", "LAST REPORT"),
-        _row,
-        using=using,
-        prefix=prefix,
-        json=json,
-    )
 
 
 def _row(report: Report | None) -> output.Row:
@@ -159,8 +123,17 @@ def _cancel(
 
 
 VERBS = {
-    "list": Verb("List the work that reports, or has of late.", add_listing, _list),
     "show": Verb("Show how far a piece of work is.", add_shown, _show, CHANGING),
     "watch": Verb("Show it live, until the work has ended.", add_name, _watch, CHANGING),
     "cancel": Verb("Ask the worker to end. Asks first.", _add_cancelled, _cancel, ASKING),
 }
+
+COMMAND = RecipeCommand(
+    Kind.PROGRESS,
+    "Progress of work: list, show, watch it live, ask it to end.",
+    lambda alias, name: Progress.get(name, using=alias),
+    ("STATE", "DONE", "LEFT", "WORKER", "LAST REPORT"),
+    _row,
+    VERBS,
+    list_help="List the work that reports, or has of late.",
+)

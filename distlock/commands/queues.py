@@ -2,66 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from datetime import UTC, datetime
 from queue import Full
-from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
 from distlock.commands.arguments import token
 from distlock.commands.confirm import add_yes, confirm
-from distlock.commands.exit_codes import BUSY, NOT_HELD, epilog, fail
+from distlock.commands.exit_codes import BUSY, NOT_HELD, fail
 from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
-    LOOKING,
+    RecipeCommand,
     Verb,
-    add_listing,
     add_name,
     add_shown,
-    add_verbs,
     ask,
     data,
     plain,
     write_json,
-    write_list,
+    write_table,
 )
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeadLetter, DeliveryInfo, QueueInfo
 from distlock.types.lease import Kind
-
-HELP = "Queues: list, show, dead letters, retry, release, purge, resize."
-EPILOG = epilog(*LOOKING)
-
-
-def add_arguments(parser: CommandParser) -> None:
-    add_verbs(parser, VERBS)
-
-
-def run(command: BaseCommand, *, verb: str, **options: Any) -> None:
-    VERBS[verb].run(command, **options)
-
-
-def _list(
-    command: BaseCommand,
-    *,
-    using: Collection[str] | None,
-    prefix: str,
-    json: bool,
-    **others: object,
-) -> None:
-    write_list(
-        command,
-        Kind.QUEUE,
-        lambda alias, name: Queue(name, using=alias).info(),
-        ("READY", "DELIVERED", "DELAYED", "DEAD", "BOUND", "OLDEST"),
-        _row,
-        using=using,
-        prefix=prefix,
-        json=json,
-    )
 
 
 def _row(info: QueueInfo) -> output.Row:
@@ -88,8 +53,7 @@ def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: 
     labels = ("ready", "being delivered", "delayed", "dead letters", "bound", "oldest waits for")
     output.write_fields(zip(labels, _row(info), strict=True), command.stdout.write)
     heading = ("ITEM", "STATE", "CONSUMER", "FOR", "TOKEN")
-    for line in output.table_lines(heading, map(_delivery, info.deliveries)):
-        command.stdout.write(line)
+    write_table(command, heading, map(_delivery, info.deliveries))
 
 
 def _delivery(one: DeliveryInfo) -> output.Row:
@@ -224,7 +188,6 @@ def _resize(command: BaseCommand, *, name: str, using: str, maxsize: int, **othe
 
 
 VERBS = {
-    "list": Verb("List the queues, and how full they are.", add_listing, _list),
     "show": Verb("Show what is in a queue, and who works on it.", add_shown, _show),
     "dead": Verb("List the dead letters.", add_shown, _dead),
     "retry": Verb("Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY)),
@@ -236,3 +199,13 @@ VERBS = {
     ),
     "resize": Verb("Change for all how many items there may be.", _add_size, _resize),
 }
+
+COMMAND = RecipeCommand(
+    Kind.QUEUE,
+    "Queues: list, show, dead letters, retry, release, purge, resize.",
+    lambda alias, name: Queue(name, using=alias).info(),
+    ("READY", "DELIVERED", "DELAYED", "DEAD", "BOUND", "OLDEST"),
+    _row,
+    VERBS,
+    list_help="List the queues, and how full they are.",
+)

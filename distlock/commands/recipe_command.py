@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -60,16 +60,6 @@ class Verb:
     codes: Sequence[int] = LOOKING
 
 
-def add_verbs(parser: CommandParser, verbs: Mapping[str, Verb]) -> None:
-    """Give a command its verbs: ``locks KIND VERB``."""
-    parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
-    for name, verb in verbs.items():
-        end = epilog(*verb.codes, not_held=NOT_THERE)
-        subparser = parsers.add_parser(name, help=verb.help, description=verb.help, epilog=end)
-        verb.add_arguments(subparser)
-        arguments.add_common(subparser, parser)
-
-
 def add_listing(parser: CommandParser) -> None:
     """Let a list be of some backends, and of names with a prefix."""
     arguments.add_using(parser)
@@ -93,43 +83,85 @@ def add_shown(parser: CommandParser) -> None:
     arguments.add_json(parser)
 
 
-def write_list(
-    command: BaseCommand,
-    kind: Kind,
-    read: Callable[[str, str], T],
-    heading: output.Row,
-    row: Callable[[T], output.Row],
-    *,
-    using: Collection[str] | None,
-    prefix: str,
-    json: bool,
-    entry: Callable[[T], Any] | None = None,
-) -> None:
-    """Write what ``read(alias, name)`` returns for each name of a kind: a table, or JSON.
+class RecipeCommand(Generic[T]):
+    """``manage.py locks KIND``: its list, and what else can be done with a name of this kind."""
 
-    ``heading`` and ``row`` are without backend and name. ``entry`` is what JSON has of a report.
-    """
-    backends = arguments.Backends(using)
+    EPILOG = epilog(*LOOKING)
 
-    def listed(backend: BaseBackend) -> Iterable[tuple[str, str, T]]:
-        for name in names_of(kind, backend.alias, prefix):
-            yield backend.alias, name, read(backend.alias, name)
+    def __init__(
+        self,
+        kind: Kind,
+        help: str,
+        read: Callable[[str, str], T],
+        heading: output.Row,
+        row: Callable[[T], output.Row],
+        verbs: Mapping[str, Verb],
+        *,
+        list_help: str = "List them.",
+        entry: Callable[[T], Any] | None = None,
+    ) -> None:
+        """``read(alias, name)`` returns what the list shows of a name.
 
-    found = backends.ask(listed)
-    if json:
-        entries = [
-            {"using": alias, "name": name, **as_fields(entry(report) if entry else report)}
-            for alias, name, report in found
-        ]
-        write_json(command, {PLURALS[kind]: entries, "unavailable": backends.failures})
-    else:
-        rows = ((alias, *row(report), output.quoted(name)) for alias, name, report in found)
-        lines = output.table_lines(("BACKEND", *heading, "NAME"), rows)
-        for line in lines:
-            command.stdout.write(line)
-        if not lines and not backends.failures:
-            command.stderr.write(f"No {kind}.")
-    backends.finish()
+        ``heading`` and ``row`` are without backend and name. ``verbs`` are those beside ``list``.
+        ``entry`` is what JSON has of a report.
+        """
+        self.HELP = help
+        self._kind, self._read, self._heading, self._row = kind, read, heading, row
+        self._entry = entry
+        self._verbs = {"list": Verb(list_help, add_listing, self._list), **verbs}
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
+        for name, verb in self._verbs.items():
+            end = epilog(*verb.codes, not_held=NOT_THERE)
+            subparser = parsers.add_parser(name, help=verb.help, description=verb.help, epilog=end)
+            verb.add_arguments(subparser)
+            arguments.add_common(subparser, parser)
+
+    def run(self, command: BaseCommand, *, verb: str, **options: Any) -> None:
+        self._verbs[verb].run(command, **options)
+
+    def _list(
+        self,
+        command: BaseCommand,
+        *,
+        using: Collection[str] | None,
+        prefix: str,
+        json: bool,
+        **others: object,
+    ) -> None:
+        backends = arguments.Backends(using)
+
+        def listed(backend: BaseBackend) -> Iterable[tuple[str, str, T]]:
+            for name in names_of(self._kind, backend.alias, prefix):
+                yield backend.alias, name, self._read(backend.alias, name)
+
+        found = backends.ask(listed)
+        if json:
+            entry = self._entry or _itself
+            entries = [
+                {"using": alias, "name": name, **as_fields(entry(report))}
+                for alias, name, report in found
+            ]
+            write_json(command, {PLURALS[self._kind]: entries, "unavailable": backends.failures})
+        else:
+            rows = [
+                (alias, *self._row(report), output.quoted(name)) for alias, name, report in found
+            ]
+            write_table(command, ("BACKEND", *self._heading, "NAME"), rows)
+            if not rows and not backends.failures:
+                command.stderr.write(f"No {self._kind}.")
+        backends.finish()
+
+
+def _itself(report: T) -> T:
+    return report
+
+
+def write_table(command: BaseCommand, heading: output.Row, rows: Iterable[output.Row]) -> None:
+    """Write a table for people; nothing if it has no rows."""
+    for line in output.table_lines(heading, rows):
+        command.stdout.write(line)
 
 
 def ask(using: str, question: Callable[[], T]) -> T:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand
 
 from distlock.commands import output
-from distlock.commands.exit_codes import epilog
 from distlock.commands.recipe_command import (
-    LOOKING,
+    RecipeCommand,
     Verb,
-    add_listing,
     add_shown,
-    add_verbs,
     ask,
     data,
     plain,
     write_json,
-    write_list,
+    write_table,
 )
 from distlock.recipes.barrier import Barrier, DoubleBarrier
 from distlock.recipes.event import Event, EventInfo
@@ -29,10 +26,8 @@ from distlock.recipes.topic import Message, Topic
 from distlock.types.lease import Kind
 
 
-class ReportCommand:
+class ReportCommand(RecipeCommand[Any]):
     """A command about a kind of recipe that can be listed and shown."""
-
-    EPILOG = epilog(*LOOKING)
 
     def __init__(
         self,
@@ -46,44 +41,12 @@ class ReportCommand:
         part_heading: output.Row = (),
         part_row: Callable[[Any], output.Row] | None = None,
     ) -> None:
-        """``read(alias, name)`` returns a report; ``row`` makes a line of it for the list.
-
-        ``part`` is the field of the report, empty for the report itself, whose entries ``show``
-        lists with ``part_heading`` and ``part_row``.
+        """``part`` is the field of the report, empty for the report itself, whose entries ``show``
+        lists with ``part_heading`` and ``part_row``. For the others see RecipeCommand.
         """
-        self.HELP = help
-        self._kind, self._read, self._heading, self._row = kind, read, heading, row
+        verbs = {"show": Verb("Show one.", add_shown, self._show)}
+        super().__init__(kind, help, read, heading, row, verbs)
         self._part, self._part_heading, self._part_row = part, part_heading, part_row
-        self._verbs = {
-            "list": Verb("List them.", add_listing, self._list),
-            "show": Verb("Show one.", add_shown, self._show),
-        }
-
-    def add_arguments(self, parser: CommandParser) -> None:
-        add_verbs(parser, self._verbs)
-
-    def run(self, command: BaseCommand, *, verb: str, **options: Any) -> None:
-        self._verbs[verb].run(command, **options)
-
-    def _list(
-        self,
-        command: BaseCommand,
-        *,
-        using: Collection[str] | None,
-        prefix: str,
-        json: bool,
-        **others: object,
-    ) -> None:
-        write_list(
-            command,
-            self._kind,
-            self._read,
-            self._heading,
-            self._row,
-            using=using,
-            prefix=prefix,
-            json=json,
-        )
 
     def _show(
         self, command: BaseCommand, *, name: str, using: str, json: bool, **others: object
@@ -99,8 +62,7 @@ class ReportCommand:
         output.write_fields(zip(labels, self._row(report), strict=True), command.stdout.write)
         if self._part_row is not None:
             entries = getattr(report, self._part) if self._part else report
-            for line in output.table_lines(self._part_heading, map(self._part_row, entries)):
-                command.stdout.write(line)
+            write_table(command, self._part_heading, map(self._part_row, entries))
 
 
 def _barrier(info: BarrierInfo) -> output.Row:

@@ -32,11 +32,11 @@ SUBCOMMANDS: dict[str, Any] = {
     "resize": resize_semaphore,
     "run": run_lock,
     "sweep": sweep_locks,
-    "election": elections,
-    "group": groups,
-    "queue": queues,
-    "config": config_values,
-    "progress": progress,
+    "election": elections.COMMAND,
+    "group": groups.COMMAND,
+    "queue": queues.COMMAND,
+    "config": config_values.COMMAND,
+    "progress": progress.COMMAND,
     **reports.COMMANDS,
 }
 
