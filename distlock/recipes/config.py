@@ -1,49 +1,33 @@
 """A configuration value that is the same in all processes: versions, history, compare and set.
 
-The directory of a Config has
-
-- ``value``: the value as it is now, its version, who set it, when and why, and from which version
-  on there is a history. It is read alone, and each change is made on its revision.
-- ``v/VERSION``: the same of each version that is kept, written in the change that set it.
+It is the last entry of a log, and its history is the log: see distlock.recipes.log.
 """
 
 from __future__ import annotations
 
 import logging
-import time
+import math
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
-from functools import partial
+from datetime import datetime
+from functools import lru_cache, partial
 from typing import Any
 
-from django.utils.asyncio import async_unsafe
-
-from distlock.activity import current_activity
-from distlock.backends.recipe_records import Decide, Done, Plan
-from distlock.backends.store import Absent, Change, Delete, Exists, Put, Record, Snapshot
+from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
-from distlock.exceptions import LockUnavailable, StaleToken
+from distlock.core.section import refuse_in_event_loop
+from distlock.exceptions import LockUnavailable
 from distlock.recipes.following import Follower, Watch, aeach, each
-from distlock.recipes.recipe import Recipe, checked_json, deadline_of
-from distlock.recipes.semaphore import checked_count
+from distlock.recipes.log import LAST, Log, entries, entry_key, moment_of
+from distlock.recipes.recipe import deadline_of
 from distlock.recipes.twins import twins
-from distlock.types.arguments import checked_callback, checked_flag, checked_text
+from distlock.types.arguments import checked_flag, checked_int
 from distlock.types.lease import Kind
-from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
-
-_VALUE, _VERSION = "value", "v/"
-#: Records that one change removes at the most: ``keep`` may have become much smaller.
-_MOST_REMOVED = 50
-#: Seconds that others may be faster each time, until one who writes without a limit gives up.
-MOST_BUSY = 30.0
-#: Values that this process remembers, of names it has read or set last.
-_MOST_KNOWN = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +47,7 @@ class Value:
     stale: bool = False
 
 
-class Config(Recipe):
+class Config(Log):
     """One value under a name, the same in all processes: ``Config("mailer").get().value``.
 
     It is anything that JSON can say, in 64 KiB at the most. Each ``set()`` gives it the next
@@ -81,8 +65,7 @@ class Config(Recipe):
 
         Raises TypeError or ValueError that names the argument and its value.
         """
-        super().__init__(name, using)
-        self._keep = checked_count("keep", keep)
+        super().__init__(name, keep, using)
 
     def _get(self, default: Any = None, *, stale: bool = True) -> Steps[Value]:
         """Return the value as it is now; one of version 0 with ``default`` if it was never set.
@@ -114,19 +97,21 @@ class Config(Recipe):
         if it is no JSON, or too large. After LockUnavailable with ``maybe_applied`` it may have
         been set or not: look at the version and the author, or at the history.
         """
-        said = {"value": value, **signed(comment, author)}
-        checked_json("value", value, said)
-        plan = partial(self._plan, said, _checked_version("if_version", if_version))
-        return (yield from self._written(plan, [_VALUE]))
+        if if_version is not None:
+            checked_int("if_version", if_version)
+        # Servers may have lost a version that this process has seen: another one gets its number
+        # from nobody who knows that.
+        above = max((known.value["number"] for known in self._known), default=0)
+        record = yield from self._append(
+            "value", value, comment, author, if_version=if_version, above=above
+        )
+        return self._seen(record).version
 
     set, aset = twins("set", setting)
 
     def _history(self) -> Steps[tuple[Value, ...]]:
         """Return the versions that are kept, the newest one first. LockUnavailable."""
-        snapshot: Snapshot = yield self._read()
-        kept = [one for key, one in snapshot.records.items() if key.startswith(_VERSION)]
-        kept.sort(key=lambda record: record.key, reverse=True)
-        return tuple(map(_value_of, kept))
+        return tuple(map(_value_of, reversed(entries((yield self._read())))))
 
     history, ahistory = twins("history", _history)
 
@@ -142,24 +127,21 @@ class Config(Recipe):
 
         Raises ValueError if that version is not kept any more; the rest is as for set().
         """
-        key = _version_key(_checked_version("version", version) or 0)
-        unless = _checked_version("if_version", if_version)
-        said = signed(comment or f"rollback to version {version}", author)
-
-        def plan(found: Snapshot) -> Plan:
-            kept = found.records.get(key)
-            if kept is None:
-                raise ValueError(
-                    f"version {version} of config {self.name!r} on {self.using!r} is not kept: see"
-                    " history() for those that are"
-                )
-            return self._plan({"value": kept.value["value"], **said}, unless, found)
-
-        return (yield from self._written(plan, [_VALUE, key]))
+        key = entry_key(checked_int("version", version))
+        found: Snapshot = yield self._read(keys=[key])
+        if key not in found.records:
+            raise ValueError(
+                f"version {version} of config {self.name!r} on {self.using!r} is not kept: see"
+                " history() for those that are"
+            )
+        value = found.records[key].value["value"]
+        comment = comment or f"rollback to version {version}"
+        steps = self.setting(value, if_version=if_version, comment=comment, author=author)
+        return (yield from steps)
 
     rollback, arollback = twins("rollback", _rollback)
 
-    @async_unsafe("changes() would block the event loop; use `async for` with achanges().")
+    @refuse_in_event_loop
     def changes(self, timeout: float | None = None) -> Iterator[Value]:
         """Yield the value as it is, if there is one, and each later one, for ``timeout`` seconds.
 
@@ -184,9 +166,6 @@ class Config(Recipe):
         Raises TypeError unless the callback is a plain function, NotSupported where no records are
         kept.
         """
-        checked_callback("callback", callback)
-        if callback is None or self._store is None:  # the latter raises NotSupported
-            raise TypeError("callback must be callable, not None")
         return Watch(partial(_Follower, self), callback)
 
     # Inside
@@ -197,130 +176,60 @@ class Config(Recipe):
         """See get()."""
         checked_flag("stale", stale)
         try:
-            snapshot: Snapshot = yield self._read(deadline, keys=[_VALUE])
+            found: Snapshot = yield self._read(deadline, keys=[LAST])
         except LockUnavailable:
-            known = _known.get((self.using, self.name))
-            if known is None or not stale:
+            if not stale or not self._known:
                 raise
-            return replace(_value_of(known), stale=True)
-        record = snapshot.records.get(_VALUE)
+            return replace(_value_of(self._known[0]), stale=True)
+        record = found.records.get(LAST)
         return Value(default, 0) if record is None else self._seen(record)
 
-    def _written(self, plan: Decide, keys: Sequence[str]) -> Steps[int]:
-        done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=keys)
-        assert done.revision is not None, "each plan has changes"
-        self._seen(Record(_VALUE, done.result, done.revision, done.revision))
-        return int(done.result["version"])
-
-    def _plan(self, said: dict[str, Any], if_version: int | None, found: Snapshot) -> Plan:
-        record = found.records.get(_VALUE)
-        before = {"version": 0, "first": 1} if record is None else record.value
-        if if_version not in (None, before["version"]):
-            raise StaleToken(
-                f"config {self.name!r} on {self.using!r} has version {before['version']}, and not"
-                f" if_version={if_version}: it was not set"
-            )
-        # Servers may have lost a version that this process has seen: another one gets its number
-        # from nobody who knows that.
-        known = _known.get((self.using, self.name))
-        version = max(before["version"], known.value["version"] if known else 0) + 1
-        first, removed = outdated(before["first"], version, self._keep)
-        said = {**said, "version": version}
-        changes: list[Change] = [
-            Put(_VALUE, {**said, "first": first}),
-            Put(_version_key(version), said),
-            *(Delete(_version_key(number)) for number in removed),
-        ]
-        same = Exists(_VALUE, record.revision) if record else Absent(_VALUE)
-        return Plan(changes, [same], said)
+    @property
+    def _known(self) -> list[Record]:
+        return _known(self.using, self.name)
 
     def _seen(self, record: Record) -> Value:
-        """Return what a record says, and remember it."""
-        key = self.using, self.name
-        known = _known.get(key)
-        if known is None or known.revision < record.revision:
-            while len(_known) >= _MOST_KNOWN:
-                _known.pop(next(iter(_known)), None)
-            _known[key] = record
+        """Return what the last entry says, and remember it, unless a later one is known."""
+        if all(known.revision < record.revision for known in self._known):
+            self._known[:] = [record]
         return _value_of(record)
 
 
 class _Follower(Follower[Config, Value]):
     """What one who follows a Config has seen of it."""
 
-    def __init__(self, config: Config, deadline: float | None = None) -> None:
-        super().__init__(config, deadline)
-        self._snapshot: Snapshot | None = None
-        #: the revision of the value that was returned last
-        self._revision = 0
-        #: since when the servers have shown an older one
-        self._older_since: float | None = None
+    record = LAST
+    #: the revision of the value that was told last
+    _revision = 0
+    #: since when the servers have shown an older one
+    _older_since = math.inf
 
-    def next(self) -> Steps[Value | None]:
-        """Return the value when it has changed since the last call; None at the end."""
-        while found := (yield from self._looked(self._snapshot, [_VALUE], watched=_VALUE)):
-            self._snapshot = found
-            record = found.records.get(_VALUE)
-            if record is not None and self._is_news(record):
-                self._revision = record.revision
-                return self.recipe._seen(record)
-        return None
+    def _news(self, snapshot: Snapshot) -> Sequence[Value]:
+        """Return the value if it is another one.
 
-    def _is_news(self, record: Record) -> bool:
-        """Return whether to tell of a record.
-
-        One that is older than the last is shown by a server that is behind: so not at once, but
+        One that is older than the last is shown by a server that is behind: so it is told only
         after a lease, because then the newer one is lost.
         """
-        if record.revision >= self._revision:
-            self._older_since = None
-            return record.revision > self._revision
-        now, lease = clock(), self.recipe._backend.settings.lease
-        self._older_since = self._older_since or now
-        if now < self._older_since + lease:
-            return False
-        logger.warning("%r: the servers have lost its newest version", self.recipe)
-        return True
+        record = snapshot.records.get(LAST)
+        if record is None:
+            return ()
+        now, older = clock(), record.revision < self._revision
+        self._older_since = min(self._older_since, now) if older else math.inf
+        if now >= self._older_since + self.recipe._backend.settings.lease:
+            logger.warning("%r: the servers have lost its newest version", self.recipe)
+        elif record.revision <= self._revision:
+            return ()
+        self._revision = record.revision
+        return [self.recipe._seen(record)]
 
 
-#: What this process has seen last, by alias and name; each step is one that nothing interrupts.
-_known: dict[tuple[str, str], Record] = {}
-
-
-def signed(comment: str, author: str | None) -> dict[str, Any]:
-    """Return what is said of who writes something now: TypeError, ValueError for bad texts."""
-    if author is None:
-        owner = current_owner()
-        author = current_activity() or f"{owner.host}:{owner.pid}"
-    return {
-        "comment": checked_text("comment", comment),
-        "author": checked_text("author", author),
-        "at": time.time_ns() // 1000,
-    }
-
-
-def moment(microseconds: int) -> datetime:
-    """Return the moment so long after the beginning of 1970."""
-    return datetime.fromtimestamp(0, UTC) + timedelta(microseconds=microseconds)
+@lru_cache(maxsize=1000)
+def _known(using: str, name: str) -> list[Record]:
+    """Return the list of what this process has seen last of a value: one entry, or none."""
+    return []
 
 
 def _value_of(record: Record) -> Value:
-    said = record.value
+    said, at = record.value, moment_of(record)
     value = deepcopy(said["value"])  # the caller may change it, and we remember the record
-    return Value(value, said["version"], said["author"], said["comment"], moment(said["at"]))
-
-
-def _version_key(version: int) -> str:
-    return f"{_VERSION}{version:020d}"
-
-
-def outdated(first: int, last: int, keep: int) -> tuple[int, range]:
-    """Return which number is the first one to be kept, and those to be removed before it."""
-    until = max(first, min(last - keep + 1, first + _MOST_REMOVED))
-    return until, range(first, until)
-
-
-def _checked_version(argument: str, version: object) -> int | None:
-    if version is None or (isinstance(version, int) and not isinstance(version, bool)):
-        return version
-    raise TypeError(f"{argument} must be a version or None, not {version!r}")
+    return Value(value, said["number"], said["author"], said["comment"], at)

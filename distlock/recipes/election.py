@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from typing import Any, Literal, Self, TypeVar, get_args
 
 from distlock.backends.recipe_records import Plan
@@ -253,13 +252,11 @@ class Election(Candidacy):
         For ``timeout`` seconds, or for ever, and through outages. Each beginning and each end comes
         once; whoever is told of so late that more than 50 terms have passed misses some.
         """
-        return chain.from_iterable(each(_Terms(self, deadline_of(timeout))))
+        return each(_Terms(self, deadline_of(timeout)))
 
-    async def achanges(self, timeout: float | None = None) -> AsyncIterator[Term]:
+    def achanges(self, timeout: float | None = None) -> AsyncIterator[Term]:
         """See changes()."""
-        async for terms in aeach(_Terms(self, deadline_of(timeout))):
-            for term in terms:
-                yield term
+        return aeach(_Terms(self, deadline_of(timeout)))
 
     # Deciding by hand
 
@@ -334,30 +331,25 @@ class Election(Candidacy):
         return self._lock._entered_here()
 
 
-class _Terms(Follower[Candidacy, Iterable[Term]]):
+class _Terms(Follower[Candidacy, Term]):
     """One who is told of the terms of leaders."""
 
-    _seen: Snapshot | None = None
+    record = HISTORY
     #: by the number of each term, whether it had ended when it was seen
     _known: dict[int, bool] | None = None
 
-    def next(self) -> Steps[list[Term] | None]:
+    def _news(self, snapshot: Snapshot) -> list[Term]:
         """Return the terms that have begun or ended since the last call."""
-        found: list[Term] = []
-        while not found:
-            self._seen = yield from self._looked(self._seen, [HISTORY], watched=HISTORY)
-            if self._seen is None:
-                return None
-            terms = Candidates(self._seen).history()
-            known, self._known = self._known, {one.term: bool(one.why) for one in terms}
-            if known is None:  # what has ended by now is no news
-                known = {one.term: True for one in terms if one.why}
-            for one in terms:
-                if one.term not in known:
-                    found.append(replace(one, until=None, why=""))
-                if one.why and not known.get(one.term):
-                    found.append(one)
-        return found
+        terms, news = Candidates(snapshot).history(), []
+        known, self._known = self._known, {one.term: bool(one.why) for one in terms}
+        if known is None:  # what has ended by now is no news
+            known = {one.term: True for one in terms if one.why}
+        for one in terms:
+            if one.term not in known:
+                news.append(replace(one, until=None, why=""))
+            if one.why and not known.get(one.term):
+                news.append(one)
+        return news
 
 
 def _ignore(error: LockError) -> None:

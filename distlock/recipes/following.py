@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 from weakref import ref
 
@@ -17,6 +18,7 @@ from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import start_for_callbacks
 from distlock.exceptions import LockUnavailable
 from distlock.recipes.recipe import Recipe
+from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
 
 T = TypeVar("T")
@@ -31,23 +33,42 @@ _AFTER_ERROR = 1.0, 60.0
 
 
 class Follower(ABC, Generic[R, T]):
-    """One who follows a recipe, and what it has seen."""
+    """One who follows a recipe: what it has seen, and what it has still to tell."""
+
+    #: the key of the one record that it looks at and watches; None for all of them
+    record: str | None = None
 
     def __init__(self, recipe: R, deadline: float | None = None) -> None:
         self.recipe = recipe
         self._deadline = deadline
         #: answered when it is to end before the deadline
         self.stopped: Pending[None] = Pending()
+        #: what was seen last; None lets it look again at once
+        self._seen: Snapshot | None = None
+        self._coming: deque[T] = deque()
 
-    @abstractmethod
     def next(self) -> Steps[T | None]:
         """Return what comes next; None at the end."""
+        while not self._coming:
+            self._seen = yield from self._looking()
+            if self._seen is None:
+                return None
+            self._coming.extend(self._news(self._seen))
+        return self._coming.popleft()
+
+    @abstractmethod
+    def _news(self, snapshot: Snapshot) -> Iterable[T]:
+        """Return what is new in a snapshot, since the one before."""
+
+    def _looking(self) -> Steps[Snapshot | None]:
+        """Return the next snapshot; None at the end."""
+        keys = None if self.record is None else [self.record]
+        return self._looked(self._seen, keys, self.record)
 
     def _looked(
         self,
         seen: Snapshot | None,
         keys: Sequence[str] | None = None,
-        *,
         watched: str | None = None,
     ) -> Steps[Snapshot | None]:
         """Look at records: at once, or after a change of one since they were ``seen``.
@@ -55,24 +76,20 @@ class Follower(ABC, Generic[R, T]):
         None stands for all records, and for any change. It looks now and then, too, and goes on
         through outages. None at the end.
         """
+        over = seen is not None and self._is_late()
         if seen is not None:
-            if self._is_over():
-                return None
             yield from self.recipe._wait_for_change(seen, self._deadline, watched, self.stopped)
-        for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
-            if self.stopped.over:
-                return None
+        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while not (over or self.stopped.over):
             try:
                 return (yield self.recipe._read(self._deadline, keys=keys))  # type: ignore[no-any-return]
             except LockUnavailable:
-                if self._is_over():
-                    return None
-            yield Wait(self.stopped, clock() + pause)
-        raise AssertionError("backoff() goes on for ever")
+                over = self._is_late()
+            yield Wait(self.stopped, clock() + next(pauses))
+        return None
 
-    def _is_over(self) -> bool:
-        late = self._deadline is not None and clock() >= self._deadline
-        return late or self.stopped.over
+    def _is_late(self) -> bool:
+        return self._deadline is not None and clock() >= self._deadline
 
 
 def each(follower: Follower[Any, T]) -> Iterator[T]:
@@ -97,9 +114,14 @@ class Watch:
     def __init__(
         self, follow: Callable[[], Follower[Any, T]], callback: Callable[[T], object]
     ) -> None:
+        """``follow`` returns one who follows; TypeError unless ``callback`` is a function."""
         self._follow = follow
         self._callback: Callable[[Any], object] = callback
         self._follower = follow()
+        if callback is None:
+            raise TypeError("callback must be callable, not None")
+        checked_callback("callback", callback)
+        _ = self._follower.recipe._store  # raises NotSupported if it keeps no records
         self._start()
         fork.reset_in_child(self)
 

@@ -14,7 +14,6 @@ So all who watch read of the same departures in the same order, however late the
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -123,27 +122,19 @@ def _nonce(key: str) -> str:
 class GroupFollower(Follower[Recipe, Change]):
     """One who watches a group."""
 
+    #: the revision of the last look
+    _since: int | None = None
+
     def __init__(self, recipe: Recipe, deadline: float | None = None) -> None:
         super().__init__(recipe, deadline)
-        self._seen: Snapshot | None = None
         #: by nonce, what each said who was there at the last look
         self._known: dict[str, Record] = {}
-        self._coming: deque[Change] = deque()
 
-    def next(self) -> Steps[Change | None]:
-        """Return the next change; None at the end."""
-        while not self._coming:
-            seen: Snapshot | None = yield from self._looked(self._seen)
-            roll = None if seen is None else (yield from self._settled(Roll(seen)))
-            if roll is None:
-                return None
-            self._coming.extend(self._compare(roll))
-        return self._coming.popleft()
-
-    def _settled(self, roll: Roll) -> Steps[Roll | None]:
+    def _looking(self) -> Steps[Snapshot | None]:
         """Note who has crashed; return what has this of everybody."""
         recipe, pauses = self.recipe, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        while roll.unnoted:
+        seen = yield from super()._looking()
+        while seen is not None and (roll := Roll(seen)).unnoted:
             old = roll.surplus
             crashed = [nonce for nonce in roll.unnoted if nonce not in old]
             changes: list[Put | Delete] = [departed(nonce, "crashed") for nonce in crashed]
@@ -159,15 +150,12 @@ class GroupFollower(Follower[Recipe, Change]):
             except LockUnavailable:
                 yield Wait(self.stopped, clock() + next(pauses))
             seen = yield from self._looked(None)
-            if seen is None:
-                return None
-            roll = Roll(seen)
-        return roll
+        return seen
 
-    def _compare(self, roll: Roll) -> list[Change]:
+    def _news(self, snapshot: Snapshot) -> list[Change]:
         """Return what has changed since the last look, in order."""
-        snapshot = roll.snapshot
-        since = snapshot.revision if self._seen is None else self._seen.revision
+        roll = Roll(snapshot)
+        since = snapshot.revision if self._since is None else self._since
         before, there = self._known.copy(), {}
         found: list[tuple[int, str, What, Record]] = []
         for nonce, said in roll.said.items():
@@ -184,5 +172,5 @@ class GroupFollower(Follower[Recipe, Change]):
                 found.append((gone.created, nonce, gone.value["what"], said))
         found.extend((0, nonce, "gone", said) for nonce, said in before.items())
         found.sort(key=lambda one: one[:2])
-        self._seen, self._known = snapshot, there
+        self._since, self._known = snapshot.revision, there
         return [Change(what, roll.member(said)) for _, _, what, said in found]

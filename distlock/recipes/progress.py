@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -296,18 +296,15 @@ class Progress(Block, Recipe):
 class _Watcher(Follower[Progress, Report]):
     """One who watches a progress."""
 
-    _snapshot: Snapshot | None = None
-    _seen: Report | None = None
+    #: the report that was told last
+    _told: Report | None = None
 
-    def next(self) -> Steps[Report | None]:
-        """See Follower.next()."""
-        while (found := (yield from self._looked(self._snapshot))) is not None:
-            self._snapshot = found
-            report = report_of(found, self.recipe.name, self.recipe.using)
-            if report not in (None, self._seen):
-                self._seen = report
-                return report
-        return None
+    def _news(self, snapshot: Snapshot) -> Sequence[Report]:
+        report = report_of(snapshot, self.recipe.name, self.recipe.using)
+        if report is None or report == self._told:
+            return ()
+        self._told = report
+        return [report]
 
 
 def _report_on(known: ref[Progress], ended: Pending[None]) -> None:

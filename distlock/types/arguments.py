@@ -78,9 +78,14 @@ def checked_flag(argument: str, value: object) -> bool:
 
 def checked_token(token: object) -> int:
     """Return ``token``; TypeError for what is none."""
-    if not isinstance(token, int) or isinstance(token, bool):
-        raise TypeError(f"token must be an int, not {token!r}")
-    return token
+    return checked_int("token", token)
+
+
+def checked_int(argument: str, value: object) -> int:
+    """Return a whole number; TypeError for anything else."""
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{argument} must be an int, not {value!r}")
+    return value
 
 
 def checked_data(argument: str, value: object) -> dict[str, Any]:

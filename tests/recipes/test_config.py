@@ -115,7 +115,7 @@ class TestValues:
     @pytest.mark.parametrize(
         ("options", "error", "text"),
         [
-            ({"if_version": "1"}, TypeError, "if_version must be a version or None, not '1'"),
+            ({"if_version": "1"}, TypeError, "if_version must be an int, not '1'"),
             ({"if_version": True}, TypeError, "if_version must"),
             ({"comment": 7}, TypeError, "comment must be a str, not 7"),
             ({"author": "a\nb"}, ValueError, "author must not contain control characters"),
@@ -211,7 +211,7 @@ class TestSubscribers:
             monkeypatch.undo()
         # One look of the setter, one of each subscriber; and those who look now and then.
         assert SUBSCRIBERS < count <= 2 * SUBSCRIBERS + 2
-        assert set(asked) == {("value",)}
+        assert set(asked) == {("last",)}
 
 
 class TestWatches:
