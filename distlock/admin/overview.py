@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -11,13 +12,15 @@ from django.utils.translation import gettext as _
 
 from distlock.admin.fan_out import BackendAnswer, call_backends, one_line
 from distlock.admin.query import Query, source_of
-from distlock.admin.rows import LockRow, local_holds, rows_of
+from distlock.admin.rows import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
-from distlock.backends.shared import SHARED_KINDS, every_kind
-from distlock.concurrency.clock import clock
-from distlock.exceptions import LockError
-from distlock.types.lease import LOCK_KINDS, Kind
-from distlock.types.query import Counts, DisplayStatus, Page, cursor_of, page_of
+from distlock.backends.paging import NamePages
+from distlock.backends.seats import backend_name
+from distlock.backends.shared import SHARED_KINDS, shared_locks
+from distlock.concurrency.clock import clock, left
+from distlock.exceptions import LockError, NotSupported
+from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
+from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, cursor_of, page_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +62,11 @@ class Overview:
 
 #: Hosts that the filter proposes.
 _MAX_HOSTS = 500
+#: Semaphores, and read/write locks, that are looked at for a page.
+_MOST_READ = 200
+#: The part of the time that is left after the locks for semaphores and read/write locks: if these
+#: cannot be read in time, the locks are shown all the same.
+_FOR_SHARED = 3 / 4
 
 #: The last answer of each backend to this process, and when it was asked.
 _last_counts: weakref.WeakKeyDictionary[BaseBackend, tuple[Counts, float]] = (
@@ -125,14 +133,16 @@ class _Pages:
         alias = backend.alias
         page = backend.page(query.for_source(alias, Kind.LOCK), deadline)
         by_kind, notes = {Kind.LOCK: page}, [page.note] if page.note else []
+        until = clock() + left(deadline, math.inf) * _FOR_SHARED
         try:
-            infos = [info for part in every_kind(backend)[1:] for info in part.list("", deadline)]
+            for kind in SHARED_KINDS:
+                wanted = query.for_source(alias, kind)
+                by_kind[kind] = page = _page_of_kind(backend, kind, wanted, until)
+                notes += [f"{KINDS[kind]}: {page.note}"] if page.note else []
+        except NotSupported:
+            pass  # it keeps nothing but locks
         except LockError as error:
-            infos = []
             notes.append(_("Semaphores and read/write locks cannot be read: %s") % one_line(error))
-        for kind in SHARED_KINDS:
-            some = [info for info in infos if info.kind is kind and info.holders]
-            by_kind[kind] = page_of(some, query.for_source(alias, kind))
         return cls(by_kind, " ".join(notes))
 
     @property
@@ -146,6 +156,23 @@ class _Pages:
             expired=sum(each.expired for each in every),
             waiting=sum(waiting) if waiting else None,
         )
+
+
+def _page_of_kind(backend: BaseBackend, kind: Kind, query: LockQuery, deadline: float) -> Page:
+    """Return some of the semaphores, or read/write locks, that are held.
+
+    Of very many, only those on the page are looked at: a look takes a round trip. NotSupported if
+    the backend keeps nothing but locks.
+    """
+    shared, beginning = shared_locks(backend), backend_name(kind, "")
+    found = backend.store.directories(beginning, deadline)
+    names = sorted(each.removeprefix(beginning) for each in found)
+
+    def look(names: Sequence[str]) -> Iterator[LockInfo]:
+        infos = (shared.inspect(backend_name(kind, name), deadline) for name in names)
+        return (info for info in infos if info.holders)
+
+    return NamePages(names, look, _MOST_READ, deadline).page(query)
 
 
 def _pages_of_local_holds(alias: str, query: Query) -> dict[Kind, Page]:

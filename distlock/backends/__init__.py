@@ -14,6 +14,7 @@ recipe_records  what recipes do with records: change them by a plan, be a member
 process_session the session of a process, to which most of its records are bound
 settings        an entry of the ``DISTLOCK`` setting, checked
 cleanup         takes back what may have been granted to nobody
+paging          a page of a list where only names can be listed
 blocking_calls  the threads on which tasks make calls that block
 durable         a transaction that is the outermost one
 testcase        what is special inside Django's test cases

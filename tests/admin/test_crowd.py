@@ -85,8 +85,8 @@ def test_what_takes_a_look_at_every_lock_is_refused_with_the_way_out(backend, wa
     page = backend.page(wanted)
     assert (page.locks, page.more, page.counts.held) == ((), False, NUMBER)
     assert page.note.endswith(
-        "To sort them by age, or to choose by host or time, search for a part of the name that at"
-        " most 2000 of them have."
+        "To sort them by age, or to choose by state, host or time, search for a part of the name"
+        " that at most 2000 of them have."
     )
     found = backend.page(replace(wanted, search="JOB:0012"))
     assert sorted(names(found)) == NAMES[120:130]

@@ -36,7 +36,9 @@ def test_a_node_that_is_cut_off_is_left_for_another_one(nodes, balancer, name):
         pass
 
 
-def test_a_hold_is_known_to_a_node_that_lags_behind(nodes, balancer, name):
+def test_a_hold_is_known_to_a_node_that_lags_behind(nodes, balancer, name, monkeypatch):
+    """Sessions for locks wait for what other nodes have committed, whatever the project sets."""
+    monkeypatch.setitem(connections.settings[NODES[2]], "OPTIONS", {})
     with nodes[0].locked():
         held = Lock(name, using=NODES[2], lease=60)
         held.acquire()

@@ -20,6 +20,7 @@ from distlock.backends.etcd.records import LockKeys
 from distlock.backends.etcd.store import EtcdStore
 from distlock.concurrency import fork
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult
+from distlock.types.query import LockQuery, Page
 
 BROKEN = "it was broken"
 
@@ -116,6 +117,10 @@ class EtcdBackend(BaseBackend):
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
         return self._reader(deadline).held(prefix)
+
+    def page(self, query: LockQuery, deadline: float | None = None) -> Page:
+        """See BaseBackend.page(). Of very many locks, only those on the page are looked at."""
+        return self._reader(deadline).page(query)
 
     # Clearing
 

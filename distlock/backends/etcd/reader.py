@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.kv import KeyValue, get, get_from
-from distlock.backends.etcd.records import LockKey, LockKeys, info_of, locks_beginning
+from distlock.backends.etcd.records import (
+    LockKey,
+    LockKeys,
+    info_of,
+    locks_beginning,
+    name_of,
+)
+from distlock.backends.paging import NamePages
 from distlock.types.lease import LockInfo, State
+from distlock.types.query import LockQuery, Page
 
 #: Keys that are read in one request.
 _BATCH = 1000
+#: Operations of one request; a cluster takes 128 unless ``--max-txn-ops`` says otherwise.
+_OPERATIONS = 100
+#: Locks that are looked at for a page: some 10,000 a second.
+_MOST_READ = 2000
 
 
 class LockReader:
@@ -46,11 +58,29 @@ class LockReader:
         held = [info for info in infos if info.state is not State.FREE]
         return sorted(held, key=lambda info: info.name)
 
-    def _keys(self, prefix: str) -> Iterator[KeyValue]:
+    def page(self, query: LockQuery) -> Page:
+        """Return a page from the names of all locks and the keys of no more than ``_MOST_READ``."""
+        keys = self._keys(locks_beginning(self._client.options.prefix, ""), keys_only=True)
+        names = sorted({name_of(kv.key) for kv in keys})
+        return NamePages(names, self._held, _MOST_READ, self._deadline).page(query)
+
+    def _held(self, names: Sequence[str]) -> Iterator[LockInfo]:
+        """Yield those of these locks that are held, in their order."""
+        for start in range(0, len(names), _OPERATIONS):
+            some = names[start : start + _OPERATIONS]
+            keys = [LockKeys(self._client.options.prefix, name).all for name in some]
+            reads = [get(key, prefix=True) for key in keys]
+            reply = self._client.txn([], reads, deadline=self._deadline)
+            for number, name in enumerate(some):
+                info = self._info(name, [LockKey.read(kv) for kv in reply.found(number)])
+                if info.state is not State.FREE:
+                    yield info
+
+    def _keys(self, prefix: str, *, keys_only: bool = False) -> Iterator[KeyValue]:
         """Yield all keys that begin so, some thousand at a time, in their order."""
         start = prefix
         while True:
-            some = get_from(start, prefix, limit=_BATCH)
+            some = get_from(start, prefix, limit=_BATCH, keys_only=keys_only)
             found = self._client.txn([], [some], deadline=self._deadline).found()
             yield from found
             if len(found) < _BATCH:

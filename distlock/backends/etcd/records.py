@@ -51,6 +51,11 @@ def locks_beginning(prefix: str, name: str) -> str:
     return f"{prefix}locks/{escaped(name)}"
 
 
+def name_of(key: str) -> str:
+    """Return the name of the lock that a key is of."""
+    return unescaped(key.rpartition("/")[0].rpartition("/")[0].rpartition("/")[2])
+
+
 def escaped(name: str) -> str:
     """Return the name of a lock, or its beginning, as one component of a key."""
     return name.replace("%", "%25").replace("/", "%2F")
@@ -177,9 +182,9 @@ class LockKey:
     @classmethod
     def read(cls, kv: KeyValue) -> LockKey:
         path, _, last = kv.key.rpartition("/")
-        path, _, kind = path.rpartition("/")
+        kind = path.rpartition("/")[2]
         nonce = last.lstrip(_RESERVED).partition("-")[0]
-        name = unescaped(path.rpartition("/")[2])
+        name = name_of(kv.key)
         record = Record.read(kv.value)
         return cls(kv.key, name, kind, nonce, kv.created, kv.modified, kv.lease, record)
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetChildren, GetData, Sync
 
+from distlock.backends.paging import NamePages
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import RECORDS
 from distlock.backends.zookeeper.requests import Reply, batches
@@ -24,15 +23,12 @@ from distlock.backends.zookeeper.tree import (
     to_time,
     unescaped,
 )
-from distlock.concurrency.clock import clock, left
 from distlock.types.lease import Claim, Lease, LockInfo, State
-from distlock.types.query import Counts, Cursor, DisplayStatus, LockQuery, Order, Page, page_of
+from distlock.types.query import LockQuery, Page
 
 #: Locks of a page that are looked at one by one: three requests or more for each, some 10,000 a
 #: second.
 MOST_READ = 2000
-#: The part of the time for a page after which no more locks are looked at.
-_READING = 1 / 2
 #: Seconds between seeing a hold and breaking it. So a hold that is younger than ``UNBREAKABLE``
 #: seconds cannot have been broken: its release need not wait for the server's answer.
 _BREAK_PAUSE = 0.1
@@ -94,56 +90,8 @@ class TreeReader:
         return removed
 
     def page(self, query: LockQuery) -> Page:
-        """Return a page from the names of all locks and the nodes of no more than ``MOST_READ``.
-
-        What would take more is left out, and the page's note says so.
-        """
-        names = self._names()
-        if len(names) <= MOST_READ:
-            return page_of(self._held(names), query)
-        note = (
-            f"{len(names)} names are too many to look at each lock: all are counted as held, also"
-            " those that were freed lately, and nobody as waiting."
-        )
-        nothing = Page((), False, 0, Counts(held=len(names)), {}, note)
-        if query.status not in (None, DisplayStatus.HELD):
-            return nothing  # locks of a session are only ever held or free
-        search = query.search.lower()
-        wanted = [name for name in names if search in name.lower()]
-        if len(wanted) <= MOST_READ:
-            found = page_of(self._held(wanted), query)
-            return replace(found, counts=nothing.counts, note=note)
-        if query.order is Order.AGE or query.host or query.held_for:
-            note += (
-                " To sort them by age, or to choose by host or time, search for a part of the name"
-                f" that at most {MOST_READ} of them have."
-            )
-            return replace(nothing, found=len(wanted), note=note)
-        locks, more, in_time = self._held_after(wanted, query)
-        if not in_time:
-            note += " Not all names from here on could be looked at in time."
-        return Page(locks, more, len(wanted), nothing.counts, {}, note)
-
-    def _held_after(
-        self, names: list[str], query: LockQuery
-    ) -> tuple[tuple[LockInfo, ...], bool, bool]:
-        """Return the held locks from the cursor on, if there may be more, and if time was enough.
-
-        The names of locks that were freed lately are passed over, for as long as there is time.
-        """
-        names = [name for name in names if query.is_beyond_start(Cursor(name=name))]
-        if query.backwards:
-            names.reverse()
-        ends = clock() + left(self._deadline, math.inf) * _READING
-        found: list[LockInfo] = []
-        read, step = 0, query.size + 1
-        while read < len(names) and len(found) <= query.size and (not read or clock() < ends):
-            found += self._held(names[read : read + step])
-            read += step
-        in_time = read >= len(names) or len(found) > query.size
-        locks = found[: query.size]
-        more = len(found) > len(locks) or not in_time
-        return tuple(locks[::-1] if query.backwards else locks), more, in_time
+        """Return a page from the names of all locks and the nodes of no more than ``MOST_READ``."""
+        return NamePages(self._names(), self._held, MOST_READ, self._deadline).page(query)
 
     def _names(self) -> list[str]:
         """Return the sorted names of all locks with a node; freed ones have it for a while."""

@@ -1,0 +1,79 @@
+"""Pages of lists from places that can neither sort nor filter: all names, and a look at few locks.
+
+A look at each lock takes time. Where there are more than can be looked at while somebody waits for
+a page, what would take it is left out, and the page says so: "too many to look at" is not "down".
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from distlock.concurrency.clock import clock, left
+from distlock.types.lease import LockInfo
+from distlock.types.query import Counts, Cursor, DisplayStatus, LockQuery, Order, Page, page_of
+
+#: The part of the time for a page after which no more locks are looked at.
+_READING = 1 / 2
+
+
+@dataclass(frozen=True, slots=True)
+class NamePages:
+    """The names, sorted, of locks that may be in use, and how to look at some of these.
+
+    ``look`` takes names and returns those of their locks that are in use, in the order of the
+    names. It is asked for no more than ``most`` locks, and for those of one page.
+    """
+
+    names: Sequence[str]
+    look: Callable[[Sequence[str]], Iterable[LockInfo]]
+    most: int
+    deadline: float | None
+
+    def page(self, query: LockQuery) -> Page:
+        """See BaseBackend.page()."""
+        names, most = self.names, self.most
+        if len(names) <= most:
+            return page_of(self.look(names), query)
+        note = (
+            f"{len(names)} names are too many to look at each lock: all are counted as held, also"
+            " those that were freed lately, and nobody as waiting."
+        )
+        counts = Counts(held=len(names))
+        search = query.search.lower()
+        wanted = [name for name in names if search in name.lower()]
+        if len(wanted) <= most:
+            return replace(page_of(self.look(wanted), query), counts=counts, note=note)
+        by_state = query.status not in (None, DisplayStatus.HELD)
+        if by_state or query.order is Order.AGE or query.host or query.held_for:
+            note += (
+                " To sort them by age, or to choose by state, host or time, search for a part of"
+                f" the name that at most {most} of them have."
+            )
+            return Page((), False, len(wanted), counts, {}, note)
+        locks, more, in_time = self._from_cursor_on(wanted, query)
+        if not in_time:
+            note += " Not all names from here on could be looked at in time."
+        return Page(locks, more, len(wanted), counts, {}, note)
+
+    def _from_cursor_on(
+        self, names: Sequence[str], query: LockQuery
+    ) -> tuple[tuple[LockInfo, ...], bool, bool]:
+        """Return the locks of a page, if there may be more, and if the time was enough.
+
+        The names of locks that were freed lately are passed over, for as long as there is time.
+        """
+        names = [name for name in names if query.is_beyond_start(Cursor(name=name))]
+        if query.backwards:
+            names.reverse()
+        ends = clock() + left(self.deadline, math.inf) * _READING
+        found: list[LockInfo] = []
+        read, step = 0, query.size + 1
+        while read < len(names) and len(found) <= query.size and (not read or clock() < ends):
+            found += self.look(names[read : read + step])
+            read += step
+        in_time = read >= len(names) or len(found) > query.size
+        locks = found[: query.size]
+        more = len(found) > len(locks) or not in_time
+        return tuple(locks[::-1] if query.backwards else locks), more, in_time
