@@ -8,8 +8,10 @@ import pytest
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.concurrency.clock import clock
+from distlock.recipes import Semaphore
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
+from tests.contract.watch import Once, passed
 from tests.etcd.conftest import TIMEOUT
 
 NOWHERE = "http://127.0.0.1:1"
@@ -107,6 +109,20 @@ def test_what_is_no_etcd_is_told_by_alias(configure, answering, name, status, te
         Lock(name).acquire()
     assert str(caught.value).startswith("DISTLOCK['default']: etcd at http://127.0.0.1:")
     assert complaint in str(caught.value)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [Lock, lambda name, **how: Semaphore(name, 2, **how)])
+def test_a_connection_that_falls_silent_costs_no_lease(configure, proxied, name, make):
+    """One address leads to the cluster, which is well."""
+    proxy, lost = proxied("etcd"), Once()
+    configure(entry={"LEASE": 4}, timeout=10)
+    with make(name, on_lost=lost) as lock:
+        forgotten = proxy.forget(b"lease/keepalive")
+        passed(4.5)
+        assert forgotten.is_set()
+        lock.verify()
+        assert not lost.calls
 
 
 # Answers that get lost: the server has carried out the request

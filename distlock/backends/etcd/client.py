@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from etcd3gw.client import Etcd3Client
 from etcd3gw.exceptions import Etcd3Exception
@@ -22,6 +22,8 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable
+
+T = TypeVar("T")
 
 #: The path of the HTTP gateway since etcd 3.4.
 _API = "/v3/"
@@ -195,6 +197,23 @@ class Client:
             if not reached or clock() + pause >= ends:
                 raise problem
             time.sleep(pause)
+
+    def ask_twice(self, questions: Callable[[float], T], deadline: float | None) -> T:
+        """Return ``questions(deadline)``; they are asked anew if half of the time was not enough.
+
+        So a connection that has fallen silent does not cost all of the time, also where one address
+        leads to all members.
+        """
+        # Without a deadline both together last as long as the cluster gets for an answer.
+        timeout = self.options.timeout
+        half = (timeout if deadline is None else left(deadline, 2 * timeout)) / 2
+        middle = clock() + half
+        try:
+            return questions(middle)
+        except LockUnavailable:
+            if clock() < middle:
+                raise
+        return questions(clock() + half)
 
     def _in_order(self) -> list[tuple[int, _Member]]:
         """Return the members and their places, first the one that has answered last."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
@@ -33,6 +34,9 @@ class Holding:
         The lease is kept alive, and then the key is written. A keepalive alone proves nothing: a
         leader that was deposed and has not noticed answers it, too. A write is linearizable.
         """
+        return self._client.ask_twice(partial(self._renew, leases), deadline)
+
+    def _renew(self, leases: Sequence[Lease], deadline: float) -> Mapping[str, bool]:
         answers: dict[str, bool] = {}
         kept: dict[str, HeldKey] = {}
         wanted = {lease.nonce: lease for lease in leases}

@@ -158,6 +158,11 @@ class EtcdStore(RecordStore):
         records: Collection[Address] = (),
         deadline: float | None = None,
     ) -> Renewal:
+        return self._client.ask_twice(partial(self._renew, sessions, records), deadline)
+
+    def _renew(
+        self, sessions: Collection[str], records: Collection[Address], deadline: float
+    ) -> Renewal:
         renewed = self._client.keep_alive([*map(int, sessions)], deadline)
         there, reply = self._look(records, deadline)
         alive: frozenset[str] = frozenset()
