@@ -61,15 +61,28 @@ def test_a_cursor_gives_the_same_results(kind, session):
     assert session.run(echo, 5).rows == [("it's", 2)]
 
 
+@pytest.mark.parametrize("before", ["", "SELECT %(text)s; "], ids=["alone", "in a packet"])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_statement_can_be_prepared(kind, session, text):
-    echo = "SELECT CONCAT(%(text)s, ''), %(number)s + 1, %(half)s * 2.0, NOT %(yes)s, '%%'"
+def test_a_statement_can_be_prepared(kind, session, text, before):
+    echo = f"{before}SELECT CONCAT(%(text)s, ''), %(number)s + 1, %(half)s * 2.0, NOT %(yes)s, '%%'"
     if kind == "postgresql":
         echo = echo.replace("%(text)s", "%(text)s::text").replace("%(number)s", "%(number)s::int")
-    for number in (1, 2):
+        echo = echo.replace("%(half)s", "%(half)s::float").replace("%(yes)s", "%(yes)s::bool")
+    for number in (1, 2, 3, 4):
         params = {"yes": True, "half": 0.5, "number": number, "text": text}
         ((same, more, one, no, percent),) = session.run(Statement(echo, params, True), 5).rows
         assert (same, more, float(one), bool(no), percent) == (text, number + 1, 1.0, False, "%")
+
+
+def test_the_last_statement_of_a_packet_is_prepared_once_it_is_sent_often(kind, session):
+    if kind != "postgresql":
+        return
+    echo = "SELECT 1; SELECT %(number)s::int + 1"
+    known = Statement("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'distlock%%'")
+    for number in range(1, 5):
+        assert session.run(Statement(echo, {"number": number}, True), 5).rows == [(number + 1,)]
+        assert session.run(known, 5).rows == [(int(number >= 3),)]
+    assert session.run(Statement(echo, {"number": None}, True), 5).rows == [(None,)]
 
 
 def test_a_prepared_statement_outlives_errors_and_changes_of_the_table(kind, backend, sql):

@@ -12,6 +12,7 @@ from django.db import connections
 from distlock.backends.database import errors
 from distlock.backends.database.drivers import PsycopgConnection
 from distlock.backends.database.statements import Statement
+from distlock.backends.store import Put, Unchanged
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.contract.watch import eventually
@@ -295,3 +296,16 @@ def test_a_pooler_that_mixes_up_sessions_mixes_up_no_prepared_statements(make):
     with backend.pool.session() as session:
         session.run(Statement("DEALLOCATE ALL"), 5)
     assert backend.pool.run(whole).rows == []
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_a_change_is_made_once_though_its_session_forgets_what_it_had_prepared(make):
+    backend = make(wait="native")
+    store = backend.store
+    revision = store.read("directory").revision
+    for number in range(5):
+        revision = store.apply("directory", [Put("key", number)], [Unchanged(revision)])
+    with backend.pool.session() as session:
+        session.run(Statement("DEALLOCATE ALL"), 5)
+    revision = store.apply("directory", [Put("key", 7)], [Unchanged(revision)])
+    assert store.read("directory").revision == revision

@@ -30,12 +30,7 @@ from typing import Any, ClassVar
 from django.db import Error as DjangoDatabaseError
 
 from distlock.backends.database import errors
-from distlock.backends.database.drivers import (
-    Notices,
-    RawConnection,
-    TimedOut,
-    raw_connection_for,
-)
+from distlock.backends.database.drivers import RawConnection, TimedOut, raw_connection_for
 from distlock.backends.database.sql import Dialect
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
@@ -43,6 +38,44 @@ from distlock.concurrency.clock import clock
 
 #: The least seconds that the database gets for an answer, even if the caller has less time left.
 SHORTEST_LIMIT = 0.25
+
+
+#: where in the server the warning comes from, which all languages have in common
+_SOURCE = "syncrep.c"
+#: its words in English, for drivers and servers that do not tell the source
+_WORDS = "synchronous replication"
+
+
+class Notices:
+    """Listens for the one notice of PostgreSQL that counts.
+
+    A commit waits for the synchronous standby, if there is one. Ending that wait, as with
+    pg_cancel_backend(), makes the statement succeed with a warning that the standby may not have
+    it: https://www.postgresql.org/docs/current/warm-standby.html#SYNCHRONOUS-REPLICATION-HA
+    """
+
+    def __init__(self) -> None:
+        #: whether a commit may not have reached the standby
+        self.not_replicated = False
+
+    def listen(self, wrapper: Any) -> None:
+        """Listen from now on, on a Django connection that is open."""
+        if wrapper.vendor == "postgresql":
+            if hasattr(wrapper.connection, "add_notice_handler"):
+                wrapper.connection.add_notice_handler(self.handle)
+            else:
+                wrapper.connection.notices = self
+
+    def handle(self, notice: Any) -> None:
+        """Handle a ``Diagnostic`` of psycopg 3."""
+        source = str(notice.source_file or "")
+        if source.endswith(_SOURCE) or (not source and _WORDS in str(notice.message_primary)):
+            self.not_replicated = True
+
+    def append(self, text: str) -> None:
+        """Handle a notice of psycopg 2, which takes this object for a list."""
+        if _WORDS in text:
+            self.not_replicated = True
 
 
 class Connection:

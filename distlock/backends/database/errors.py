@@ -32,6 +32,12 @@ class ConnectionLost(StatementFailed):
     """The session ended before the answer came: the server stopped, or the network broke."""
 
 
+class NotPrepared(ConnectionLost):
+    """The session does not know what it had prepared, or not any more for this table."""
+
+    maybe_applied = False
+
+
 class StatementTimeout(StatementFailed):
     """The answer did not come in time, and the session was given up."""
 
@@ -115,8 +121,8 @@ _POSTGRESQL: dict[str, type[StatementFailed]] = {
     "57P01": ConnectionLost,  # admin_shutdown
     "57P02": ConnectionLost,  # crash_shutdown
     "57P05": ConnectionLost,  # idle_session_timeout
-    "26000": ConnectionLost,  # a prepared statement is gone: a pooler has changed the session
-    "0A000": ConnectionLost,  # the table is another one now than when it was prepared
+    "26000": NotPrepared,  # a prepared statement is gone: a pooler has changed the session
+    "0A000": NotPrepared,  # the table is another one now than when it was prepared
     "25P03": ConnectionLost,  # idle_in_transaction_session_timeout
 }
 

@@ -7,7 +7,7 @@ in the middle keeps no row locked. SQLite has no server; there it is a transacti
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.record_listener import ChangeNotice, channel_of, key_of
@@ -157,7 +157,8 @@ class PostgreSQLRecords(RecordSQL):
         statements = [lock, f"WITH {', '.join(parts)} {verdict}"]
         if create:
             statements.insert(0, self._create)
-        answer = connection.ask(Statement("; ".join(statements), edit.params()))
+        params = {**edit.params(), **_channels(edit)}
+        answer = connection.ask(Statement("; ".join(statements), params, prepare=not create))
         revision, found, held, stale, heard = answer.rows[-1]
         return ApplyResult(revision, found, held, stale, heard.split(",") if heard else ())
 
@@ -167,10 +168,11 @@ class PostgreSQLRecords(RecordSQL):
         The locks are kept until the commit: who begins to listen before that waits for it, and
         then sees the change.
         """
-        channels = {channel_of(edit.directory, key) for key in (None, *edit.keys)}
-        values = ", ".join(f"('{channel}', {key_of(channel)})" for channel in sorted(channels))
+        values = ", ".join(
+            f"(%(channel{n})s, %(listens{n})s::bigint)" for n in range(len(edit.keys) + 1)
+        )
         return (
-            f"SELECT string_agg(channel, ',') FROM (VALUES {values}) c (channel, key)"
+            f"SELECT string_agg(DISTINCT channel, ',') FROM (VALUES {values}) c (channel, key)"
             " WHERE NOT pg_try_advisory_xact_lock(key)"
         )
 
@@ -224,6 +226,15 @@ class PostgreSQLRecords(RecordSQL):
         calls = ", ".join(["pg_notify(%s, %s)"] * len(notices))
         texts = [text for channel, one in notices for text in (channel, one.text())]
         return Statement(f"SELECT {calls}", tuple(texts))
+
+
+def _channels(edit: Edit) -> dict[str, Any]:
+    """Return the channels on which a change is told, and the locks of those who listen there."""
+    params: dict[str, Any] = {}
+    for number, key in enumerate([None, *edit.keys]):
+        params[f"channel{number}"] = channel = channel_of(edit.directory, key)
+        params[f"listens{number}"] = key_of(channel)
+    return params
 
 
 class SQLiteRecords(RecordSQL):

@@ -139,13 +139,15 @@ class RecordSQL(ABC):
             f" LEFT JOIN {RECORDS} r ON r.directory = d.id{those}"
             f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
             {"directory": directory, **named_values("key", some)},
+            prepare=True,
         )
 
     def peek(self, directory: str, first: Mapping[str, int], count: Collection[str]) -> Statement:
         """Ask for a directory as read() does, but only for the first records of some prefixes.
 
         One row has no key: it says the revision. A row without a value says, in place of
-        ``created``, how many records have keys that begin with its key, by session.
+        ``created``, how many records have keys that begin with a prefix, by session; its key is
+        the place of the prefix in ``count``.
         """
         params = {"directory": directory}
         parts = [
@@ -167,10 +169,10 @@ class RecordSQL(ABC):
                 )
             else:
                 parts.append(
-                    f"SELECT {self.now}, 0, %(prefix{number})s, NULL, COUNT(*), NULL, r.session,"
-                    f" s.expires_at {those} GROUP BY r.session, s.expires_at"
+                    f"SELECT {self.now}, 0, '{number - len(first)}', NULL, COUNT(*), NULL,"
+                    f" r.session, s.expires_at {those} GROUP BY r.session, s.expires_at"
                 )
-        return Statement(self.PRIMARY + " UNION ALL ".join(parts), params)
+        return Statement(self.PRIMARY + " UNION ALL ".join(parts), params, prepare=True)
 
     @abstractmethod
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:

@@ -96,10 +96,10 @@ class DatabaseStore(RecordStore):
         rows = self._rows(directory, self._sql.peek(directory, first, count), deadline)
         (header,) = [row for row in rows if row[2] is None]
         records = sorted((row for row in rows if row[3] is not None), key=lambda row: str(row[2]))
-        counts = dict.fromkeys(count, 0)
-        for _, _, prefix, value, number, *_ in rows:
-            if prefix is not None and value is None:
-                counts[prefix] += int(number)
+        counts, prefixes = dict.fromkeys(count, 0), [*count]
+        for _, _, place, value, number, *_ in rows:
+            if place is not None and value is None:
+                counts[prefixes[int(place)]] += int(number)
         found = _snapshot(directory, [header, *records])
         by_key = {row[2]: found.records[row[2]] for row in records}
         return replace(found, records=by_key, counts=counts)
@@ -177,9 +177,9 @@ class DatabaseStore(RecordStore):
         except (errors.ConnectionLost, errors.Cancelled) as failed:
             # The pool would send it once more. But what is carried out twice may have been undone
             # by others in between, and what was carried out can make the conditions fail.
-            unknown = errors.StatementFailed(*failed.args)
-            unknown.maybe_applied = failed.maybe_applied
-            raise unknown from failed.__cause__
+            if not failed.maybe_applied:
+                raise
+            raise errors.StatementFailed(*failed.args) from failed.__cause__
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> Iterable[str]:
         """See RecordStore.directories()."""
