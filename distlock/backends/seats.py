@@ -259,9 +259,10 @@ def since_when(record: Record, snapshot: Snapshot) -> datetime:
 
 
 def put_when(record: Record, snapshot: Snapshot) -> datetime:
-    """Return when a record was put last, for people, if its value has that under "at"."""
+    """Return when a record was put last; its value has that, for people, under "at" or "since"."""
     by_store = snapshot.now is not None and record.revision > _LEAST_TIME
-    return _time(record.revision if by_store else int(record.value["at"]))
+    said = record.value.get("at") or record.value["since"]
+    return _time(record.revision if by_store else int(said))
 
 
 def _time(microseconds: int) -> datetime:

@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from django.utils.asyncio import async_unsafe
 
+from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Delete, Put, SessionEnded
 from distlock.concurrency.steps import Steps, arun, run
@@ -159,7 +160,7 @@ class Delivery:
         try:
             for one in deliveries:
                 one._member.stop_renewing()
-            leave = partial(queue._backend.records.leave_all, leases, changes)
+            leave = partial(queue._backend.records.leave, leases, Plan(changes))
             done = (yield queue._ask(leave)) is not None
             for one in deliveries if done else ():
                 one._settled = "acknowledged"
@@ -239,14 +240,14 @@ class Delivery:
 
     def _put_back(self, item: Item, seconds: float, lease: Lease, deadline: float | None) -> Any:
         queue = self._queue
-        leave = partial(queue._backend.records.leave, lease, deadline=deadline)
+        leave = partial(queue._backend.records.leave, [lease], deadline=deadline)
         most = self._max_deliveries
         if seconds and item.attempts < most:
             session = queue._store.open_session(seconds, deadline)
             said = {**value_of(lease.claim), "data": {"item": self.id, "delayed": True}}
             marker = Put(held_key(os.urandom(16).hex()), said, session.id)
             try:
-                return leave([Put(key_of(TAKEN, self.id), item.value), marker])
+                return leave(Plan([Put(key_of(TAKEN, self.id), item.value), marker]))
             except SessionEnded:  # the delay was over before this
                 pass
-        return leave(item.put_back(self.id, most))
+        return leave(Plan(item.put_back(self.id, most)))

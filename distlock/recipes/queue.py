@@ -17,11 +17,11 @@ from distlock.backends.store import Absent, Exists, Put, Snapshot
 from distlock.concurrency.steps import Call, Steps
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.manager import undo
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.exceptions import LockUnavailable
 from distlock.recipes.config import Config
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.line import Line
-from distlock.recipes.membership import Membership
+from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.queue_items import (
     DEAD,
     HELD,
@@ -288,34 +288,19 @@ class Queue(Recipe):
     def _take(
         self, most: int, deadline: float | None, patient: bool
     ) -> Steps[tuple[list[Delivery] | None, Snapshot]]:
-        backend = self._backend
-        members = [Membership(self, _plans_nothing, lease=self._lease) for _ in range(most)]
-        claims = [member.claim() for member in members]
-
-        def take_back() -> None:
-            for claim in claims:
-                backend.cleanup.add(claim)
-
+        plan = partial(self._records.plan, most)
+        look = partial(self._records.look_for_items, most)
+        members = [Membership(self, plan, lease=self._lease) for _ in range(most)]
         try:
-            plan, look = (
-                partial(self._records.plan, most),
-                partial(self._records.look_for_items, most),
-            )
-            call = partial(backend.records.join_all, claims, plan, read=look, once=not patient)
-            leases, (items, seen) = yield self._ask(call, deadline, take_back)
-            deliveries = []
-            for member, lease, (number, item) in zip(members, leases, items, strict=False):
-                member.adopt(lease)
-                deliveries.append(Delivery(self, member, number, item, self._max_deliveries))
+            done = yield from joining_all(members, deadline, read=look, once=not patient)
+            items, seen = done.result
+            deliveries = [
+                Delivery(self, member, number, item, self._max_deliveries)
+                for _, member, (number, item) in zip(done.leases, members, items, strict=False)
+            ]
             return deliveries or None, seen
-        except LockUnavailable as error:
-            if error.maybe_applied:
-                undo(error, take_back)
-            raise
-        except LockError:
-            raise
         except BaseException as error:  # an interrupt; the items may have been taken
-            undo(error, take_back)
+            undo(error, _leave_soon, members)
             raise
 
     put, aput = twins("put", _putting)
@@ -362,10 +347,6 @@ class Mailbox(Queue):
         return (yield from super()._getting_many(min(most, 1), blocking, timeout))
 
 
-def _plans_nothing(seen: Snapshot) -> Plan:
-    return Plan()
-
-
 def _was_not_made(error: LockUnavailable) -> bool:
     """Return whether a put may be made after an error; else it might be made twice."""
     return not error.maybe_applied
@@ -374,3 +355,8 @@ def _was_not_made(error: LockUnavailable) -> bool:
 def _give_up(deliveries: Sequence[Delivery]) -> None:
     for delivery in deliveries:
         delivery.give_up()
+
+
+def _leave_soon(members: Sequence[Membership]) -> None:
+    for member in members:
+        member.leave_soon()

@@ -38,7 +38,6 @@ READERS = {
     "recipes/event.py": "when a flag was set, for people",
     "recipes/group_records.py": "when a member has gone, for people",
     "recipes/log.py": "when a value was set or a message published, for people",
-    "recipes/membership.py": "since when a member is there, for people",
     "recipes/progress.py": "when a report was written, for people",
     "recipes/queue.py": "when an item was put, for people",
     "backends/local_store.py": "revisions that outlive a restart",

@@ -8,6 +8,7 @@ from distlock import LockError, locks
 from distlock.backends import recipe_records
 from distlock.backends.shared import shared_locks, sweep_every_kind
 from distlock.recipes import Group, RWLock, Semaphore
+from distlock.types.lease import Kind
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 
 
@@ -97,13 +98,13 @@ def test_who_came_since_the_sweep_has_looked_is_not_forgotten(using, name, befor
 def test_who_was_in_a_group_is_forgotten_after_a_day(using, name, monkeypatch):
     group = Group(name, using=using)
     group.join()
-    monkeypatch.setattr(recipe_records, "DEPARTED_KEPT", timedelta())
+    monkeypatch.setitem(recipe_records.KEPT, Kind.GROUP, timedelta())
     sweep_every_kind(locks[using])
     assert len(group.members()) == 1
     group.leave()
     monkeypatch.undo()
     sweep_every_kind(locks[using])
     assert f"group:{name}" in known(using)
-    monkeypatch.setattr(recipe_records, "DEPARTED_KEPT", timedelta())
+    monkeypatch.setitem(recipe_records.KEPT, Kind.GROUP, timedelta())
     sweep_every_kind(locks[using])
     assert f"group:{name}" not in known(using)
