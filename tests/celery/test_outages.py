@@ -171,14 +171,16 @@ def test_a_lock_in_zookeeper_is_freed_before_the_session_of_a_killed_process_end
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(240)
 def test_what_a_killed_process_held_is_freed_after_a_long_outage(worker, proxy, key):
+    """The worker goes on trying for as long as the lease lasts, not for a minute or so."""
     result = fragile_long.apply_async((key,), queue=worker.queue)
     pid = published(f"{key}:started")["pid"]
     proxy.refuse()
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerLostError):
         result.get(timeout=LIMIT)
-    time.sleep(70)
+    time.sleep(100)
     assert locks[FRAGILE].inspect(key).state is State.HELD
     proxy.heal()
     eventually(lambda: locks[FRAGILE].inspect(key).state is State.FREE)
