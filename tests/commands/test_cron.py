@@ -77,7 +77,11 @@ COMMANDS = [
     (["locks", "show", "stock"], FAILED),
     (["locks", "release", "stock", "--token=7", "--no-input"], FAILED),
     (["locks", "sweep"], FAILED),
+    (["locks", "election", "list"], FAILED),
+    (["locks", "config", "set", "mailer", "{}"], FAILED),
     (["locks", "run", "stock", "--", "echo", "ran"], UNAVAILABLE),
+    (["locks", "run", "stock", "--slots=3", "--", "echo", "ran"], UNAVAILABLE),
+    (["locks", "run", "stock", "--elect", "--timeout=1", "--", "echo", "ran"], UNAVAILABLE),
     (["nightly"], UNAVAILABLE),
 ]
 
