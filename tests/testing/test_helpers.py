@@ -13,6 +13,7 @@ from django.core.management import call_command
 from django.db import connections
 
 from distlock import Lock, LockNotHeld, locks
+from distlock.recipes import RWLock, Semaphore
 from distlock.testing import LeakedLock, isolated_locks
 
 pytestmark = pytest.mark.once
@@ -189,6 +190,17 @@ class TestTheContextManager:
         for name in ("stock", "kept"):
             with Lock(name, timeout=20):
                 pass
+        locks.close_all()
+
+    @pytest.mark.parametrize("kind", ["local", "mariadb"])
+    def test_frees_seats_that_are_left(self, kind, backend_settings, settings):
+        settings.DISTLOCK = backend_settings(kind)
+        seat, reader = Semaphore("mailer", 1), RWLock("catalogue").reader()
+        with pytest.raises(LeakedLock, match="'mailer'.*'catalogue'"), isolated_locks():
+            seat.acquire()
+            reader.acquire()
+        with Semaphore("mailer", 1, timeout=20), RWLock("catalogue", timeout=20).writer():
+            pass
         locks.close_all()
 
     def test_leaves_alone_what_was_held_before(self, local):
