@@ -22,8 +22,6 @@ from django.core.signals import request_started
 from distlock.backends.testcase import in_test_environment
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import run
 from distlock.concurrency.threads import start
 from distlock.conf import GROUPS_SETTING, configured_groups
 from distlock.exceptions import LockError, LockUnavailable
@@ -91,7 +89,7 @@ class ProcessMembers:
 
 def _leave(group: Group) -> None:
     try:
-        run(group._leaving_by(clock() + _AT_EXIT))
+        group.leave(timeout=_AT_EXIT)
     except LockError as error:
         logger.warning("%r could not be left: %s", group, error)
 

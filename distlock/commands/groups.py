@@ -22,8 +22,7 @@ from distlock.commands.recipe_command import (
     write_json,
     write_table,
 )
-from distlock.recipes.group import Group
-from distlock.recipes.group_records import Member
+from distlock.recipes.group import Group, Member
 from distlock.types.lease import Kind
 
 

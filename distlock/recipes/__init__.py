@@ -18,7 +18,6 @@ leading     what the leader of an election holds
 candidates  the records of an election: who stands, who is next, who has led
 multilock   MultiLock: several locks at once, all of them or none
 group       Group: which processes are there, and who has come or gone
-group_records  what the directory of a group says
 names       Names: a name or a number that nobody else has, and the address registered under it
 progress    Progress: how far a piece of work is, live for whoever looks
 track       track(): a loop that reports how far it is
@@ -44,8 +43,7 @@ from distlock.recipes.delivery import Delivery
 from distlock.recipes.election import Election
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.generations import BarrierInfo
-from distlock.recipes.group import Group
-from distlock.recipes.group_records import Change, Member
+from distlock.recipes.group import Change, Group, Member
 from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress

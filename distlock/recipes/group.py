@@ -1,37 +1,72 @@
-"""A group: which processes are there, what each says of itself, and who has come or gone."""
+"""A group: which processes are there, what each says of itself, and who has come or gone.
+
+For each member its directory has
+
+- ``h/NONCE``: that it is there. It is bound to the session of its process, and vanishes with it.
+- ``m/NONCE``: what it says of itself. It is put by the same change, and stays. Who leaves puts it
+  once more, with how it went. If a process has died, or was away for longer than its lease,
+  whoever watches finds ``m/`` without ``h/`` and does that, unless somebody else has.
+
+So all who watch read of the same departures in the same order, however late they look.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import partial
-from typing import Any
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from distlock.backends.recipe_records import Plan
-from distlock.backends.seats import held_key, value_of
-from distlock.backends.store import Delete, Exists, Put, Snapshot
+from distlock.backends.seats import held_key, owner_of, since_when, value_of
+from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.section import refuse_in_event_loop
-from distlock.exceptions import LockLost
-from distlock.recipes.following import Watch, aeach, each
-from distlock.recipes.group_records import (
-    Change,
-    GroupFollower,
-    Member,
-    Roll,
-    departed,
-    forgotten,
-    said_key,
-)
+from distlock.exceptions import LockLost, LockUnavailable
+from distlock.recipes.following import Follower, Watch, aeach, each
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Entered, deadline_of
 from distlock.recipes.semaphore import checked_count
 from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_callback, checked_data, checked_name, checked_token
-from distlock.types.lease import Claim, Kind, Lease
+from distlock.types.lease import Claim, Kind, Owner
 
 logger = logging.getLogger("distlock")
+
+_MEMBER = "m/"
+#: How many departures are kept for those who have not looked yet, and how many are noted or
+#: removed in one change: a server may take no more than 128 parts.
+_KEPT = _AT_ONCE = 50
+
+What: TypeAlias = Literal["joined", "updated", "left", "crashed", "removed", "gone"]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One who is, or was, in a group.
+
+    ``token`` grows with every join, so it tells two members of one name apart. ``owner`` has the
+    host, process id and thread or task that joined; ``since`` is when.
+    """
+
+    name: str
+    owner: Owner
+    token: int
+    since: datetime
+    data: Mapping[str, Any] = field(hash=False)
+
+
+class Change(NamedTuple):
+    """What has become of a member; see Group.changes()."""
+
+    what: What
+    member: Member
 
 
 class Group(Entered):
@@ -66,36 +101,35 @@ class Group(Entered):
         """
         super().__init__(name, using)
         self._member = None if member is None else checked_name(member, "member")
-        self._data = checked_data("data", data)
-        self._lost: Lease | None = None
-        self._membership = Membership(self, self._plan, rejoins=True, on_lost=self._note_loss)
+        #: what it says of itself as a member
+        self._said: dict[str, Any] = {"data": checked_data("data", data)}
+        self._membership = Membership(self, self._plan, rejoins=True)
 
     # Being a member
 
     def _entering(self) -> Steps[int]:
         """Become a member, unless this object is one; return the token.
 
-        LockUnavailable if the backend cannot be asked: then it is no member.
+        LockUnavailable if the backend cannot be asked: then it is no member. LockLost if an
+        operator has removed it: leave() first.
         """
-        self._lost = None  # who was removed may join again, if asked to
         yield from self._membership.joining()
         return self._membership.check().token
 
     join, ajoin = twins("join", _entering)
 
-    def _leaving(self) -> Steps[bool]:
+    def _leaving(self, timeout: float | None = None) -> Steps[bool]:
         """Be no member any more; False if it was none, by then.
 
-        LockUnavailable if the backend cannot be told; that is done later, or with the lease's end.
+        LockUnavailable if the backend cannot be told, or not in ``timeout`` seconds; that is done
+        later, or with the lease's end.
         """
-        return self._leaving_by(None)
+        return self._membership.leaving(
+            deadline=deadline_of(timeout),
+            beside=lambda claim: [Put(_MEMBER + claim.nonce, {**self._said, "went": "left"})],
+        )
 
     leave, aleave = twins("leave", _leaving)
-
-    def _leaving_by(self, deadline: float | None) -> Steps[bool]:
-        return self._membership.leaving(
-            deadline=deadline, beside=lambda claim: [departed(claim.nonce, "left")]
-        )
 
     def _update(self, data: Mapping[str, Any]) -> Steps[None]:
         """Say something else of this member, from now on, also when it joins again.
@@ -103,25 +137,13 @@ class Group(Entered):
         Raises LockNotHeld if it is no member; LockLost if it was lost and is not back yet: it will
         come back with the new data; LockUnavailable if the backend cannot be asked.
         """
-        checked = checked_data("data", data)
-        try:
-            nonce = self._membership.check().nonce
-        except LockLost:
-            self._data = checked
-            raise
-        self._data = checked
-
-        def plan(snapshot: Snapshot) -> Plan:
-            here = snapshot.records.get(held_key(nonce))
-            said = snapshot.records.get(said_key(nonce))
-            if here is None or said is None:
-                return Plan(result=False)
-            put = Put(said.key, {**said.value, "data": checked})
-            # The revision keeps an earlier update, whose answer was lost, from undoing this one.
-            conditions = Exists(here.key), Exists(said.key, said.revision)
-            return Plan([put], conditions, True)
-
-        if not (yield self._change(plan)).result:
+        said = {**self._said, "data": checked_data("data", data)}
+        if self._membership.lease is not None:
+            self._said = said
+        nonce = self._membership.check().nonce
+        # The condition is for one that is lost just now, and has joined again.
+        put, there = Put(_MEMBER + nonce, said), Exists(held_key(nonce))
+        if (yield from self._membership.updating({}, [put], [there])) is None:
             raise LockLost(f"{self!r}: this member is gone")
 
     update, aupdate = twins("update", _update)
@@ -140,7 +162,8 @@ class Group(Entered):
 
     def _members(self) -> Steps[tuple[Member, ...]]:
         """Return who is there, in the order in which they have joined."""
-        return Roll((yield self._read())).living
+        roll = Roll((yield self._read()))
+        return tuple(map(roll.member, roll.there.values()))
 
     members, amembers = twins("members", _members)
 
@@ -152,7 +175,7 @@ class Group(Entered):
         checked_count("count", count)
 
         def look(snapshot: Snapshot) -> bool | None:
-            return len(Roll(snapshot).living) >= count or None
+            return len(Roll(snapshot).there) >= count or None
 
         return bool((yield from self._until(look, deadline_of(timeout))))
 
@@ -170,18 +193,18 @@ class Group(Entered):
         are 50 at least, is told of members it knew as "gone", and not of those that both came and
         went meanwhile.
         """
-        return each(GroupFollower(self, deadline_of(timeout)))
+        return each(_Watcher(self, deadline_of(timeout)))
 
     def achanges(self, timeout: float | None = None) -> AsyncIterator[Change]:
         """See changes()."""
-        return aeach(GroupFollower(self, deadline_of(timeout)))
+        return aeach(_Watcher(self, deadline_of(timeout)))
 
     def watch(self, callback: Callable[[Change], object]) -> Watch:
         """Call ``callback(change)`` for each change, as Config.watch() does for values."""
         if callback is None:
             raise TypeError("callback must be callable, not None")
         checked_callback("callback", callback)
-        return Watch(partial(GroupFollower, self), callback)
+        return Watch(partial(_Watcher, self), callback)
 
     def _remove(self, token: int) -> Steps[bool]:
         """Remove the member that has this token, as an operator; False if it is not there.
@@ -191,16 +214,14 @@ class Group(Entered):
         checked_token(token)
 
         def plan(snapshot: Snapshot) -> Plan:
-            for nonce, said in Roll(snapshot).said.items():
-                if said.created == token and (held := held_key(nonce)) in snapshot.records:
-                    changes = (Delete(held), departed(nonce, "removed"))
-                    return Plan(changes, [Exists(held)], said.value["member"])
+            for nonce, said in Roll(snapshot).there.items():
+                if said.created == token:
+                    went = Put(said.key, {**said.value, "went": "removed"})
+                    same = [Exists(held_key(nonce)), Exists(said.key, said.revision)]
+                    return Plan([Delete(held_key(nonce)), went], same)
             return Plan()
 
-        removed = (yield self._change(plan)).result
-        if removed is not None:
-            logger.warning("%r: removed the member %r, token %d", self, removed, token)
-        return removed is not None
+        return (yield self._change(plan)).revision is not None
 
     remove, aremove = twins("remove", _remove)
 
@@ -208,17 +229,95 @@ class Group(Entered):
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         """Plan to join; not after having been removed."""
-        if self._lost is not None:
-            gone = Roll(snapshot).departure(self._lost.nonce)
-            if gone is not None and gone.value["what"] == "removed":
-                logger.warning("%r: this member was removed, and does not join again", self)
-                return Plan()
-        return Plan(forgotten(Roll(snapshot).surplus), data={}, beside=self._describe)
+        roll, lost = Roll(snapshot), self._membership.lease
+        said = None if lost is None else roll.said.get(lost.nonce)
+        if said is not None and _how(said) == "removed":
+            logger.warning("%r: this member was removed, and does not join again", self)
+            return Plan()
+        old = roll.gone[:-_KEPT][:_AT_ONCE]
+        return Plan([Delete(one.key) for one in old], data={}, beside=self._describe)
 
     def _describe(self, claim: Claim) -> list[Put]:
         name = self._member or f"{claim.owner.host}:{claim.owner.pid}"
-        value = {**value_of(claim), "member": name, "data": self._data}
-        return [Put(said_key(claim.nonce), value)]
+        self._said = {**self._said, **value_of(claim), "member": name}
+        return [Put(_MEMBER + claim.nonce, self._said)]
 
-    def _note_loss(self, lease: Lease) -> None:
-        self._lost = lease
+
+class _Watcher(Follower[Group, Change]):
+    """One who watches a group."""
+
+    def __init__(self, group: Group, deadline: float | None = None) -> None:
+        super().__init__(group, deadline)
+        self._seen: Snapshot | None = None
+        #: by nonce, what each said at the last look of whom it was told that it had joined
+        self._known: dict[str, Record] = {}
+        self._coming: deque[Change] = deque()
+
+    def next(self) -> Steps[Change | None]:
+        """Return the next change; None at the end."""
+        while not self._coming:
+            seen: Snapshot | None = yield from self._looked(self._seen)
+            if seen is None:
+                return None
+            roll = Roll(seen)
+            self._coming.extend(self._compare(roll))
+            if crashed := [one for one in roll.gone if not _how(one)][:_AT_ONCE]:
+                yield from self._note_crashes(crashed)
+        return self._coming.popleft()
+
+    def _note_crashes(self, crashed: list[Record]) -> Steps[None]:
+        """Note who has crashed, unless somebody else has; it is told after the next look."""
+        changes = [Put(one.key, {**one.value, "went": "crashed"}) for one in crashed]
+        same = [Exists(one.key, one.revision) for one in crashed]
+        note = partial(self.recipe._store.apply, self.recipe._directory, changes, same)
+        with suppress(LockUnavailable):
+            yield self.recipe._ask(note, self._deadline)
+
+    def _compare(self, roll: Roll) -> list[Change]:
+        """Return what has changed since the last look, in order."""
+        seen, known = self._seen, self._known.copy()
+        there, told = dict[str, Record](), list[tuple[int, What, Record]]()
+        for nonce, said in roll.said.items():
+            before, how = known.pop(nonce, None), _how(said)
+            if before is None:
+                if nonce not in roll.there if seen is None else said.created <= seen.revision:
+                    continue  # it was gone when watching began, or its departure was told
+                told.append((said.created, "joined", said))
+            elif how is None and said.revision > before.revision:
+                told.append((said.revision, "updated", said))
+            if how is None:
+                there[nonce] = said
+            else:
+                told.append((said.revision, how, said))
+        told.extend((0, "gone", said) for said in known.values())
+        told.sort(key=itemgetter(0))  # those of one change stay in the order of joining
+        self._seen, self._known = roll.snapshot, there
+        return [Change(what, roll.member(said)) for _, what, said in told]
+
+
+class Roll:
+    """The members of a group, as a snapshot shows them."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+        records = snapshot.records
+        #: by nonce, what each says of itself who is there or was; and those who are there
+        self.said = {key[2:]: one for key, one in records.items() if key.startswith(_MEMBER)}
+        self.there = {key: one for key, one in self.said.items() if held_key(key) in records}
+        gone = [one for key, one in self.said.items() if key not in self.there]
+        #: those who are gone, as they went; at last those of whom that is not noted yet
+        self.gone = sorted(gone, key=_departure)
+
+    def member(self, said: Record) -> Member:
+        """Return the member that a record tells of."""
+        owner, since = owner_of(said), since_when(said, self.snapshot)
+        return Member(said.value["member"], owner, said.created, since, said.value["data"])
+
+
+def _how(said: Record) -> What | None:
+    """Return how a member went; None if it is there, or nobody has noted that."""
+    return said.value.get("went")  # type: ignore[no-any-return]
+
+
+def _departure(said: Record) -> tuple[bool, int]:
+    return _how(said) is None, said.revision

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -17,12 +16,10 @@ from typing import Any
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
-from distlock.backends.store import Absent, Delete, Exists, Record, Snapshot
-from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Steps, run
-from distlock.concurrency.threads import start
+from distlock.backends.store import Absent, Delete, Exists, Snapshot
+from distlock.concurrency.steps import Steps
 from distlock.core.held import OnLost
-from distlock.exceptions import LockError, LockLost, LockTimeout, ValueNotAgreed
+from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.twins import twins
@@ -33,12 +30,15 @@ from distlock.types.arguments import (
     checked_name,
     checked_token,
 )
-from distlock.types.lease import Kind, Lease, Owner
+from distlock.types.lease import Kind, Owner
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What is registered under a name, by whom and since when; ``data`` is what was given."""
+    """What is registered under a name, by whom and since when; ``data`` is what was given.
+
+    ``promised`` is the address to which the name is being handed over, see hand_over().
+    """
 
     name: str
     address: str
@@ -47,6 +47,7 @@ class Address:
     token: int
     since: datetime
     data: Mapping[str, Any] = field(hash=False)
+    promised: str | None = None
 
 
 class Names(Recipe):
@@ -87,30 +88,31 @@ class Names(Recipe):
         Raises LockTimeout, which says who has the name; ValueNotAgreed if it is in use with the
         other ``unique``; LockUnavailable.
         """
-        deadline = deadline_of(timeout)
-        registration = Registration(self, name, address, unique, data, on_lost)
-
-        def is_free(snapshot: Snapshot) -> bool | None:
-            return registration._obstacle(snapshot) is None or None
-
+        said = {
+            "name": checked_name(name),
+            "address": checked_name(address, "address"),
+            "unique": checked_flag("unique", unique),
+            "data": checked_data("data", data),
+        }
+        checked_callback("on_lost", on_lost)
+        deadline, registration = deadline_of(timeout), Registration(self, said, on_lost)
         while (joined := (yield from registration._membership.joining(deadline))).lease is None:
-            if deadline is not None and clock() >= deadline:
+            if not (yield from self._until(registration._is_free, deadline)):
                 raise LockTimeout(f"{self!r}: {_taken(joined.result)}")
-            yield from self._until(is_free, deadline)
         return registration
 
     register, aregister = twins("register", _register)
 
     def _resolve(self, name: str) -> Steps[Address | None]:
         """Return what has the name, None if nothing has; of a service the oldest address."""
-        return next(iter((yield from self._resolve_all(checked_name(name)))), None)
+        return self._wait_for(name, 0)
 
     resolve, aresolve = twins("resolve", _resolve)
 
     def _resolve_all(self, name: str | None = None) -> Steps[tuple[Address, ...]]:
         """Return all that is registered under a name, or under any name; the oldest first."""
         wanted = None if name is None else checked_name(name)
-        return tuple(one for _, one in self._found((yield self._read()), wanted))
+        return tuple(self._found((yield self._read()), wanted).values())
 
     resolve_all, aresolve_all = twins("resolve_all", _resolve_all)
 
@@ -119,7 +121,7 @@ class Names(Recipe):
         wanted, deadline = checked_name(name), deadline_of(timeout)
 
         def look(snapshot: Snapshot) -> Address | None:
-            return next((one for _, one in self._found(snapshot, wanted)), None)
+            return next(iter(self._found(snapshot, wanted).values()), None)
 
         return (yield from self._until(look, deadline))
 
@@ -149,17 +151,14 @@ class Names(Recipe):
 
     # Inside
 
-    def _found(self, snapshot: Snapshot, name: str | None = None) -> list[tuple[Record, Address]]:
-        """Return the registrations of a name, or all: first those of unique names, by age."""
-        found = []
+    def _found(self, snapshot: Snapshot, name: str | None = None) -> dict[str, Address]:
+        """Return by key what is registered under a name, or any; the oldest first."""
+        found = {}
         for key, record in snapshot.records.items():
-            if key.startswith(held_key("")):
-                said, since = record.value["data"], since_when(record, snapshot)
-                terms = said["name"], said["address"], said["unique"]
-                one = Address(*terms, owner_of(record), record.created, since, said["data"])
-                if name is None or one.name == name:
-                    found.append((record, one))
-        return sorted(found, key=lambda each: not each[1].unique)
+            if (said := record.value.get("data")) and name in (None, said["name"]):
+                owner, since = owner_of(record), since_when(record, snapshot)
+                found[key] = Address(**said, owner=owner, token=record.created, since=since)
+        return found
 
 
 class Registration(Block):
@@ -168,26 +167,12 @@ class Registration(Block):
     A ``with`` block unregisters it at the end, and raises LockLost if a unique name was lost.
     """
 
-    def __init__(
-        self,
-        names: Names,
-        name: str,
-        address: str,
-        unique: bool,
-        data: Any,
-        on_lost: OnLost | None,
-    ) -> None:
-        """See Names.register()."""
-        checked_callback("on_lost", on_lost)
-        self.name, self.address = checked_name(name), checked_name(address, "address")
-        self._names, self._unique, self._on_lost = names, checked_flag("unique", unique), on_lost
-        terms = {"name": self.name, "address": self.address, "unique": self._unique}
-        self._said = {**terms, "data": checked_data("data", data)}
+    def __init__(self, names: Names, said: dict[str, Any], on_lost: OnLost | None) -> None:
+        """``said`` is what Names.register() was given, and others read."""
+        self.name, self.address = said["name"], said["address"]
+        self._names, self._said, self._unique = names, said, said["unique"]
         self._key = "n/" + hashlib.sha256(self.name.encode()).hexdigest()
-        self._handing_over = False
-        self._membership = Membership(
-            names, self._decide, rejoins=not unique, on_lost=self._tell_loss
-        )
+        self._membership = Membership(names, self._plan, rejoins=not self._unique, on_lost=on_lost)
 
     @property
     def held(self) -> bool:
@@ -219,32 +204,26 @@ class Registration(Block):
         """Let whoever registers the name with ``address`` have it; wait until somebody has.
 
         The name is this process's until then, and never free. False if nobody has come within
-        ``timeout`` seconds: this process keeps it. Raises LockNotHeld, LockLost, LockUnavailable.
+        ``timeout`` seconds: this process keeps it. After LockUnavailable, or an interrupt, this
+        process has given it up, because somebody may have it by now. If a renewal sees first
+        that it was taken, ``on_lost`` is called. Raises LockNotHeld, LockLost, LockUnavailable.
         """
         wanted, deadline = checked_name(address, "address"), deadline_of(timeout)
         membership, key = self._membership, held_key(self._membership.check().nonce)
 
         def look(snapshot: Snapshot) -> bool | None:
-            if key in snapshot.records:
-                return None
             found = self._names._found(snapshot, self.name)
-            return any(other.address == wanted for _, other in found)
+            return None if key in found else any(one.address == wanted for one in found.values())
 
-        self._handing_over = True
         try:
-            promise = {**self._said, "promised": wanted}
-            yield from membership.updating(promise, deadline=deadline)
-            taken = yield from self._names._until(look, deadline, watched=lambda _: key)
-            if taken is None and (yield from membership.updating(self._said)) is not None:
-                return False
-            if taken is None:  # it has gone in the last moment
-                taken = look((yield self._names._read()))
+            yield from membership.updating({**self._said, "promised": wanted}, deadline=deadline)
+            while (taken := (yield from self._names._until(look, deadline))) is None:
+                if (yield from membership.updating(self._said)) is not None:
+                    return False
             yield from membership.leaving()
-        except BaseException:  # nobody may have it later, when this process no longer expects that
-            start(self._withdraw, "distlock-undo")
+        except BaseException:
+            membership.leave_soon([Delete(self._key)])
             raise
-        finally:
-            self._handing_over = False
         if not taken:
             raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
         return True
@@ -253,26 +232,30 @@ class Registration(Block):
 
     # Inside
 
-    def _decide(self, snapshot: Snapshot) -> Plan:
+    def _plan(self, snapshot: Snapshot) -> Plan:
         if (other := self._obstacle(snapshot)) is not None:
             return Plan(result=other)
         # A service has the record, too: else both could register at the same moment.
-        promised = self._names._found(snapshot, self.name) if self._unique else []
         name = snapshot.records.get(self._key)
         same = Absent(self._key) if name is None else Exists(self._key, name.revision)
+        # What is there of a unique name is promised to this one.
+        before = self._names._found(snapshot, self.name) if self._unique else ()
         return Plan(
-            [Delete(record.key) for record, _ in promised],
-            [same, *(Exists(record.key, record.revision) for record, _ in promised)],
+            [Delete(key) for key in before],
+            [same, *(Exists(key, snapshot.records[key].revision) for key in before)],
             data=self._said,
             bound={self._key: {}},
         )
 
+    def _is_free(self, snapshot: Snapshot) -> bool | None:
+        return self._obstacle(snapshot) is None or None
+
     def _obstacle(self, snapshot: Snapshot) -> Address | None:
         """Return who keeps this from being registered; ValueNotAgreed if ``unique`` differs."""
-        for record, other in self._names._found(snapshot, self.name):
+        for other in self._names._found(snapshot, self.name).values():
             if other.unique != self._unique:
                 raise ValueNotAgreed(f"unique={self._unique}: {_taken(other)}")
-            if self._unique and record.value["data"].get("promised") != self.address:
+            if self._unique and other.promised != self.address:
                 return other
         return None
 
@@ -284,14 +267,6 @@ class Registration(Block):
         had = self._membership.lease is not None
         if not (yield from self._unregister()) and had and self._unique:
             raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
-
-    def _withdraw(self) -> None:
-        with suppress(LockError):
-            run(self._membership.updating(self._said))
-
-    def _tell_loss(self, lease: Lease) -> None:
-        if self._on_lost is not None and not self._handing_over:
-            self._on_lost(lease)
 
 
 def _taken(other: Address) -> str:

@@ -36,7 +36,6 @@ READERS = {
     "backends/seats.py": "since when a seat is held, for people, where the store does not tell",
     "recipes/candidates.py": "since when and until when a term goes, for people",
     "recipes/event.py": "when a flag was set, for people",
-    "recipes/group_records.py": "when a member has gone, for people",
     "recipes/log.py": "when a value was set or a message published, for people",
     "recipes/progress.py": "when a report was written, for people",
     "recipes/queue.py": "when an item was put, for people",

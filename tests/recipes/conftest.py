@@ -76,6 +76,23 @@ def wrapped(monkeypatch):
 
 
 @pytest.fixture
+def group_requests(wrapped, name):
+    """``group_requests()``: how many there were for the group since the last call, by method."""
+    methods = {method: wrapped(method) for method in ("read", "look", "apply")}
+
+    def count():
+        counted = {
+            method: len([call for call in one.calls if call[0] == f"group:{name}"])
+            for method, one in methods.items()
+        }
+        for one in methods.values():
+            one.calls.clear()
+        return {method: number for method, number in counted.items() if number}
+
+    return count
+
+
+@pytest.fixture
 def served(kind):
     """Whether there is a server."""
     return kind not in {*ONE_PROCESS, "sqlite"}

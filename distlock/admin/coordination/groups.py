@@ -11,8 +11,7 @@ from django.utils.translation import gettext_lazy, ngettext
 from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.models import Group as GroupModel
-from distlock.recipes.group import Group
-from distlock.recipes.group_records import Member
+from distlock.recipes.group import Group, Member
 from distlock.types.lease import Kind
 
 Members = tuple[Member, ...]
