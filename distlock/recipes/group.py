@@ -13,7 +13,6 @@ So all who watch read of the same departures in the same order, however late the
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -34,7 +33,7 @@ from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Entered, deadline_of
 from distlock.recipes.semaphore import checked_count
 from distlock.recipes.twins import twins
-from distlock.types.arguments import checked_callback, checked_data, checked_name, checked_token
+from distlock.types.arguments import checked_data, checked_name, checked_token
 from distlock.types.lease import Claim, Kind, Owner
 
 logger = logging.getLogger("distlock")
@@ -201,9 +200,6 @@ class Group(Entered):
 
     def watch(self, callback: Callable[[Change], object]) -> Watch:
         """Call ``callback(change)`` for each change, as Config.watch() does for values."""
-        if callback is None:
-            raise TypeError("callback must be callable, not None")
-        checked_callback("callback", callback)
         return Watch(partial(_Watcher, self), callback)
 
     def _remove(self, token: int) -> Steps[bool]:
@@ -246,52 +242,42 @@ class Group(Entered):
 class _Watcher(Follower[Group, Change]):
     """One who watches a group."""
 
-    def __init__(self, group: Group, deadline: float | None = None) -> None:
-        super().__init__(group, deadline)
-        self._seen: Snapshot | None = None
-        #: by nonce, what each said at the last look of whom it was told that it had joined
-        self._known: dict[str, Record] = {}
-        self._coming: deque[Change] = deque()
+    #: the revision of the last look
+    _since: int | None = None
+    #: by nonce, what each said then of whom it is told that it has joined, and not that it went
+    _known: Mapping[str, Record] = {}
 
-    def next(self) -> Steps[Change | None]:
-        """Return the next change; None at the end."""
-        while not self._coming:
-            seen: Snapshot | None = yield from self._looked(self._seen)
-            if seen is None:
-                return None
-            roll = Roll(seen)
-            self._coming.extend(self._compare(roll))
-            if crashed := [one for one in roll.gone if not _how(one)][:_AT_ONCE]:
-                yield from self._note_crashes(crashed)
-        return self._coming.popleft()
-
-    def _note_crashes(self, crashed: list[Record]) -> Steps[None]:
+    def _looking(self) -> Steps[Snapshot | None]:
         """Note who has crashed, unless somebody else has; it is told after the next look."""
-        changes = [Put(one.key, {**one.value, "went": "crashed"}) for one in crashed]
-        same = [Exists(one.key, one.revision) for one in crashed]
-        note = partial(self.recipe._store.apply, self.recipe._directory, changes, same)
-        with suppress(LockUnavailable):
-            yield self.recipe._ask(note, self._deadline)
+        seen: Snapshot | None = yield from super()._looking()
+        gone = [] if seen is None else Roll(seen).gone
+        if crashed := [one for one in gone if _how(one) is None][:_AT_ONCE]:
+            changes = [Put(one.key, {**one.value, "went": "crashed"}) for one in crashed]
+            same = [Exists(one.key, one.revision) for one in crashed]
+            note = partial(self.recipe._store.apply, self.recipe._directory, changes, same)
+            with suppress(LockUnavailable):
+                yield self.recipe._ask(note, self._deadline)
+        return seen
 
-    def _compare(self, roll: Roll) -> list[Change]:
+    def _news(self, snapshot: Snapshot) -> list[Change]:
         """Return what has changed since the last look, in order."""
-        seen, known = self._seen, self._known.copy()
+        roll, since, known = Roll(snapshot), self._since, self._known
         there, told = dict[str, Record](), list[tuple[int, What, Record]]()
         for nonce, said in roll.said.items():
-            before, how = known.pop(nonce, None), _how(said)
-            if before is None:
-                if nonce not in roll.there if seen is None else said.created <= seen.revision:
-                    continue  # it was gone when watching began, or its departure was told
+            before, how = known.get(nonce), _how(said)
+            if nonce in roll.there if since is None else said.created > since:
                 told.append((said.created, "joined", said))
+            elif before is None:
+                continue  # it was gone when watching began, or its departure was told
             elif how is None and said.revision > before.revision:
                 told.append((said.revision, "updated", said))
             if how is None:
                 there[nonce] = said
             else:
                 told.append((said.revision, how, said))
-        told.extend((0, "gone", said) for said in known.values())
+        told += [(0, "gone", said) for nonce, said in known.items() if nonce not in roll.said]
         told.sort(key=itemgetter(0))  # those of one change stay in the order of joining
-        self._seen, self._known = roll.snapshot, there
+        self._since, self._known = snapshot.revision, there
         return [Change(what, roll.member(said)) for _, what, said in told]
 
 
