@@ -192,12 +192,12 @@ def test_it_is_freed_when_the_task_is_revoked(tasks, key, lock, prefork):
 
 
 def test_it_is_free_when_the_result_was_told_to_revoke_the_task(tasks, key, lock):
-    """At once: no worker has seen the messages."""
     first = tasks.queued.apply_async((key,), queue=NOWHERE)
     other = tasks.queued.apply_async((f"{key}-b",), queue=NOWHERE)
     first.revoke()
     tasks.queued.AsyncResult(other.id).revoke()  # which does not know its arguments
     for argument in (key, f"{key}-b"):
+        assert locks[QUEUEING].inspect(f"queueing:{argument}").state is State.FREE
         again = tasks.queued.delay(argument)
         assert published(f"{argument}:started")["id"] == again.id
         cue(f"{argument}:end")
