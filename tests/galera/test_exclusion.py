@@ -15,9 +15,13 @@ from tests.galera.turns import all_take_part, crowd, outcomes
 SECONDS = 15
 
 
-@pytest.mark.parametrize("options", [{}, {"wait": "poll"}], ids=["native", "poll"])
-def test_processes_at_all_nodes_exclude_each_other(nodes, child, name, log):
-    people = crowd(child, name, log)
+@pytest.mark.parametrize(
+    ("options", "seats"),
+    [({}, False), ({"wait": "poll"}, False), ({}, True)],
+    ids=["native", "poll", "seats"],
+)
+def test_processes_at_all_nodes_exclude_each_other(nodes, child, name, log, seats):
+    people = crowd(child, name, log, seats=seats)
     all_take_part(people, log)
     time.sleep(SECONDS)
     found = outcomes(people)

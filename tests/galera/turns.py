@@ -6,6 +6,7 @@ import threading
 import time
 
 from distlock import Lock, LockError
+from distlock.recipes import Semaphore
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
@@ -16,13 +17,17 @@ from tests.galera.conftest import NODES
 EACH = 2
 
 
-def take_turns(node, name, path, lease, timeout):
-    """Enter and leave, whatever fails, until told to end; says then how many turns it has had."""
+def take_turns(node, name, path, lease, timeout, seats):
+    """Enter and leave, whatever fails, until told to end; says then how many turns it has had.
+
+    With ``seats`` it is a semaphore of one seat.
+    """
     log, turns = Log(path), 0
     told = threading.Thread(target=read_line, daemon=True)
     told.start()
     while told.is_alive():
-        lock = Lock(name, using=node, lease=lease, timeout=timeout)
+        options = {"using": node, "lease": lease, "timeout": timeout}
+        lock = Semaphore(name, 1, **options) if seats else Lock(name, **options)
         try:
             if lock.acquire():
                 log.write("enter", lock.token, os.getpid())
@@ -36,9 +41,10 @@ def take_turns(node, name, path, lease, timeout):
     write_line("turns", turns)
 
 
-def crowd(child, name, log, lease=30.0, timeout=PATIENCE):
+def crowd(child, name, log, lease=30.0, timeout=PATIENCE, *, seats=False):
     """Start processes at all nodes; each wait for a turn ends after ``timeout`` seconds."""
-    return [child(take_turns, node, name, log.path, lease, timeout) for node in NODES * EACH]
+    arguments = name, log.path, lease, timeout, seats
+    return [child(take_turns, node, *arguments) for node in NODES * EACH]
 
 
 def all_take_part(people, log):
