@@ -6,6 +6,7 @@ An error of the body is never hidden by an error of leaving the lock.
 from __future__ import annotations
 
 from collections.abc import Callable
+from keyword import iskeyword
 from types import CodeType, FrameType
 from typing import Any, Protocol, TypeVar
 
@@ -135,12 +136,18 @@ def _token_and_what(info: LockInfo) -> str:
     return f"{token}: {info.description}" if info.description else token
 
 
+def twin_of(name: str) -> str:
+    """Return what the async twin of a method is called."""
+    return f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
+
+
 def refuse_in_event_loop(method: F) -> F:
-    """Refuse a lock's method inside an event loop, as the ORM does, and name its async twin."""
+    """Refuse a method inside an event loop, as the ORM does, and name its async twin."""
     name, shown = method.__name__, method.__qualname__.removeprefix("BaseLock.")
     block = " or `async with`" if name in ("acquire", "release") else ""
     of = "lock" if shown == name else shown.partition(".")[0].lower()
-    twin = f"async for … in {of}.achanges()" if name == "changes" else f"await {of}.a{name}()"
+    way = "async for … in" if name == "changes" else "await"
+    twin = f"{way} {of}.{twin_of(name)}()"
     return async_unsafe(f"{shown}() would block the event loop; use `{twin}`{block}.")(method)
 
 

@@ -85,7 +85,7 @@ class Event(Recipe):
                 before.append(revision)
             return _is_set(record) or revision != before[0] or None
 
-        set_in_time = self._until(look, deadline_of(timeout), watched=lambda _: _EVENT)
+        set_in_time = self._until(look, deadline_of(timeout), key=_EVENT)
         return bool((yield from set_in_time))
 
     info, ainfo = twins("info", _info)

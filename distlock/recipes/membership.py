@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
 from weakref import ref
@@ -32,39 +33,33 @@ logger = logging.getLogger("distlock")
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
 
 
+@dataclass(eq=False)
 class Membership:
     """Keeps a record of this process: it is renewed with the leases, and its loss is told.
 
     It lasts until it is left or lost, until the process ends, or until this object is collected as
-    garbage. With ``rejoins`` a record that was lost is put again, as that of a new member, as soon
-    as the backend answers. The child of a fork is no member.
+    garbage. The child of a fork is no member.
+
+    - ``decide``: plans what is written when it joins, see RecipeRecords.change().
+    - ``rejoins``: a record that was lost is put again, as that of a new member, as soon as the
+      backend answers.
+    - ``on_lost(lease)``: is called on a thread of distlock's own, before others can see that the
+      record is gone.
+    - ``is_alive``: says whether who joined still runs; else it is renewed no more.
+    - ``owner``: who joins; by default who does it for the first time, also when it rejoins.
+    - ``length``: that of its lease in seconds, None for that of the backend.
     """
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        decide: Decide,
-        *,
-        rejoins: bool = False,
-        on_lost: Callable[[Lease], object] | None = None,
-        is_alive: Callable[[], bool] | None = None,
-        owner: Owner | None = None,
-        lease: float | None = None,
-    ) -> None:
-        """``decide`` plans what is written when it joins, see RecipeRecords.change().
+    recipe: Recipe
+    decide: Decide
+    _: KW_ONLY
+    rejoins: bool = False
+    on_lost: Callable[[Lease], object] | None = None
+    is_alive: Callable[[], bool] | None = None
+    owner: Owner | None = None
+    length: float | None = None
 
-        ``on_lost(lease)`` is called on a thread of distlock's own, before others can see that the
-        record is gone. ``is_alive`` says whether who joined still runs; else it is renewed no more.
-        ``owner`` is who joins; by default who does it for the first time, also when it rejoins.
-        ``lease``: its length in seconds, None for that of the backend.
-        """
-        self._recipe = recipe
-        self._decide = decide
-        self._rejoins = rejoins
-        self._on_lost = on_lost
-        self._is_alive = is_alive
-        self._owner = owner
-        self._lease = lease
+    def __post_init__(self) -> None:
         self.after_fork_in_child()
         fork.reset_in_child(self)
 
@@ -95,7 +90,7 @@ class Membership:
         """
         hold = self._hold
         if hold is None:
-            raise LockNotHeld(f"{self._recipe!r}: this process has not joined, or has left")
+            raise LockNotHeld(f"{self.recipe!r}: this process has not joined, or has left")
         if loss := hold.loss():
             raise loss
         return hold.lease
@@ -137,7 +132,7 @@ class Membership:
             return Plan([put, *changes], [Exists(key, tried), *conditions])
 
         try:
-            return (yield self._recipe._change(decide, deadline, keys=[key])).revision  # type: ignore[no-any-return]
+            return (yield self.recipe._change(decide, deadline, keys=[key])).revision  # type: ignore[no-any-return]
         except SessionEnded:
             return None
 
@@ -156,7 +151,7 @@ class Membership:
         RecipeRecords.leave(). If it cannot be done now it is done later, and LockUnavailable is
         raised.
         """
-        mutex, backend = self._mutex, self._recipe._backend
+        mutex, backend = self._mutex, self.recipe._backend
         while (hold := self._hold) is not None:
             named = () if beside is None else beside(hold.lease.claim)
             others = changes if callable(changes) else [*changes, *named]
@@ -200,11 +195,11 @@ class Membership:
 
     def _claim(self, lost: HeldLease | None) -> Claim:
         """Return a new claim, of who joins; of whoever had the one that was lost."""
-        recipe = self._recipe
+        recipe = self.recipe
         return Claim(
             recipe.name,
-            self._owner or (lost.lease.owner if lost else current_owner()),
-            checked_lease(recipe._backend, self._lease),
+            self.owner or (lost.lease.owner if lost else current_owner()),
+            checked_lease(recipe._backend, self.length),
             current_activity(),
             renews=True,
             kind=recipe.kind,
@@ -213,8 +208,8 @@ class Membership:
     def _new_hold(self, lease: Lease) -> HeldLease:
         known = ref(self)  # the renewer must not keep this alive
         entrant = Entrant(partial(_is_kept, known, lease.nonce), on_lost=partial(_tell_loss, known))
-        key = self._recipe.using, self._recipe.name, self._recipe.kind
-        return HeldLease(self._recipe._backend, lease, entrant, key=key)
+        key = self.recipe.using, self.recipe.name, self.recipe.kind
+        return HeldLease(self.recipe._backend, lease, entrant, key=key)
 
     def _hold_of(self, nonce: str) -> HeldLease | None:
         hold = self._hold
@@ -236,7 +231,7 @@ class Membership:
         self, hold: HeldLease, changes: Sequence[Change] | Decide
     ) -> Callable[[float | None], int | None]:
         plan = changes if callable(changes) else Plan(changes)
-        return partial(self._recipe._backend.records.leave, [hold.lease], plan)
+        return partial(self.recipe._backend.records.leave, [hold.lease], plan)
 
     def _leave_later(self, hold: HeldLease, leave: Callable[[float], object]) -> None:
         hold.backend.cleanup.add(hold.lease.claim, leave)
@@ -256,7 +251,7 @@ def joining_all(
     See RecipeRecords.change() for ``read`` and ``once``. ``lost`` is what they had before: whoever
     has left or joined meanwhile has the last word.
     """
-    first, backend = members[0], members[0]._recipe._backend
+    first, backend = members[0], members[0].recipe._backend
     mutex, claims = first._mutex, [member._claim(lost) for member in members]
 
     def take_back() -> None:
@@ -268,13 +263,13 @@ def joining_all(
     try:
         change = partial(
             backend.records.change,
-            first._recipe._directory,
-            first._decide,
+            first.recipe._directory,
+            first.decide,
             read=read,
             claims=claims,
             once=once,
         )
-        done: Done = yield first._recipe._ask(change, deadline, take_back)
+        done: Done = yield first.recipe._ask(change, deadline, take_back)
         for member, lease in zip(members, done.leases, strict=False):
             if not member._replace(lost, member._new_hold(lease)):
                 backend.cleanup.add(lease.claim)
@@ -304,10 +299,10 @@ def _rejoin(known: ref[Membership], lost: HeldLease) -> None:
         except LockUnavailable:
             pass
         except LockError:  # the plan refuses it
-            logger.exception("%r: this process could not join again", member._recipe)
+            logger.exception("%r: this process could not join again", member.recipe)
             return
         except Exception:  # it may be short of threads or memory, for a time
-            logger.exception("%r: this process could not join again yet", member._recipe)
+            logger.exception("%r: this process could not join again yet", member.recipe)
         del member  # it may be collected in the pause
         time.sleep(pause)
 
@@ -316,7 +311,7 @@ def _is_kept(known: ref[Membership], nonce: str) -> bool:
     member = known()
     if member is None or member._hold_of(nonce) is None:
         return False
-    return member._is_alive is None or member._is_alive()
+    return member.is_alive is None or member.is_alive()
 
 
 def _tell_loss(known: ref[Membership], lease: Lease) -> None:
@@ -324,10 +319,10 @@ def _tell_loss(known: ref[Membership], lease: Lease) -> None:
     if member is None or (hold := member._hold_of(lease.nonce)) is None:
         return
     try:
-        if member._on_lost is not None:
-            member._on_lost(lease)
+        if member.on_lost is not None:
+            member.on_lost(lease)
     finally:
-        if member._rejoins:
+        if member.rejoins:
             try:
                 start(_rejoin, "distlock-rejoin", known, hold)
             except RuntimeError:  # no more threads can be had: this one has to do

@@ -290,7 +290,7 @@ class Queue(Recipe):
     ) -> Steps[tuple[list[Delivery] | None, Snapshot]]:
         plan = partial(self._records.plan, most)
         look = partial(self._records.look_for_items, most)
-        members = [Membership(self, plan, lease=self._lease) for _ in range(most)]
+        members = [Membership(self, plan, length=self._lease) for _ in range(most)]
         try:
             done = yield from joining_all(members, deadline, read=look, once=not patient)
             items, seen = done.result

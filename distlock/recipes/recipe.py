@@ -112,19 +112,18 @@ class Recipe:
         look: Callable[[Snapshot], T | None],
         deadline: float | None,
         *,
-        watched: Callable[[Snapshot], str | None] | None = None,
+        key: str | None = None,
     ) -> Steps[T | None]:
         """Return what ``look`` returns as soon as that is not None; None at the deadline.
 
-        It looks whenever the directory changes, or with ``watched`` when the record changes that
-        this returns the key of; and now and then. Raises LockUnavailable if the backend does not
-        answer by the deadline, and without one if it does not for the length of a lease.
+        It looks whenever the directory changes, or with ``key`` when that record changes; and now
+        and then. Raises LockUnavailable if the backend does not answer by the deadline, and without
+        one if it does not for the length of a lease.
         """
         snapshot: Snapshot = yield from self._read_patiently(deadline)
         while (found := look(snapshot)) is None:
             if deadline is not None and clock() >= deadline:
                 return None
-            key = watched(snapshot) if watched else None
             snapshot = yield from self._read_later(snapshot, deadline, key=key)
         return found
 
@@ -133,16 +132,14 @@ class Recipe:
         seen: Snapshot,
         deadline: float | None,
         *,
-        key: str | Sequence[str] | None = None,
-        **patience: float,
+        key: str | None = None,
     ) -> Steps[Snapshot]:
         """Return the next snapshot after one, when there was a change; or now and then, without.
 
-        With ``key``: after a change of that record, or of one of several that are there. See
-        _read_patiently() for outages.
+        With ``key``: after a change of that record. See _patiently() for outages.
         """
         yield from self._wait_for_change(seen, deadline, key)
-        return (yield from self._read_patiently(deadline, **patience))
+        return (yield from self._read_patiently(deadline))
 
     def _wait_for_change(
         self,
@@ -154,10 +151,9 @@ class Recipe:
         """Wait until there may have been a change after a snapshot, or one of the others came."""
         until = clock() + self._pause
         keys = [key] if key is None or isinstance(key, str) else key
-        hints = []
+        hints = list[Pending[Any]]()
         try:
-            for each in keys:
-                hints.append(self._hint(seen, each))
+            hints.extend(self._hint(seen, each) for each in keys)
             yield WaitAny([*hints, *others], until if deadline is None else min(until, deadline))
         finally:
             for hint in hints:
@@ -169,23 +165,16 @@ class Recipe:
         except LockUnavailable:  # who waits looks by itself, too
             return Pending()
 
-    def _read_patiently(
-        self, deadline: float | None, *, patience: float | None = None
-    ) -> Steps[Snapshot]:
-        """Read the directory; go on trying for ``patience`` seconds (a lease), or the deadline."""
-        asked = self._patiently(self._read, deadline, patience=patience)
-        return (yield from asked)  # type: ignore[no-any-return]
+    def _read_patiently(self, deadline: float | None) -> Steps[Snapshot]:
+        """Read the directory; see _patiently() for outages."""
+        return self._patiently(self._read, deadline)
 
-    def _patiently(
-        self,
-        ask: Callable[[float | None], Call],
-        deadline: float | None,
-        *,
-        patience: float | None = None,
-    ) -> Steps[Any]:
-        """Return the result of a step that does no harm twice; try as _read_patiently() does."""
-        lasts = self._backend.settings.lease if patience is None else patience
-        gives_up = clock() + lasts if deadline is None else deadline
+    def _patiently(self, ask: Callable[[float | None], Call], deadline: float | None) -> Steps[Any]:
+        """Return the result of a step that does no harm twice.
+
+        LockUnavailable if there is none by the deadline, or without one for the length of a lease.
+        """
+        gives_up = clock() + self._backend.settings.lease if deadline is None else deadline
         for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
             try:
                 return (yield ask(deadline))

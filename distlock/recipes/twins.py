@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from functools import wraps
-from keyword import iskeyword
 from typing import Any, ParamSpec, TypeVar
 
-from django.utils.asyncio import async_unsafe
-
 from distlock.concurrency.steps import Steps, arun, run
+from distlock.core.section import refuse_in_event_loop, twin_of
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -35,8 +33,6 @@ def twins(
         return await arun(body(*args, **kwargs))
 
     owner = body.__qualname__.rpartition(".")[0]
-    other = f"a{name}_" if iskeyword(f"a{name}") else f"a{name}"
-    method.__name__, twin.__name__ = name, other
-    method.__qualname__, twin.__qualname__ = f"{owner}.{name}", f"{owner}.{other}"
-    refused = f"{name}() would block the event loop; use `await {owner.lower()}.{other}()`."
-    return async_unsafe(refused)(method), twin
+    method.__name__, twin.__name__ = name, twin_of(name)
+    method.__qualname__, twin.__qualname__ = f"{owner}.{name}", f"{owner}.{twin_of(name)}"
+    return refuse_in_event_loop(method), twin
