@@ -249,21 +249,22 @@ def owner_of(record: Record) -> Owner:
 
 def time_of(snapshot: Snapshot) -> datetime:
     """Return the store's time; where it tells none, that of this machine, which is for people."""
-    return datetime.now(UTC) if snapshot.now is None else _time(snapshot.now)
+    return datetime.now(UTC) if snapshot.now is None else moment(snapshot.now)
 
 
 def since_when(record: Record, snapshot: Snapshot) -> datetime:
     """Return when a record was created, for people, if it has what value_of() says."""
     by_store = snapshot.now is not None and record.created > _LEAST_TIME
-    return _time(record.created if by_store else int(record.value["since"]))
+    return moment(record.created if by_store else int(record.value["since"]))
 
 
 def put_when(record: Record, snapshot: Snapshot) -> datetime:
     """Return when a record was put last; its value has that, for people, under "at" or "since"."""
     by_store = snapshot.now is not None and record.revision > _LEAST_TIME
     said = record.value.get("at") or record.value["since"]
-    return _time(record.revision if by_store else int(said))
+    return moment(record.revision if by_store else int(said))
 
 
-def _time(microseconds: int) -> datetime:
+def moment(microseconds: int) -> datetime:
+    """Return the moment so long after the beginning of 1970."""
     return datetime.fromtimestamp(microseconds / 1e6, UTC)

@@ -81,6 +81,11 @@ class Snapshot:
     #: for peek(): by prefix, how many records have keys that begin with it
     counts: Mapping[str, int] = field(default_factory=dict)
 
+    def as_found(self, key: str) -> Condition:
+        """Return the condition that a record is as it was found here, or is still absent."""
+        record = self.records.get(key)
+        return Absent(key) if record is None else Exists(key, record.revision)
+
 
 @dataclass(frozen=True, slots=True)
 class Put:

@@ -101,6 +101,8 @@ def _address(address: Address) -> output.Row:
     )
 
 
+#: Messages of a topic that are listed.
+_MOST_MESSAGES = 20
 _BARRIER = ("STATE", "WAITING", "PARTIES")
 _WAITING: dict[str, Any] = {
     "part": "waiting",
@@ -135,7 +137,7 @@ COMMANDS = {
     "topic": ReportCommand(
         Kind.TOPIC,
         "Topics: list, show the last messages.",
-        lambda alias, name: Topic(name, using=alias).recent(),
+        lambda alias, name: Topic(name, using=alias).history()[:_MOST_MESSAGES],
         ("LAST", "PUBLISHED", "AUTHOR"),
         _topic,
         part_heading=("NUMBER", "PUBLISHED", "AUTHOR", "MESSAGE"),

@@ -7,9 +7,8 @@ generations  how those at a barrier come to one outcome
 line        those who wait: one of all watches, the others stand in line
 event       Event: one process sets it, all others see it
 generations how those who are at a barrier come to one outcome
-log         numbered entries, of which the last ones are kept
 config      Config: one value in all processes, with versions
-topic       Topic: messages that every subscriber gets, in order
+topic       Topic: messages that every subscriber gets, in order; the log under it and Config
 twins       a blocking method and its async twin, of one body
 following   what changes in the directory of a recipe, look by look
 election    Election: of several candidates one leads at a time

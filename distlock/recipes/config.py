@@ -1,30 +1,29 @@
 """A configuration value that is the same in all processes: versions, history, compare and set.
 
-It is the last entry of a log, and its history is the log: see distlock.recipes.log.
+It is the last entry of a log, and its history the log: see distlock.recipes.topic.
 """
 
 from __future__ import annotations
 
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
 
+from distlock.backends.seats import moment
 from distlock.backends.store import Record, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
-from distlock.conf import DEFAULT_ALIAS
-from distlock.core.section import refuse_in_event_loop
 from distlock.exceptions import LockUnavailable
-from distlock.recipes.following import Follower, Watch, aeach, each
-from distlock.recipes.log import LAST, Log, entries, entry_key, moment_of
-from distlock.recipes.recipe import deadline_of
+from distlock.recipes.following import Follower, Watch
+from distlock.recipes.recipe import Recipe, deadline_of
+from distlock.recipes.topic import LAST, Log, entries, entry_key
 from distlock.recipes.twins import twins
-from distlock.types.arguments import checked_flag, checked_int
+from distlock.types.arguments import checked_flag, checked_int, checked_text
 from distlock.types.lease import Kind
 
 logger = logging.getLogger("distlock")
@@ -57,40 +56,34 @@ class Config(Log):
 
     kind = Kind.CONFIG
 
-    def __init__(self, name: str, *, keep: int = 50, using: str = DEFAULT_ALIAS) -> None:
-        """Describe a configuration value; nothing is asked yet.
-
-        - ``name``, ``using``: as of a Lock.
-        - ``keep``: how many versions there are in the history; set() removes the older ones.
-
-        Raises TypeError or ValueError that names the argument and its value.
-        """
-        super().__init__(name, keep, using)
-
-    def _get(self, default: Any = None, *, stale: bool = True) -> Steps[Value]:
+    def getting(self, default: Any = None, *, stale: bool = True) -> Steps[Value]:
         """Return the value as it is now; one of version 0 with ``default`` if it was never set.
 
         If the backend cannot be asked, what this process has seen last is returned, with
         ``stale=True`` in it. LockUnavailable if it has seen none, or with ``stale=False``.
         """
-        return self.getting(default, stale=stale)
+        checked_flag("stale", stale)
+        try:
+            found: Snapshot = yield self._read(keys=[LAST])
+        except LockUnavailable:
+            known = _known(self.using, self.name)
+            if not stale or not known:
+                raise
+            return replace(_value_of(known[0]), stale=True)
+        record = found.records.get(LAST)
+        return Value(default, 0) if record is None else _seen(self, record)
 
-    get, aget = twins("get", _get)
+    get, aget = twins("get", getting)
 
     def setting(
-        self,
-        value: Any,
-        *,
-        if_version: int | None = None,
-        comment: str = "",
-        author: str | None = None,
+        self, value: Any, *, if_version: int | None = None, comment: str = "", author: str = ""
     ) -> Steps[int]:
         """Set the value for all processes; return its version.
 
         - ``if_version``: set it only if this is its version now, 0 for one that was never set. Of
           several who change the same version one succeeds. Without it the last one wins.
         - ``comment``: why, for people.
-        - ``author``: who, for people; None says what goes on here (see ``distlock.activity``), or
+        - ``author``: who, for people; by default what goes on here (see ``distlock.activity``), or
           else host and process.
 
         Raises StaleToken, with nothing changed, if it has another version; TypeError or ValueError
@@ -99,13 +92,12 @@ class Config(Log):
         """
         if if_version is not None:
             checked_int("if_version", if_version)
+        said = {"value": value, "comment": checked_text("comment", comment)}
         # Servers may have lost a version that this process has seen: another one gets its number
         # from nobody who knows that.
-        above = max((known.value["number"] for known in self._known), default=0)
-        record = yield from self._append(
-            "value", value, comment, author, if_version=if_version, above=above
-        )
-        return self._seen(record).version
+        above = max((seen.value["number"] for seen in _known(self.using, self.name)), default=0)
+        record = yield from self._append(said, author, if_version=if_version, above=above)
+        return _seen(self, record).version
 
     set, aset = twins("set", setting)
 
@@ -116,12 +108,7 @@ class Config(Log):
     history, ahistory = twins("history", _history)
 
     def _rollback(
-        self,
-        version: int,
-        *,
-        if_version: int | None = None,
-        comment: str = "",
-        author: str | None = None,
+        self, version: int, *, if_version: int | None = None, comment: str = "", author: str = ""
     ) -> Steps[int]:
         """Set the value to what it was in a version; return the new version, which this makes.
 
@@ -130,30 +117,23 @@ class Config(Log):
         key = entry_key(checked_int("version", version))
         found: Snapshot = yield self._read(keys=[key])
         if key not in found.records:
-            raise ValueError(
-                f"version {version} of config {self.name!r} on {self.using!r} is not kept: see"
-                " history() for those that are"
-            )
-        value = found.records[key].value["value"]
-        comment = comment or f"rollback to version {version}"
-        steps = self.setting(value, if_version=if_version, comment=comment, author=author)
-        return (yield from steps)
+            raise ValueError(f"version {version} of {self!r} is not kept; see history()")
+        value, why = found.records[key].value["value"], comment or f"rollback to version {version}"
+        again = self.setting(value, if_version=if_version, comment=why, author=author)
+        return (yield from again)
 
     rollback, arollback = twins("rollback", _rollback)
 
-    @refuse_in_event_loop
-    def changes(self, timeout: float | None = None) -> Iterator[Value]:
+    def changes(self, timeout: float | None = None) -> Follower[Value]:
         """Yield the value as it is, if there is one, and each later one, for ``timeout`` seconds.
 
         Of values that are set faster than they are taken, some are left out, but never the last.
         It goes on through outages, and no older value follows a newer one: except if the servers
         have lost the newer one, for example in a failover.
         """
-        return each(_Follower(self, deadline_of(timeout)))
+        return _Follower(self, deadline_of(timeout))
 
-    def achanges(self, timeout: float | None = None) -> AsyncIterator[Value]:
-        """See changes()."""
-        return aeach(_Follower(self, deadline_of(timeout)))
+    achanges = changes
 
     def watch(self, callback: Callable[[Value], object]) -> Watch:
         """Call ``callback(value)`` with the value as it is, and after each change: see changes().
@@ -168,37 +148,11 @@ class Config(Log):
         """
         return Watch(partial(_Follower, self), callback)
 
-    # Inside
 
-    def getting(
-        self, default: Any = None, *, stale: bool = True, deadline: float | None = None
-    ) -> Steps[Value]:
-        """See get()."""
-        checked_flag("stale", stale)
-        try:
-            found: Snapshot = yield self._read(deadline, keys=[LAST])
-        except LockUnavailable:
-            if not stale or not self._known:
-                raise
-            return replace(_value_of(self._known[0]), stale=True)
-        record = found.records.get(LAST)
-        return Value(default, 0) if record is None else self._seen(record)
-
-    @property
-    def _known(self) -> list[Record]:
-        return _known(self.using, self.name)
-
-    def _seen(self, record: Record) -> Value:
-        """Return what the last entry says, and remember it, unless a later one is known."""
-        if all(known.revision < record.revision for known in self._known):
-            self._known[:] = [record]
-        return _value_of(record)
-
-
-class _Follower(Follower[Config, Value]):
+class _Follower(Follower[Value]):
     """What one who follows a Config has seen of it."""
 
-    record = LAST
+    keys = (LAST,)
     #: the revision of the value that was told last
     _revision = 0
     #: since when the servers have shown an older one
@@ -220,7 +174,7 @@ class _Follower(Follower[Config, Value]):
         elif record.revision <= self._revision:
             return ()
         self._revision = record.revision
-        return [self.recipe._seen(record)]
+        return [_seen(self.recipe, record)]
 
 
 @lru_cache(maxsize=1000)
@@ -229,7 +183,15 @@ def _known(using: str, name: str) -> list[Record]:
     return []
 
 
+def _seen(config: Recipe, record: Record) -> Value:
+    """Return what the last entry says, and remember it, unless a later one is known."""
+    known = _known(config.using, config.name)
+    if not known or known[0].revision < record.revision:
+        known[:] = [record]
+    return _value_of(record)
+
+
 def _value_of(record: Record) -> Value:
-    said, at = record.value, moment_of(record)
+    said = record.value
     value = deepcopy(said["value"])  # the caller may change it, and we remember the record
-    return Value(value, said["number"], said["author"], said["comment"], at)
+    return Value(value, said["number"], said["author"], said["comment"], moment(said["at"]))

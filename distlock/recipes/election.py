@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -26,7 +26,7 @@ from distlock.recipes.candidates import (
     ElectionInfo,
     Term,
 )
-from distlock.recipes.following import Follower, aeach, each
+from distlock.recipes.following import Follower
 from distlock.recipes.recipe import deadline_of
 from distlock.recipes.twins import twins
 from distlock.types.arguments import (
@@ -245,18 +245,15 @@ class Election(Candidacy):
 
     history, ahistory = twins("history", _history)
 
-    @refuse_in_event_loop
-    def changes(self, timeout: float | None = None) -> Iterator[Term]:
+    def changes(self, timeout: float | None = None) -> Follower[Term]:
         """Yield the term of the leader of now, and then each that begins or ends, in order.
 
         For ``timeout`` seconds, or for ever, and through outages. Each beginning and each end comes
         once; whoever is told of so late that more than 50 terms have passed misses some.
         """
-        return each(_Terms(self, deadline_of(timeout)))
+        return _Terms(self, deadline_of(timeout))
 
-    def achanges(self, timeout: float | None = None) -> AsyncIterator[Term]:
-        """See changes()."""
-        return aeach(_Terms(self, deadline_of(timeout)))
+    achanges = changes
 
     # Deciding by hand
 
@@ -331,10 +328,10 @@ class Election(Candidacy):
         return self._lock._entered_here()
 
 
-class _Terms(Follower[Candidacy, Term]):
+class _Terms(Follower[Term]):
     """One who is told of the terms of leaders."""
 
-    record = HISTORY
+    keys = (HISTORY,)
     #: by the number of each term, whether it had ended when it was seen
     _known: dict[int, bool] | None = None
 

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 from weakref import ref
+
+from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import start_for_callbacks
@@ -22,7 +24,6 @@ from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
 
 T = TypeVar("T")
-R = TypeVar("R", bound=Recipe)
 
 logger = logging.getLogger("distlock")
 
@@ -32,13 +33,16 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _AFTER_ERROR = 1.0, 60.0
 
 
-class Follower(ABC, Generic[R, T]):
-    """One who follows a recipe: what it has seen, and what it has still to tell."""
+class Follower(Iterator[T], AsyncIterator[T]):
+    """One who follows a recipe, and iterates over what comes, in a thread or in a task.
 
-    #: the key of the one record that it looks at and watches; None for all of them
-    record: str | None = None
+    As a generator, it has ended after an error, and serves one thread or task at a time.
+    """
 
-    def __init__(self, recipe: R, deadline: float | None = None) -> None:
+    #: the keys of the records to look at; none for all of them. The first one is watched.
+    keys: Sequence[str] = ()
+
+    def __init__(self, recipe: Recipe, deadline: float | None = None) -> None:
         self.recipe = recipe
         self._deadline = deadline
         #: answered when it is to end before the deadline
@@ -46,6 +50,22 @@ class Follower(ABC, Generic[R, T]):
         #: what was seen last; None lets it look again at once
         self._seen: Snapshot | None = None
         self._coming: deque[T] = deque()
+        self._each, self._aeach = self._following(), self._afollowing()
+
+    @async_unsafe("following would block the event loop; use `async for` with the async twin.")
+    def __next__(self) -> T:
+        return next(self._each)
+
+    async def __anext__(self) -> T:
+        return await anext(self._aeach)
+
+    def _following(self) -> Iterator[T]:
+        while (found := run(self.next())) is not None:
+            yield found
+
+    async def _afollowing(self) -> AsyncIterator[T]:
+        while (found := await arun(self.next())) is not None:
+            yield found
 
     def next(self) -> Steps[T | None]:
         """Return what comes next; None at the end."""
@@ -62,46 +82,25 @@ class Follower(ABC, Generic[R, T]):
 
     def _looking(self) -> Steps[Snapshot | None]:
         """Return the next snapshot; None at the end."""
-        keys = None if self.record is None else [self.record]
-        return self._looked(self._seen, keys, self.record)
+        return self._looked(self._seen, self.keys)
 
-    def _looked(
-        self,
-        seen: Snapshot | None,
-        keys: Sequence[str] | None = None,
-        watched: str | None = None,
-    ) -> Steps[Snapshot | None]:
-        """Look at records: at once, or after a change of one since they were ``seen``.
+    def _looked(self, seen: Snapshot | None, keys: Sequence[str] = ()) -> Steps[Snapshot | None]:
+        """Look at records: at once, or when the first of them has changed since they were ``seen``.
 
-        None stands for all records, and for any change. It looks now and then, too, and goes on
+        Without keys these are all, and any change counts. It looks now and then, too, and goes on
         through outages. None at the end.
         """
-        over = seen is not None and self._is_late()
+        at_once, pauses = seen is None, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         if seen is not None:
+            watched = keys[0] if keys else None
             yield from self.recipe._wait_for_change(seen, self._deadline, watched, self.stopped)
-        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
-        while not (over or self.stopped.over):
+        while at_once or (not self.stopped.over and left(self._deadline, 1.0) > 0):
             try:
-                return (yield self.recipe._read(self._deadline, keys=keys))  # type: ignore[no-any-return]
+                return (yield self.recipe._read(self._deadline, keys=keys or None))  # type: ignore[no-any-return]
             except LockUnavailable:
-                over = self._is_late()
+                at_once = False
             yield Wait(self.stopped, clock() + next(pauses))
         return None
-
-    def _is_late(self) -> bool:
-        return self._deadline is not None and clock() >= self._deadline
-
-
-def each(follower: Follower[Any, T]) -> Iterator[T]:
-    """Yield what comes to one who follows."""
-    while (found := run(follower.next())) is not None:
-        yield found
-
-
-async def aeach(follower: Follower[Any, T]) -> AsyncIterator[T]:
-    """See each()."""
-    while (found := await arun(follower.next())) is not None:
-        yield found
 
 
 class Watch:
@@ -111,16 +110,12 @@ class Watch:
     begins anew.
     """
 
-    def __init__(
-        self, follow: Callable[[], Follower[Any, T]], callback: Callable[[T], object]
-    ) -> None:
+    def __init__(self, follow: Callable[[], Follower[T]], callback: Callable[[T], object]) -> None:
         """``follow`` returns one who follows; TypeError unless ``callback`` is a function."""
         self._follow = follow
         self._callback: Callable[[Any], object] = callback
         self._follower = follow()
-        if callback is None:
-            raise TypeError("callback must be callable, not None")
-        checked_callback("callback", callback)
+        checked_callback("callback", callback, required=True)
         _ = self._follower.recipe._store  # raises NotSupported if it keeps no records
         self._start()
         fork.reset_in_child(self)
@@ -149,20 +144,20 @@ class Watch:
         self.close()
 
 
-def _call_back(known: ref[Watch], follower: Follower[Any, Any]) -> None:
+def _call_back(known: ref[Watch], follower: Follower[Any]) -> None:
     for pause in backoff(*_AFTER_ERROR):
         try:
-            for found in each(follower):
-                _tell(known(), follower, found)
+            while (found := run(follower.next())) is not None:
+                _tell(known(), found)
             return
         except Exception:  # what is wrong may be mended
             logger.exception("%r could not be watched; it is tried again", follower.recipe)
         follower.stopped.wait(clock() + pause)
 
 
-def _tell(watch: Watch | None, follower: Follower[Any, Any], found: Any) -> None:
+def _tell(watch: Watch | None, found: Any) -> None:
     try:
-        if watch is not None and not follower.stopped.over:
+        if watch is not None and not watch._follower.stopped.over:
             watch._callback(found)
     except BaseException:  # even sys.exit(): the next change must still be told
-        logger.exception("a callback for changes of %r failed", follower.recipe)
+        logger.exception("a callback for changes of %r failed", watch and watch._follower.recipe)

@@ -13,7 +13,7 @@ So all who watch read of the same departures in the same order, however late the
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -26,9 +26,8 @@ from distlock.backends.seats import held_key, owner_of, since_when, value_of
 from distlock.backends.store import Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.section import refuse_in_event_loop
 from distlock.exceptions import LockLost, LockUnavailable
-from distlock.recipes.following import Follower, Watch, aeach, each
+from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Entered, deadline_of
 from distlock.recipes.semaphore import checked_count
@@ -180,8 +179,7 @@ class Group(Entered):
 
     wait_for, await_for = twins("wait_for", _wait_for)
 
-    @refuse_in_event_loop
-    def changes(self, timeout: float | None = None) -> Iterator[Change]:
+    def changes(self, timeout: float | None = None) -> Follower[Change]:
         """Yield who is there, each as "joined", and then what changes, for ``timeout`` seconds.
 
         All who watch get the same, each join and each departure once and in order: "left" by its
@@ -192,11 +190,9 @@ class Group(Entered):
         are 50 at least, is told of members it knew as "gone", and not of those that both came and
         went meanwhile.
         """
-        return each(_Watcher(self, deadline_of(timeout)))
+        return _Watcher(self, deadline_of(timeout))
 
-    def achanges(self, timeout: float | None = None) -> AsyncIterator[Change]:
-        """See changes()."""
-        return aeach(_Watcher(self, deadline_of(timeout)))
+    achanges = changes
 
     def watch(self, callback: Callable[[Change], object]) -> Watch:
         """Call ``callback(change)`` for each change, as Config.watch() does for values."""
@@ -239,7 +235,7 @@ class Group(Entered):
         return [Put(_MEMBER + claim.nonce, self._said)]
 
 
-class _Watcher(Follower[Group, Change]):
+class _Watcher(Follower[Change]):
     """One who watches a group."""
 
     #: the revision of the last look

@@ -13,7 +13,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Self
@@ -29,9 +29,8 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.section import refuse_in_event_loop
 from distlock.exceptions import Cancelled, LockError
-from distlock.recipes.following import Follower, aeach, each
+from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
@@ -191,18 +190,15 @@ class Progress(Block, Recipe):
         """See get()."""
         return await arun(cls(name, using=using)._report())
 
-    @refuse_in_event_loop
-    def changes(self, timeout: float | None = None) -> Iterator[Report]:
+    def changes(self, timeout: float | None = None) -> Follower[Report]:
         """Yield the report as it is, and again when it has changed, for ``timeout`` seconds.
 
         Of changes that come faster than they are taken, the last one is told. It goes on through
         outages, and from one attempt to the next.
         """
-        return each(_Watcher(self, deadline_of(timeout)))
+        return _Watcher(self, deadline_of(timeout))
 
-    def achanges(self, timeout: float | None = None) -> AsyncIterator[Report]:
-        """See changes()."""
-        return aeach(_Watcher(self, deadline_of(timeout)))
+    achanges = changes
 
     def _cancel(self, token: int | None = None) -> Steps[bool]:
         """Ask the work to end: its worker's next advance() or check() raises Cancelled.
@@ -293,7 +289,7 @@ class Progress(Block, Recipe):
             logger.warning("%r cannot be reported now, and its work goes on: %s", self, error)
 
 
-class _Watcher(Follower[Progress, Report]):
+class _Watcher(Follower[Report]):
     """One who watches a progress."""
 
     #: the report that was told last

@@ -147,7 +147,7 @@ class QueueRecords:
     def _configured(self, deadline: float | None) -> Value:
         """Return what Config says of the bound, if it was ever set."""
         try:
-            said: Value = run(self._config.getting(0, deadline=deadline))
+            said: Value = run(self._config.getting(0))
         except LockUnavailable as error:
             error.maybe_applied = False
             raise

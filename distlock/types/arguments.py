@@ -117,9 +117,12 @@ def checked_seconds(argument: str, value: object) -> float:
     return seconds
 
 
-def checked_callback(argument: str, value: object) -> None:
-    """Raise TypeError unless ``value`` is None or can be called on a thread, without awaiting."""
-    if value is None:
+def checked_callback(argument: str, value: object, *, required: bool = False) -> None:
+    """Raise TypeError unless ``value`` can be called on a thread, without awaiting.
+
+    None is right, too, unless it is ``required``.
+    """
+    if value is None and not required:
         return
     if not callable(value):
         raise TypeError(f"{argument} must be callable, not {value!r}")

@@ -171,7 +171,7 @@ def event():
 def topic():
     news = Topic(NAME)
     news.publish({"gold": 61.4})
-    return Scene(lambda: len(news.recent()), {})
+    return Scene(lambda: len(news.history()), {})
 
 
 def names():

@@ -91,7 +91,7 @@ class TestValues:
         assert config.rollback(2, if_version=4) == 5
         with pytest.raises(StaleToken):
             config.rollback(3, if_version=4)
-        with pytest.raises(ValueError, match="^version 7 of config .* is not kept"):
+        with pytest.raises(ValueError, match="^version 7 of <Config .* is not kept"):
             config.rollback(7)
         assert versions(config.history()) == [5, 4, 3, 2, 1]
 
@@ -131,6 +131,8 @@ class TestValues:
         async def use():
             with pytest.raises(SynchronousOnlyOperation):
                 config.get()
+            with pytest.raises(SynchronousOnlyOperation):
+                next(config.changes())
             assert (await config.aget("none")).value == "none"
             assert await config.aset(1) == 1
             assert await config.aset(2, if_version=1, author="task") == 2

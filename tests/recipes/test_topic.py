@@ -56,15 +56,13 @@ def test_a_subscriber_gets_what_is_published_from_its_call_on_or_after_a_number(
     assert numbers(topic.subscribe(4, timeout=0)) == []
 
 
-def test_the_last_ones_can_be_looked_at(using, name):
-    """As many as can be looked at in one request."""
-    topic = Topic(name, keep=200, using=using)
-    assert topic.recent() == ()
+def test_what_is_kept_can_be_looked_at(using, name):
+    topic = Topic(name, keep=20, using=using)
+    assert topic.history() == ()
     for number in range(1, 23):
         topic.publish(number)
-    assert [one.number for one in topic.recent(3)] == [22, 21, 20]
-    assert len(topic.recent()) == 20
-    assert len(topic.recent(1000)) == 22
+    assert [one.number for one in topic.history()] == [*range(22, 2, -1)]
+    assert topic.history()[0].message == 22
 
 
 def test_who_fell_behind_is_told_how_many_were_missed(using, name):

@@ -140,7 +140,7 @@ class TopicPages(RecipePages[Sequence[Message]]):
 
     def read(self, alias: str, name: str, *, whole: bool) -> Sequence[Message]:
         """Return the last messages, the newest one first."""
-        return Topic(name, using=alias).recent(_MOST_MESSAGES if whole else 1)
+        return Topic(name, using=alias).history()[: _MOST_MESSAGES if whole else 1]
 
     def row(self, report: Sequence[Message]) -> TableRow:
         """Return the last message."""
