@@ -53,6 +53,10 @@ KEPT = {
 }
 
 
+def _nothing(claim: Claim) -> Sequence[Change]:
+    return ()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What is to be done with the records of a directory, as they were found.
@@ -61,7 +65,7 @@ class Plan:
     - ``result``: what the caller is told when it is done.
     - ``data``: what the record of a new member says; None refuses the member.
     - ``members``: the same of each of several new members.
-    - ``beside``: returns further changes that name the claim of a new member.
+    - ``beside``: returns further changes that name the claim of a member that joins or leaves.
     - ``bound``: values by key of other records that are to vanish with its session.
     """
 
@@ -69,7 +73,7 @@ class Plan:
     conditions: Collection[Condition] = ()
     result: Any = None
     data: Mapping[str, Any] | None = None
-    beside: Callable[[Claim], Sequence[Change]] | None = None
+    beside: Callable[[Claim], Sequence[Change]] = _nothing
     bound: Mapping[str, Any] = field(default_factory=dict)
     members: Sequence[Mapping[str, Any]] = ()
 
@@ -82,9 +86,11 @@ class Plan:
         """Return the changes that make a claim a member."""
         value = {**value_of(claim), "data": dict(data)}
         bound = [Put(key, said, session) for key, said in self.bound.items()]
-        beside = () if self.beside is None else self.beside(claim)
-        return [Put(held_key(claim.nonce), value, session), *bound, *beside]
+        return [Put(held_key(claim.nonce), value, session), *bound, *self.beside(claim)]
 
+
+#: Changes nothing but what is asked for.
+NOTHING = Plan()
 
 #: Makes a plan of what was found. It is called again if others were faster, and may raise.
 Decide: TypeAlias = Callable[[Snapshot], Plan]
@@ -204,7 +210,10 @@ class RecipeRecords:
                 more = plan(found)
             else:
                 return Plan()
-            return Plan([*map(Delete, keys), *more.changes], [*map(Exists, keys), *more.conditions])
+            changes = [*map(Delete, keys), *more.changes]
+            for lease in leases:
+                changes += more.beside(lease.claim)
+            return Plan(changes, [*map(Exists, keys), *more.conditions])
 
         read = None if callable(plan) else _unread
         revision = self.change(

@@ -83,7 +83,7 @@ class Delivery:
         is told later if the lease lasts, else the item is delivered again.
         """
         self._checked()
-        done = yield from self._member.leaving([Delete(key_of(TAKEN, self.id))])
+        done = yield from self._member.leaving(Plan([Delete(key_of(TAKEN, self.id))]))
         self._settle("acknowledged", done)
 
     def _nacking(self, delay: float = 0, reason: str = "") -> Steps[None]:
@@ -128,7 +128,7 @@ class Delivery:
             nonlocal commits
             self._checked()
             commits = True
-            self._member.stop_renewing()  # it is not lost when it has been removed
+            self._member.renew(False)  # it is not lost when it has been removed
 
         try:
             with self._queue._store.removing(
@@ -138,7 +138,7 @@ class Delivery:
             if commits:
                 self._settled = "acknowledged"
         except BaseException as error:
-            undo(error, self._member.go_on)
+            undo(error, self._member.renew, True)
             raise
         if not commits:  # Django's set_rollback() ends it without an error
             run(self._nacking(reason="its transaction was rolled back"))
@@ -155,11 +155,11 @@ class Delivery:
         def go_on() -> None:
             for one in deliveries:
                 if not one._settled:
-                    one._member.go_on()
+                    one._member.renew(True)
 
         try:
             for one in deliveries:
-                one._member.stop_renewing()
+                one._member.renew(False)
             leave = partial(queue._backend.records.leave, leases, Plan(changes))
             done = (yield queue._ask(leave)) is not None
             for one in deliveries if done else ():
@@ -221,7 +221,7 @@ class Delivery:
 
     def put_back_soon(self, item: Item) -> None:
         """Put an item back as it is said to be, without making the caller wait."""
-        self._member.leave_soon(item.put_back(self.id, self._max_deliveries))
+        self._member.leave_soon(Plan(item.put_back(self.id, self._max_deliveries)))
 
     # Inside
 

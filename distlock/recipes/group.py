@@ -122,10 +122,8 @@ class Group(Entered):
         LockUnavailable if the backend cannot be told, or not in ``timeout`` seconds; that is done
         later, or with the lease's end.
         """
-        return self._membership.leaving(
-            deadline=deadline_of(timeout),
-            beside=lambda claim: [Put(_MEMBER + claim.nonce, {**self._said, "went": "left"})],
-        )
+        plan = Plan(beside=self._departure)
+        return self._membership.leaving(plan, deadline_of(timeout))
 
     leave, aleave = twins("leave", _leaving)
 
@@ -233,6 +231,9 @@ class Group(Entered):
         name = self._member or f"{claim.owner.host}:{claim.owner.pid}"
         self._said = {**self._said, **value_of(claim), "member": name}
         return [Put(_MEMBER + claim.nonce, self._said)]
+
+    def _departure(self, claim: Claim) -> list[Put]:
+        return [Put(_MEMBER + claim.nonce, {**self._said, "went": "left"})]
 
 
 class _Watcher(Follower[Change]):

@@ -12,7 +12,7 @@ from typing import Any
 from weakref import ref
 
 from distlock.activity import current_activity
-from distlock.backends.recipe_records import Decide, Done, Plan
+from distlock.backends.recipe_records import NOTHING, Decide, Done, Plan
 from distlock.backends.seats import held_key
 from distlock.backends.store import Change, Condition, Exists, Put, SessionEnded, Snapshot
 from distlock.concurrency import fork
@@ -138,24 +138,21 @@ class Membership:
 
     def leaving(
         self,
-        changes: Sequence[Change] | Decide = (),
+        plan: Plan | Decide = NOTHING,
         deadline: float | None = None,
         *,
-        beside: Callable[[Claim], Sequence[Change]] | None = None,
         leave: Callable[[Lease, float | None], int | None] | None = None,
     ) -> Steps[bool]:
-        """Remove the record, and make other changes with it; False if it was gone already.
+        """Remove the record, and do what is planned with it; False if it was gone already.
 
-        ``beside`` returns further changes that name the claim of the record: it may be newer than
-        the one that the caller knows. ``leave(lease, deadline)`` is called in place of
-        RecipeRecords.leave(). If it cannot be done now it is done later, and LockUnavailable is
-        raised.
+        ``leave(lease, deadline)`` is called in place of RecipeRecords.leave(). If it cannot be done
+        now it is done later, and LockUnavailable is raised.
         """
-        mutex, backend = self._mutex, self.recipe._backend
+        mutex = self._mutex
         while (hold := self._hold) is not None:
-            named = () if beside is None else beside(hold.lease.claim)
-            others = changes if callable(changes) else [*changes, *named]
-            call = partial(leave, hold.lease) if leave else self._leave(hold, others)
+            backend = self.recipe._backend
+            usual = partial(backend.records.leave, [hold.lease], plan)
+            call = partial(leave, hold.lease) if leave else usual
             try:
                 if self._replace(hold, None):  # else it has joined again meanwhile
                     due = backend.calls.due(deadline)
@@ -168,23 +165,19 @@ class Membership:
 
     # At once
 
-    def leave_soon(self, changes: Sequence[Change] | Decide = ()) -> None:
-        """Remove the record, and make other changes with it, in the background.
+    def leave_soon(self, plan: Plan | Decide = NOTHING) -> None:
+        """Remove the record, and do what is planned with it, in the background.
 
         May be repeated after an interrupt.
         """
         if (hold := self._hold) is not None:
-            self._leave_later(hold, self._leave(hold, changes))
+            leave = partial(self.recipe._backend.records.leave, [hold.lease], plan)
+            self._leave_later(hold, leave)
 
-    def stop_renewing(self) -> None:
-        """Renew the record no more: it is going to be removed together with others."""
+    def renew(self, wanted: bool) -> None:
+        """Renew the record, or no more: not while it is being removed in another way."""
         if (hold := self._hold) is not None:
-            manager.unwatch(hold)
-
-    def go_on(self) -> None:
-        """Renew the record again, because it was not removed after all."""
-        if (hold := self._hold) is not None:
-            manager.watch(hold)
+            (manager.watch if wanted else manager.unwatch)(hold)
 
     def abandon(self) -> None:
         """Let the record go with its lease. The garbage collector may call this."""
@@ -226,12 +219,6 @@ class Membership:
             if new is not None:
                 manager.watch(new)
             return True
-
-    def _leave(
-        self, hold: HeldLease, changes: Sequence[Change] | Decide
-    ) -> Callable[[float | None], int | None]:
-        plan = changes if callable(changes) else Plan(changes)
-        return partial(self.recipe._backend.records.leave, [hold.lease], plan)
 
     def _leave_later(self, hold: HeldLease, leave: Callable[[float], object]) -> None:
         hold.backend.cleanup.add(hold.lease.claim, leave)

@@ -196,7 +196,7 @@ class Registration(Block):
 
         If that cannot be done now it is done later, and LockUnavailable is raised.
         """
-        return self._membership.leaving([Delete(self._key)])
+        return self._membership.leaving(Plan([Delete(self._key)]))
 
     unregister, aunregister = twins("unregister", _unregister)
 
@@ -222,7 +222,7 @@ class Registration(Block):
                     return False
             yield from membership.leaving()
         except BaseException:
-            membership.leave_soon([Delete(self._key)])
+            membership.leave_soon(Plan([Delete(self._key)]))
             raise
         if not taken:
             raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")

@@ -160,7 +160,7 @@ class Progress(Block, Recipe):
             return
         try:
             # Whoever begins another attempt removes the record of this one.
-            if not (yield from membership.leaving([Put(REPORT, self._value(state, error))])):
+            if not (yield from membership.leaving(Plan([Put(REPORT, self._value(state, error))]))):
                 yield self._change(partial(self._going_on, state, error), keys=[REPORT])
         except LockError as failed:
             self._warn(failed)
