@@ -4,7 +4,6 @@ Told with groups, whose members are nothing else. What has to come at a certain 
 the store of one process, whose methods are wrapped for that.
 """
 
-import asyncio
 import gc
 import os
 import signal
@@ -23,12 +22,8 @@ from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
-from tests.core.interrupting import interrupted
 from tests.recipes.every_kind import SHORT, pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import answer, stop
-
-#: seconds; much less than the lease of the backends that are not brief
-SOON = 8.0
 
 
 def names(group):
@@ -238,75 +233,6 @@ class TestOneProcess:
         assert not local.shared._requests.bound  # it would grow with every attempt
         assert not held_records(name)
 
-    def test_a_task_that_is_cancelled_while_it_joins_is_no_member(self, local, wrapped, name):
-        """The request goes on, on another thread, after the claim has been cancelled."""
-        apply, asked, go_on = wrapped("apply"), threading.Event(), threading.Event()
-        group = Group(name)
-
-        def hold_back(known, directory, changes, *_):
-            if joins(changes):
-                apply.before = lambda *_: None
-                asked.set()
-                go_on.wait(PATIENCE)
-
-        async def cancelled():
-            task = asyncio.create_task(group.ajoin())
-            await asyncio.to_thread(asked.wait, PATIENCE)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            while local.shared.cleanup.pending:
-                await asyncio.sleep(0.01)
-            go_on.set()
-
-        apply.before = hold_back
-        asyncio.run(cancelled())
-        eventually(lambda: any(joins(call[1]) for call in apply.calls))
-        eventually(lambda: len(apply.calls) >= 3)
-        eventually(lambda: not held_records(name))
-        assert not group.joined
-
-    def test_a_task_that_is_cancelled_while_it_leaves_has_left(self, local, wrapped, name):
-        apply, asked, go_on = wrapped("apply"), threading.Event(), threading.Event()
-        group = Group(name)
-        group.join()
-
-        def hold_back(*_):
-            asked.set()
-            go_on.wait(PATIENCE)
-
-        async def cancelled():
-            task = asyncio.create_task(group.aleave())
-            await asyncio.to_thread(asked.wait, PATIENCE)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            go_on.set()
-
-        apply.before = hold_back
-        asyncio.run(cancelled())
-        eventually(lambda: not held_records(name))
-        assert not group.joined
-        (_, left) = [*Group(name).changes(0)] or (None, None)
-        assert left is None
-
-    def test_a_coroutine_that_is_closed_leaves_no_member(self, local, name):
-        group = Group(name)
-
-        async def be_in():
-            async with group:
-                await asyncio.Future()
-
-        loop = asyncio.new_event_loop()
-        task = loop.create_task(be_in())
-        while not group.joined:
-            loop.run_until_complete(asyncio.sleep(0.01))
-        loop.close()
-        del task
-        gc.collect()
-        eventually(lambda: not held_records(name))
-        assert not group.joined
-
     def test_one_whose_object_is_garbage_is_gone_within_a_lease(self, brief, name):
         """The session of the process goes on for another one."""
         kept, dropped = Group(name, "kept"), Group(name, "dropped")
@@ -430,43 +356,3 @@ class TestOneProcess:
         again = run(member.joining()).lease
         assert again.token > lease.token
         assert member.check().token == again.token
-
-
-class TestInterrupts:
-    """At each moment at which Python would deliver a signal."""
-
-    @pytest.fixture
-    def kind(self):
-        return "local"
-
-    def test_while_joining(self, local, name):
-        groups, moment = [], 0
-        while True:
-            moment += 1
-            group = Group(f"{name}:{moment}")
-            groups.append(group)
-            if interrupted(group.join, moment) is None:
-                break
-            if group.joined:  # it came after that
-                assert len(held_records(group.name)) == 1
-                group.leave()
-        assert moment > 50
-        group.leave()
-        for group in groups:
-            eventually(lambda: not held_records(group.name), SOON)  # noqa: B023
-
-    def test_while_leaving(self, local, name):
-        groups, moment = [], 0
-        while True:
-            moment += 1
-            group = Group(f"{name}:{moment}")
-            groups.append(group)
-            group.join()
-            if interrupted(group.leave, moment) is None:
-                break
-            with suppress(LockUnavailable):
-                group.leave()  # what the interrupt came before
-            assert not group.joined
-        assert moment > 30
-        for group in groups:
-            eventually(lambda: not held_records(group.name), SOON)  # noqa: B023
