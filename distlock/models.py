@@ -149,7 +149,6 @@ class Group(RecordDirectory):
     class Meta(_Pages):
         verbose_name = _("group of processes")
         verbose_name_plural = _("groups of processes")
-        permissions = [("remove_member", _("Can remove a member from a group of processes"))]
 
 
 class Queue(RecordDirectory):

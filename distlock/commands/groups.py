@@ -1,21 +1,17 @@
-"""``manage.py locks group``: who is in a group, and removing a member."""
+"""``manage.py locks group``: who is in a group."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.base import BaseCommand
 
 from distlock.commands import output
-from distlock.commands.arguments import token
-from distlock.commands.confirm import add_yes, confirm
 from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
-    ASKING,
     CHANGING,
     RecipeCommand,
     Verb,
-    add_name,
     add_shown,
     ask,
     data,
@@ -47,43 +43,11 @@ def _row(member: Member) -> output.Row:
     )
 
 
-def _add_removed(parser: CommandParser) -> None:
-    add_name(parser)
-    parser.add_argument(
-        "--token", type=token, required=True, help="That of the member, as `group show` prints it."
-    )
-    add_yes(parser)
-
-
-def _remove(
-    command: BaseCommand, *, name: str, using: str, token: int, interactive: bool, **others: object
-) -> None:
-    group = Group(name, using=using)
-    found = [one for one in ask(using, group.members) if one.token == token]
-    missing = f"group {name!r} on {using!r} has no member with token {token}"
-    if not found:
-        fail(NOT_HELD, missing)
-    command.stdout.write(
-        f"{output.quoted(found[0].name)}, {output.owner(found[0].owner)}, is in"
-        f" {output.quoted(name)} on {using} since {output.moment(found[0].since)}. Its process is"
-        " not ended; it learns of this with its next renewal, and does not join again by itself."
-    )
-    confirm(command, interactive, "Remove it?")
-    if not ask(using, lambda: group.remove(token)):
-        fail(NOT_HELD, f"{missing} any more; nothing was done")
-    command.stdout.write(command.style.SUCCESS("Removed."))
-
-
-VERBS = {
-    "show": Verb("Show who is in a group.", add_shown, _show, CHANGING),
-    "remove": Verb(
-        "Remove the member that has a token. Asks first.", _add_removed, _remove, ASKING
-    ),
-}
+VERBS = {"show": Verb("Show who is in a group.", add_shown, _show, CHANGING)}
 
 COMMAND = RecipeCommand(
     Kind.GROUP,
-    "Groups of processes: list, show, remove a member.",
+    "Groups of processes: list, show.",
     lambda alias, name: Group(name, using=alias).members(),
     ("MEMBERS", "LAST JOINED"),
     lambda members: (str(len(members)), output.moment(members[-1].since if members else None)),

@@ -12,11 +12,7 @@ PAGES = [
             ("step_down_leader", "Can ask a leader to step down"),
         ],
     ),
-    (
-        "Group",
-        ("group of processes", "groups of processes"),
-        [("remove_member", "Can remove a member from a group of processes")],
-    ),
+    ("Group", ("group of processes", "groups of processes"), []),
     (
         "Queue",
         ("queue", "queues"),

@@ -12,7 +12,6 @@ So all who watch read of the same departures in the same order, however late the
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -32,17 +31,15 @@ from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Entered, deadline_of
 from distlock.recipes.semaphore import checked_count
 from distlock.recipes.twins import twins
-from distlock.types.arguments import checked_data, checked_name, checked_token
+from distlock.types.arguments import checked_data, checked_name
 from distlock.types.lease import Claim, Kind, Owner
-
-logger = logging.getLogger("distlock")
 
 _MEMBER = "m/"
 #: How many departures are kept for those who have not looked yet, and how many are noted or
 #: removed in one change: a server may take no more than 128 parts.
 _KEPT = _AT_ONCE = 50
 
-What: TypeAlias = Literal["joined", "updated", "left", "crashed", "removed", "gone"]
+What: TypeAlias = Literal["joined", "updated", "left", "crashed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,8 +105,7 @@ class Group(Entered):
     def _entering(self) -> Steps[int]:
         """Become a member, unless this object is one; return the token.
 
-        LockUnavailable if the backend cannot be asked: then it is no member. LockLost if an
-        operator has removed it: leave() first.
+        LockUnavailable if the backend cannot be asked: then it is no member.
         """
         yield from self._membership.joining()
         return self._membership.check().token
@@ -181,12 +177,12 @@ class Group(Entered):
         """Yield who is there, each as "joined", and then what changes, for ``timeout`` seconds.
 
         All who watch get the same, each join and each departure once and in order: "left" by its
-        own wish, "crashed" if its process died or was away for longer than its lease, "removed" by
-        an operator. Changes of one member's data between two looks are one "updated".
+        own wish, "crashed" if its process died or was away for longer than its lease. Changes of
+        one member's data between two looks are one "updated".
 
         It goes on through outages. A watcher that has missed more departures than are kept, which
-        are 50 at least, is told of members it knew as "gone", and not of those that both came and
-        went meanwhile.
+        are 50 at least, is told of the members it knew that they "crashed", and not of those that
+        both came and went meanwhile.
         """
         return _Watcher(self, deadline_of(timeout))
 
@@ -196,35 +192,10 @@ class Group(Entered):
         """Call ``callback(change)`` for each change, as Config.watch() does for values."""
         return Watch(partial(_Watcher, self), callback)
 
-    def _remove(self, token: int) -> Steps[bool]:
-        """Remove the member that has this token, as an operator; False if it is not there.
-
-        It learns of it with its next renewal, and does not join again by itself.
-        """
-        checked_token(token)
-
-        def plan(snapshot: Snapshot) -> Plan:
-            for nonce, said in Roll(snapshot).there.items():
-                if said.created == token:
-                    went = Put(said.key, {**said.value, "went": "removed"})
-                    same = [Exists(held_key(nonce)), Exists(said.key, said.revision)]
-                    return Plan([Delete(held_key(nonce)), went], same)
-            return Plan()
-
-        return (yield self._change(plan)).revision is not None
-
-    remove, aremove = twins("remove", _remove)
-
     # Inside
 
     def _plan(self, snapshot: Snapshot) -> Plan:
-        """Plan to join; not after having been removed."""
-        roll, lost = Roll(snapshot), self._membership.lease
-        said = None if lost is None else roll.said.get(lost.nonce)
-        if said is not None and _how(said) == "removed":
-            logger.warning("%r: this member was removed, and does not join again", self)
-            return Plan()
-        old = roll.gone[:-_KEPT][:_AT_ONCE]
+        old = Roll(snapshot).gone[:-_KEPT][:_AT_ONCE]
         return Plan([Delete(one.key) for one in old], data={}, beside=self._describe)
 
     def _describe(self, claim: Claim) -> list[Put]:
@@ -272,7 +243,7 @@ class _Watcher(Follower[Change]):
                 there[nonce] = said
             else:
                 told.append((said.revision, how, said))
-        told += [(0, "gone", said) for nonce, said in known.items() if nonce not in roll.said]
+        told += [(0, "crashed", said) for nonce, said in known.items() if nonce not in roll.said]
         told.sort(key=itemgetter(0))  # those of one change stay in the order of joining
         self._since, self._known = snapshot.revision, there
         return [Change(what, roll.member(said)) for _, what, said in told]

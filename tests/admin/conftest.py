@@ -26,7 +26,7 @@ USUAL_TIMEOUT = fan_out.TIMEOUT
 #: The permissions of each kind of the coordination family: to see it, and to do things.
 COORDINATION = {
     "election": ("view_election", "appoint_leader", "step_down_leader"),
-    "group": ("view_group", "remove_member"),
+    "group": ("view_group",),
     "queue": ("view_queue", "retry_dead_letter", "release_delivery", "purge_queue"),
     "barrier": ("view_barrier",),
     "doublebarrier": ("view_doublebarrier",),

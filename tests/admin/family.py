@@ -195,7 +195,6 @@ SCENES = {
 ACTIONS = {
     ("election", "appoint"): "appoint_leader",
     ("election", "step-down"): "step_down_leader",
-    ("group", "remove"): "remove_member",
     ("queue", "retry"): "retry_dead_letter",
     ("queue", "release"): "release_delivery",
     ("queue", "purge"): "purge_queue",

@@ -11,7 +11,6 @@ from django.urls import get_resolver, reverse
 
 from distlock.admin import fan_out
 from distlock.admin.coordination import PAGES
-from distlock.admin.coordination.cells import Ref
 from distlock.conf import locks
 from distlock.recipes import Event, Group
 from tests.admin.conftest import COORDINATION
@@ -239,16 +238,9 @@ def test_what_one_may_not_do_is_not_offered(kind, action, scene, client_with):
 
 def test_whatever_a_member_says_is_escaped(local, client_with):
     hostile, bidi = "<script>alert(1)</script>", "a\u202eb"
-    client = client_with("view_group", "remove_member")
-    with Group("<b>", hostile, data={bidi: hostile}) as member:
-        pages = [
-            client.get(address("group", "changelist")),
-            client.get(*one("group", "<b>")),
-            client.post(
-                address("group", "remove"),
-                {"ref": str(Ref("default", "<b>", member.token, hostile))},
-            ),
-        ]
+    client = client_with("view_group")
+    with Group("<b>", hostile, data={bidi: hostile}):
+        pages = [client.get(address("group", "changelist")), client.get(*one("group", "<b>"))]
     for page in (page.content.decode() for page in pages):
         assert "<script>alert" not in page
         assert "\u202e" not in page

@@ -141,19 +141,6 @@ class TestGroup:
             {"queue": "mail"},
         )
 
-    def test_a_member_is_removed_by_its_token(self, member, run):
-        token = str(member.token)
-        assert run("group", "remove", "workers", "--yes", "--token=1").code == NOT_HELD
-        assert len(member.members()) == 1
-        assert run("group", "remove", "workers", "--yes", f"--token={token}").code == DONE
-        assert member.members() == ()
-        assert run("group", "remove", "workers", "--yes", f"--token={token}").code == NOT_HELD
-
-    def test_nothing_is_removed_where_nobody_can_be_asked(self, member, run):
-        result = run("group", "remove", "workers", f"--token={member.token}")
-        assert (result.code, "say --yes" in result.err) == (USAGE, True)
-        assert len(member.members()) == 1
-
     def test_one_that_nobody_is_in_has_its_own_exit_code(self, local, run):
         assert run("group", "show", "nobody").code == NOT_HELD
 

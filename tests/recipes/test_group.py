@@ -6,11 +6,10 @@ from threading import Barrier
 
 import pytest
 
-from distlock import LockLost, LockNotHeld, LockUnavailable
+from distlock import LockNotHeld, LockUnavailable
 from distlock.recipes import Group
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.wrapping import in_thread
 
@@ -55,17 +54,6 @@ def test_members_1_to_n_are_waited_for(child, using, name):
     assert group.members() == ()
 
 
-def test_an_operator_removes_a_member_that_stays_removed(using, name):
-    group = Group(name, "stuck")
-    token = group.join()
-    assert group.remove(token + 1) is False
-    assert group.remove(token) is True
-    assert group.remove(token) is False
-    assert group.members() == ()
-    with pytest.raises(LockLost):
-        group.update({})
-
-
 def test_what_is_no_member_says_nothing(using, name):
     group = Group(name)
     with pytest.raises(LockNotHeld):
@@ -81,7 +69,6 @@ async def use_group(name):
         (member,) = await group.amembers()
         found = [change async for change in group.achanges(timeout=0)]
         assert found == [("joined", member)]
-        assert await group.aremove(member.token)
 
 
 def test_tasks(using, name, loop):
@@ -139,20 +126,6 @@ class TestOneProcess:
         apply.original(*late[0])
         assert [member.data for member in group.members()] == [{"n": 2}]
 
-    def test_one_who_was_removed_does_not_join_again_by_itself(self, brief, name, caplog):
-        group, watching = Group(name, "one"), Group(name).changes(PATIENCE)
-        token = group.join()
-        member = next(watching).member
-        assert group.remove(token)
-        assert next(watching) == ("removed", member)
-        eventually(lambda: "was removed, and does not join again" in caplog.text)
-        assert not group.joined
-        with pytest.raises(LockLost):
-            group.join()
-        assert group.leave() is False
-        assert group.join() > token  # it may if it is told to
-        assert group.joined
-
     @pytest.mark.parametrize(
         ("arguments", "error"),
         [
@@ -178,7 +151,6 @@ class TestOneProcess:
             lambda: group.wait_for("2"),
             lambda: group.wait_for(1, -2),
             lambda: group.update({"a": {1}}),
-            lambda: group.remove("1"),
             lambda: group.watch(None),
             lambda: group.changes("soon"),
         ):

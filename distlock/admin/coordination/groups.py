@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext
 
-from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
-from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
+from distlock.admin.coordination.cells import Cell, Detail, Table, TableRow
+from distlock.admin.coordination.recipe_pages import RecipePages
 from distlock.models import Group as GroupModel
 from distlock.recipes.group import Group, Member
 from distlock.types.lease import Kind
@@ -18,48 +15,6 @@ Members = tuple[Member, ...]
 
 #: Names of members that a row of the list has.
 _MOST_NAMES = 5
-
-
-def _found(members: Members, ref: Ref) -> Member | None:
-    return next((member for member in members if member.token == ref.token), None)
-
-
-def _facts(members: Members, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    member = _found(members, ref)
-    if member is None:
-        return None
-    return [
-        (_("Member"), Cell(member.name, "mono")),
-        (_("Owner"), Cell(member.owner, "owner")),
-        (_("Joined"), Cell(member.since, "moment")),
-        (_("Data"), Cell(member.data or None, "data")),
-        (_("Token"), Cell(member.token, "number")),
-    ]
-
-
-def _remove(ref: Ref, values: dict[str, Any]) -> Done | None:
-    if not Group(ref.name, using=ref.alias).remove(ref.token):
-        return None
-    log = gettext_lazy("Removed the member %(target)s, token %(token)d. Reason: %(reason)s")
-    return Done(log)
-
-
-REMOVE: Action[Members] = Action(
-    name="remove",
-    permission="distlock.remove_member",
-    title=gettext_lazy("Remove a member"),
-    button=gettext_lazy("Remove this member"),
-    consequences=lambda members, ref: [
-        _("The others see at once that it is gone."),
-        _(
-            "Its process is told with its next renewal, and does not join again by itself."
-            " Nothing ends the process."
-        ),
-    ],
-    facts=_facts,
-    perform=_remove,
-    done=gettext_lazy("The member was removed:"),
-)
 
 
 class GroupPages(RecipePages[Members]):
@@ -73,7 +28,6 @@ class GroupPages(RecipePages[Members]):
         gettext_lazy("Last joined"),
     )
     empty = gettext_lazy("Groups are listed here once a process has joined one.")
-    actions = (REMOVE,)
 
     def read(self, alias: str, name: str, *, whole: bool) -> Members:
         """Return the members that are there."""
@@ -97,15 +51,6 @@ class GroupPages(RecipePages[Members]):
                     Cell(member.since, "age"),
                     Cell(member.data or None, "data"),
                     Cell(member.token, "number"),
-                ],
-                [
-                    Offer(
-                        "remove",
-                        _("Remove…"),
-                        Ref(alias, name, member.token, member.name),
-                        danger=True,
-                        named=member.name,
-                    )
                 ],
             )
             for member in report
