@@ -50,6 +50,7 @@ KEPT = {
     Kind.DOUBLE_BARRIER: timedelta(),
     Kind.GROUP: timedelta(days=1),
     Kind.PROGRESS: timedelta(days=1),
+    Kind.ELECTION: timedelta(days=30),
 }
 
 

@@ -13,8 +13,7 @@ class ElectedLock(Lock):
     """The lock of an election: who takes it stands, and has it while its candidate leads."""
 
     def __init__(self, election: Election) -> None:
-        lock = election._lock
-        super().__init__(lock.name, using=lock.using)
+        super().__init__(election._directory, using=election.using)
         self._election = election
 
     def acquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
@@ -39,4 +38,4 @@ class ElectedLock(Lock):
 
     @property
     def _current_owner(self) -> Owner:
-        return self._election._owner
+        return self._election._candidacy.lock.owner

@@ -98,22 +98,17 @@ def _term(term: Term) -> output.Row:
 def _add_appointed(parser: CommandParser) -> None:
     add_name(parser)
     parser.add_argument("candidate", metavar="CANDIDATE", help="The name of one who stands.")
-    parser.add_argument(
-        "--absent",
-        action="store_true",
-        help="Appoint it also if it does not stand yet; for an election with order='appointed'.",
-    )
 
 
 def _appoint(
-    command: BaseCommand, *, name: str, using: str, candidate: str, absent: bool, **others: object
+    command: BaseCommand, *, name: str, using: str, candidate: str, **others: object
 ) -> None:
     election = Election(name, using=using)
     info = ask(using, election.info)
-    if not absent and candidate not in (one.name for one in info.candidates):
+    if candidate not in (one.name for one in info.candidates):
         names = ", ".join(output.quoted(one.name) for one in info.candidates)
         fail(NOT_HELD, f"{candidate!r} does not stand; those who stand: {names or 'nobody'}")
-    ask(using, lambda: election.appoint(candidate, absent=absent))
+    ask(using, lambda: election.appoint(candidate))
     when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
     command.stdout.write(f"{output.quoted(candidate)} {when}.")
 

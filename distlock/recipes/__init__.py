@@ -12,8 +12,7 @@ topic       Topic: messages that every subscriber gets, in order; the log under 
 twins       a blocking method and its async twin, of one body
 following   what changes in the directory of a recipe, look by look
 election    Election: of several candidates one leads at a time
-candidacy   the way of a candidate to lead, and out
-leading     what the leader of an election holds
+candidacy   one candidate, from when it is to stand until it has left
 candidates  the records of an election: who stands, who is next, who has led
 multilock   MultiLock: several locks at once, all of them or none
 group       Group: which processes are there, and who has come or gone

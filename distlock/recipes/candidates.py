@@ -2,38 +2,33 @@
 
 The directory of an election has
 
-- ``h/NONCE``: one who stands, bound to its session; see RecipeRecords.join(). It says nothing of
+- ``h/NONCE``: one who stands, bound to its session; see RecipeRecords.change(). It says nothing of
   who leads: the leader is who holds the lock of the election, see Election.
-- ``orders``: what people want: whom they appointed, whom a leader has handed over to, which leader
-  is to step down. It is there before the first candidate, so that all of them can watch it.
+- ``orders``: what people want: the order, who is appointed (by its name with the order
+  "appointed", else by the token of its record), and which term is to end. It is there before the
+  first candidate, so that all of them can watch it.
 - ``history``: the last terms. Whoever gets the lock writes down its term before it leads.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import astuple, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
-from distlock.backends.recipe_records import Plan
-from distlock.backends.seats import owner_of, since_when
-from distlock.backends.store import Absent, Condition, Exists, Put, Record, Snapshot
+from distlock.backends.recipe_records import Decide, Plan
+from distlock.backends.seats import held_key, owner_of, since_when
+from distlock.backends.store import Absent, Condition, Exists, Put, Record, Snapshot, Unchanged
 from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.types.lease import Owner
 
 ORDERS, HISTORY = "orders", "history"
-_MEMBER = "h/"
 #: How the next leader is found; see Election.
 Order: TypeAlias = Literal["first", "succession", "appointed"]
-FIRST, SUCCESSION, APPOINTED = "first", "succession", "appointed"
 #: How many terms are remembered. With the longest names they fit one record.
 MOST_TERMS = 50
-
-#: Why a term can have ended.
-RESIGNED, STEPPED_DOWN, LOST = "resigned", "stepped down", "lost"
-BROKEN, CRASHED = "broken", "crashed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,215 +86,153 @@ class ElectionInfo:
 class Candidates:
     """The records of one election, as a snapshot shows them."""
 
-    def __init__(self, snapshot: Snapshot, order: str = FIRST) -> None:
-        """``order`` is that of the succession, if nobody has stood who has said it."""
-        self.snapshot = snapshot
-        records = snapshot.records
-        #: in the order in which they came
-        self.standing = [record for key, record in records.items() if key.startswith(_MEMBER)]
-        self.orders: dict[str, Any] = records[ORDERS].value if ORDERS in records else {}
-        self.order = str(self.orders.get("order", order))
-        self.terms: list[dict[str, Any]] = (
-            records[HISTORY].value["terms"] if HISTORY in records else []
+    def __init__(self, snapshot: Snapshot) -> None:
+        records = self._records = snapshot.records
+        self._revision = snapshot.revision
+        self._orders: dict[str, Any] = records[ORDERS].value if ORDERS in records else {}
+        self.order = str(self._orders.get("order", "first"))
+        #: the last ones, the newest one last
+        self.terms = (
+            [_term(*one) for one in records[HISTORY].value["terms"]] if HISTORY in records else []
         )
+        members = [record for key, record in records.items() if key.startswith(held_key(""))]
+        self._keys = {owner_of(record): record.key for record in members}
+        # Sorting keeps the order of those who are equal: that in which they came.
+        line = sorted((_candidate(record, snapshot) for record in members), key=self._rank)
+        #: who stands, in the order in which they lead
+        self.standing = {one.owner: one for one in line}
 
     # Who is next
 
-    @property
-    def last_term(self) -> int:
-        """The last term that was written down; 0 before the first one."""
-        return int(self.terms[-1]["term"]) if self.terms else 0
+    def _rank(self, one: Candidate) -> tuple[bool, int]:
+        return not self._is_appointed(one), -one.priority if self.order == "succession" else 0
 
-    @property
-    def appointed(self) -> str | None:
-        """The name of who was appointed by hand."""
-        return self.orders.get("appointed")
+    def _is_appointed(self, one: Candidate) -> bool:
+        who = one.name if self.order == "appointed" else one.token
+        return bool(self._orders.get("appointed") == who)
 
-    @property
-    def succession(self) -> list[Record]:
-        """Those who may lead, in the order in which they do."""
-        if self.order == APPOINTED:
-            return [one for one in self.standing if _name(one) == self.appointed]
-        if self.order == SUCCESSION:  # sorting keeps the order of those who are equal
-            line = sorted(self.standing, key=lambda one: -int(one.value["data"]["priority"]))
-        else:
-            line = self.standing
-        return sorted(line, key=lambda one: not self._is_next(one))
-
-    def _is_next(self, record: Record) -> bool:
-        """Whether the last leader, or somebody during its term, wants this one to follow it."""
-        orders = self.orders
-        is_named = orders.get("next") == record.value["owner"]
-        return is_named and orders.get("after") == self.last_term
-
-    def find(self, owner: Owner) -> Record | None:
-        """Return the record of one candidate."""
-        return next((one for one in self.standing if one.value["owner"] == owner.key), None)
-
-    def named(self, name: str) -> Record | None:
-        """Return the record of the first candidate of a name."""
-        return next((one for one in self.standing if _name(one) == name), None)
-
-    def other(self, wanted: Candidate | str, election: object) -> Candidate:
-        """Return a candidate that stands; LockError if it does not."""
-        one = self.named(wanted) if isinstance(wanted, str) else self.find(wanted.owner)
-        if one is None:
-            name = wanted if isinstance(wanted, str) else wanted.name
-            raise LockError(f"{election!r}: candidate {name!r} does not stand")
-        return self.candidate(one)
-
-    def is_first(self, owner: Owner) -> bool:
-        """Whether a candidate is the next to lead, or leads and is to go on."""
-        line = self.succession
-        return bool(line) and line[0].value["owner"] == owner.key
-
-    def watched_by(self, owner: Owner) -> list[str] | None:
-        """Return the keys that one who is not first waits for; None for any change.
+    def awaited_by(self, owner: Owner) -> list[str]:
+        """Return the keys of the records that one who stands waits for; none if it is the next.
 
         Of those who stand that is the one just before it, so that one who leaves wakes one.
         """
-        line = self.succession
-        owners = [one.value["owner"] for one in line]
-        if owner.key in owners:
-            return [ORDERS, line[owners.index(owner.key) - 1].key]
-        return [ORDERS] if self.find(owner) else None
+        before: list[str] = []
+        for one in self.standing.values():
+            if one.owner == owner:
+                may_lead = self.order != "appointed" or self._is_appointed(one)
+                return [ORDERS, *before] if before or not may_lead else []
+            before = [self._keys[one.owner]]
+        return [ORDERS]
 
-    def is_recalled(self, owner: Owner, name: str, term: int) -> bool:
+    def is_recalled(self, name: str, term: int) -> bool:
         """Whether a leader is to step down."""
-        if self.orders.get("step_down") == term:
+        if self._orders.get("step_down") == term:
             return True
-        return self.order == APPOINTED and self.appointed != name
+        return self.order == "appointed" and self._orders.get("appointed") != name
 
-    def check_order(self, order: str, election: str) -> None:
-        """Raise ValueNotAgreed if those who stand have said another order."""
-        if self.standing and self.order != order:
-            raise ValueNotAgreed(
-                f"order={order!r}: {election} has order={self.order!r} for those who stand now; say"
-                " the same everywhere"
-            )
+    def is_open(self, term: int | None) -> bool:
+        """Whether a term is the last one, and has not ended by what was written down."""
+        return bool(self.terms) and self.terms[-1].term == term and not self.terms[-1].why
 
     # Changes
 
-    def ordering(self, **orders: Any) -> tuple[Put, Condition]:
-        """Return the change of what people want, and its condition."""
-        said = {key: value for key, value in {**self.orders, **orders}.items() if value is not None}
-        return Put(ORDERS, said), self._same(ORDERS)
+    def joining(self, order: str, said: Mapping[str, Any], election: object) -> Plan:
+        """Return the plan for one who comes; ValueNotAgreed if others have said another order."""
+        if self._orders.get("order") == order:
+            return Plan([], [self._same(ORDERS)], data=said)
+        if self.standing:
+            raise ValueNotAgreed(
+                f"order={order!r}: {election!r} has order={self.order!r} for those who stand now;"
+                " say the same everywhere"
+            )
+        return Plan([_put(ORDERS, order=order)], [Unchanged(self._revision)], data=said)
 
-    def naming(self, name: str | None, owner: Owner | None, term: int) -> tuple[Put, Condition]:
-        """Return the change by which one is appointed, or is to follow the leader of a term."""
-        if self.order == APPOINTED:
-            return self.ordering(appointed=name)
-        return self.ordering(next=None if owner is None else owner.key, after=term)
+    def ordering(self, **orders: Any) -> Plan:
+        """Return the plan that changes what people want."""
+        put = _put(ORDERS, **{"order": self.order, **self._orders, **orders})
+        return Plan([put], [self._same(ORDERS)], True)
 
-    def beginning(self, term: int, owner: Owner, name: str) -> Plan:
-        """Return the plan for a new term; its result is whether this candidate leads."""
-        own = self.find(owner)
-        if self.last_term >= term or own is None or not self.is_first(owner):
-            return Plan(result=self.last_term == term)
-        ended = [self._ended(one, None) for one in self.terms]
-        new = {
-            "term": term,
-            "candidate": name,
-            "owner": owner.key,
-            "host": owner.host,
-            "pid": owner.pid,
-            "thread": owner.thread,
-            "since": _now(),
-        }
-        put = Put(HISTORY, {"terms": [*ended, new][-MOST_TERMS:]})
-        return Plan([put], [self._same(HISTORY), Exists(own.key)], True)
+    def appointing(self, wanted: Candidate | str | None, election: object) -> Plan:
+        """Return the plan that appoints a candidate, or nobody; LockError if it does not stand."""
+        if wanted is None:
+            return self.ordering(appointed=None)
+        name, who = (wanted, wanted) if isinstance(wanted, str) else (wanted.name, wanted.owner)
+        for one in self.standing.values():
+            if who in (one.name, one.owner):
+                by_name = self.order == "appointed"
+                return self.ordering(appointed=one.name if by_name else one.token)
+        raise LockError(f"{election!r}: candidate {name!r} does not stand")
+
+    def recalling(self, term: int) -> Plan:
+        """Return the plan that asks a leader to step down; its result is whether there is one."""
+        return self.ordering(step_down=term) if self.is_open(term) else Plan(result=False)
+
+    def beginning(self, new: Term) -> Plan:
+        """Return the plan for a new term; its result is whether the candidate leads."""
+        last = self.terms[-1].term if self.terms else 0
+        if last >= new.term or self.awaited_by(new.owner):
+            return Plan(result=last == new.term)
+        ended = [one if one.why else _ended(one, "crashed") for one in self.terms]
+        here = Exists(self._keys[new.owner])
+        return Plan([_history([*ended, new])], [self._same(HISTORY), here], True)
 
     def ending(self, term: int, why: str) -> Plan:
         """Return the plan that writes down why a term has ended; without changes if that is so."""
-        ended = [self._ended(one, why) if one["term"] == term else one for one in self.terms]
-        if ended == self.terms:
-            return Plan()
-        return Plan([Put(HISTORY, {"terms": ended})], [self._same(HISTORY)])
-
-    def is_open(self, term: int) -> bool:
-        """Whether a term is the last one, and has not ended by what was written down."""
-        return bool(self.terms) and self.last_term == term and "until" not in self.terms[-1]
-
-    def _ended(self, term: dict[str, Any], why: str | None) -> dict[str, Any]:
-        if "until" in term:
+        terms = [
             # Who broke it knows better than who lost it.
-            return {**term, "why": BROKEN} if why == BROKEN and term["why"] == LOST else term
-        if why is None:  # who led has not written it down
-            goes_on = any(one.value["owner"] == term["owner"] for one in self.standing)
-            why = LOST if goes_on else CRASHED
-        return {**term, "until": _now(), "why": why}
+            _ended(one, why) if one.term == term and (not one.why or why == "broken") else one
+            for one in self.terms
+        ]
+        return Plan() if terms == self.terms else Plan([_history(terms)], [self._same(HISTORY)])
+
+    def _said(self, key: str) -> dict[str, Any]:
+        return self._records[key].value if key in self._records else {}
 
     def _same(self, key: str) -> Condition:
-        record = self.snapshot.records.get(key)
+        record = self._records.get(key)
         return Absent(key) if record is None else Exists(key, record.revision)
 
     # For people
 
-    def history(self) -> tuple[Term, ...]:
-        """Return the last terms, the newest one last."""
-        return tuple(
-            Term(
-                int(one["term"]),
-                str(one["candidate"]),
-                _owner(one),
-                _time(one["since"]),
-                _time(one["until"]) if "until" in one else None,
-                str(one.get("why", "")),
-            )
-            for one in self.terms
-        )
-
-    def info(self, using: str, leader: Candidate | None) -> ElectionInfo:
-        """Return all that is known, for a leader that was found by the lock."""
-        line = self.succession
-        standing = [*line, *(one for one in self.standing if one not in line)]
-        return ElectionInfo(
-            self.snapshot.directory.partition(":")[2],
-            using,
-            self.order,
-            leader,
-            tuple(
-                leader if leader is not None and leader.owner == one.owner else one
-                for one in map(self.candidate, standing)
-            ),
-            self.appointed,
-            self.history(),
-        )
-
-    def leader(self, owner: Owner, term: int) -> Candidate | None:
-        """Return who leads, if it is who holds the lock; None if its term has not begun."""
-        if self.last_term != term:
-            return None
-        if (record := self.find(owner)) is not None:
-            return replace(self.candidate(record), term=term)
-        # It lost its record in an outage, and puts it again.
-        last = self.history()[-1]
-        return Candidate(last.candidate, owner, since=last.since, term=term)
-
-    def candidate(self, record: Record) -> Candidate:
-        """Return who stands, as its record says."""
-        said = record.value["data"]
-        return Candidate(
-            str(said["candidate"]),
-            owner_of(record),
-            record.created,
-            since_when(record, self.snapshot),
-            int(said["priority"]),
-            said["data"],
-        )
+    def info(self, name: str, using: str, token: int | None) -> ElectionInfo:
+        """Return all that is known; ``token`` is that of the lock, None if nobody holds it."""
+        standing, leader = dict(self.standing), None
+        if self.is_open(token):  # a leader may have lost its record in an outage
+            last = self.terms[-1]
+            known = standing.get(last.owner, Candidate(last.candidate, last.owner))
+            leader = standing[last.owner] = replace(known, term=token)
+        appointed = self._orders.get("appointed") if self.order == "appointed" else None
+        candidates, history = tuple(standing.values()), tuple(self.terms)
+        return ElectionInfo(name, using, self.order, leader, candidates, appointed, history)
 
 
-def _name(record: Record) -> str:
-    return str(record.value["data"]["candidate"])
+def _candidate(record: Record, snapshot: Snapshot) -> Candidate:
+    owner, since, said = owner_of(record), since_when(record, snapshot), record.value["data"]
+    return Candidate(owner=owner, token=record.created, since=since, **said)
 
 
-def _owner(value: dict[str, Any]) -> Owner:
-    return Owner(str(value["owner"]), str(value["host"]), int(value["pid"]), str(value["thread"]))
+def _ended(term: Term, why: str) -> Term:
+    return replace(term, until=datetime.now(UTC), why=why)
 
 
-def _now() -> int:
-    return time.time_ns() // 1000
+def _history(terms: list[Term]) -> Put:
+    """Return the change that writes down the last terms, for _term() to read."""
+    said = [
+        (one.term, one.candidate, astuple(one.owner), str(one.since), str(one.until or ""), one.why)
+        for one in terms[-MOST_TERMS:]
+    ]
+    return _put(HISTORY, terms=said)
 
 
-def _time(microseconds: int) -> datetime:
-    return datetime.fromtimestamp(microseconds / 1e6, UTC)
+def _term(term: int, candidate: str, owner: list[Any], since: str, until: str, why: str) -> Term:
+    ended = datetime.fromisoformat(until) if until else None
+    return Term(term, candidate, Owner(*owner), datetime.fromisoformat(since), ended, why)
+
+
+def _put(key: str, **said: Any) -> Put:
+    return Put(key, {**said, "at": time.time_ns() // 1000})  # for put_when()
+
+
+def planning(step: Callable[..., Plan], *arguments: Any) -> Decide:
+    """Return what makes a plan of the records: by this method of Candidates."""
+    return lambda snapshot: step(Candidates(snapshot), *arguments)

@@ -2,32 +2,32 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, Self, TypeVar, get_args
+from typing import Any, Self, get_args
 
-from distlock.backends.recipe_records import Plan
 from distlock.backends.store import Snapshot
-from distlock.concurrency.steps import Steps, arun, run
+from distlock.concurrency import fork
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import Either, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
-from distlock.core.section import refuse_in_event_loop, run_under
-from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable
+from distlock.core.manager import undo
+from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import (
-    APPOINTED,
-    BROKEN,
     HISTORY,
     Candidate,
     Candidates,
     ElectionInfo,
+    Order,
     Term,
+    planning,
 )
 from distlock.recipes.following import Follower
-from distlock.recipes.recipe import deadline_of
+from distlock.recipes.recipe import Entered, deadline_of
 from distlock.recipes.twins import twins
 from distlock.types.arguments import (
     checked_callback,
@@ -35,20 +35,16 @@ from distlock.types.arguments import (
     checked_flag,
     checked_label,
     checked_token,
+    waiting_limit,
 )
-from distlock.types.lease import LockInfo, State
+from distlock.types.lease import Kind, LockInfo, State
+from distlock.types.owners import new_owner
 
-T = TypeVar("T")
-Order = Literal["first", "succession", "appointed"]
-logger = logging.getLogger("distlock")
-
-#: Seconds between two attempts to ask a backend that does not answer.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
-#: So often the records and the lock are read again if the leader changed in between.
-_LOOKS = 5
+#: Seconds that one who gives up has for telling the others.
+_LAST_ANSWER = 1.0
 
 
-class Election(Candidacy):
+class Election(Entered):
     """Of several candidates one leads at a time; when it ends, the next one does.
 
     ::
@@ -67,6 +63,8 @@ class Election(Candidacy):
     leads goes on until it resigns, is lost, or is asked to step down; with "appointed" that is so
     as soon as another one is appointed.
     """
+
+    kind = Kind.ELECTION
 
     def __init__(
         self,
@@ -97,10 +95,27 @@ class Election(Candidacy):
         if order not in get_args(Order):
             raise ValueError(f"order must be one of {get_args(Order)}, got {order!r}")
         checked_callback("on_lost", on_lost)
-        if candidate is not None:
-            checked_label("candidate", candidate)
-        data = checked_data("data", data)
-        super().__init__(name, candidate, priority, order, data, on_lost, using)
+        super().__init__(name, using)
+        self._given = None if candidate is None else checked_label("candidate", candidate)
+        self._priority, self._order, self._on_lost = priority, order, on_lost
+        self._data = checked_data("data", data)
+        self._be_new()
+        fork.reset_in_child(self)
+
+    def after_fork_in_child(self) -> None:
+        """Be another candidate, which does not stand: the one that did is the parent's."""
+        self._candidacy.stop()
+        self._be_new()
+
+    def _be_new(self) -> None:
+        owner = new_owner()
+        number = owner.key.rpartition(":")[2]
+        #: the name of this candidate
+        self.candidate = self._given or f"{owner.host}:{owner.pid}:{number}"
+        said = {"name": self.candidate, "priority": self._priority, "data": self._data}
+        self._new_candidacy = partial(Candidacy, self, said, self._order, self._on_lost)
+        self._candidacy = self._new_candidacy()
+        self._candidacy.stop()
 
     # Leading
 
@@ -108,17 +123,42 @@ class Election(Candidacy):
         """Stand for election, and wait until this candidate leads; False if it does not.
 
         ``blocking`` and ``timeout`` are as of ``Lock.acquire()``. Who gives up, with False or an
-        error, stands no more, and leads no more. Once it stands, a wait without a limit goes on
-        through outages.
+        error, stands no more, and leads no more. Once it stands, or if it has led before, a wait
+        without a limit goes on through outages.
 
         Raises LockError if this candidate stands already, ValueNotAgreed if others stand with
         another order, LockUnavailable if the backend cannot be asked.
         """
-        return self._entering(blocking, timeout)
+        wait = waiting_limit(checked_flag("blocking", blocking), timeout)[0]
+        deadline = deadline_of(timeout) if wait else clock()
+        before = self._candidacy
+        if before.goes_on:
+            raise LockError(f"{self!r}: this candidate stands already, or leads already")
+        with suppress(LockError):  # lost, and not left yet
+            yield from before.leaving()
+        this = self._candidacy = self._new_candidacy()
+        try:
+            if (yield from this.campaigning(deadline, patient=before.lease is not None)):
+                return True
+            with suppress(LockError):  # what cannot be done now is done later
+                yield from this.leaving()
+            return False
+        except BaseException as error:
+            try:
+                if not isinstance(error, GeneratorExit):  # at once: the process may be ending
+                    with suppress(LockError):
+                        yield from this.leaving(deadline=clock() + _LAST_ANSWER)
+            finally:
+                undo(error, this.leave_soon)
+            raise
 
     campaign, acampaign = twins("campaign", _campaign)
 
-    def _resign(self, to: Candidate | str | None = None) -> Steps[None]:
+    def _entering(self) -> Steps[None]:
+        if not (yield from self._campaign()):
+            raise LockNotHeld(f"{self!r}: this candidate was resigned while it stood")
+
+    def _leaving(self, to: Candidate | str | None = None) -> Steps[None]:
         """Lead no more, so that the next one does at once; with ``to`` that is this candidate.
 
         Any thread or task may do this. With the order "appointed", ``to`` is appointed. One who
@@ -128,102 +168,80 @@ class Election(Candidacy):
         LockError if ``to`` does not stand, and then nothing is changed. LockUnavailable if the
         backend cannot be told; it is told later.
         """
-        return self._leaving(to)
+        this = self._candidacy
+        if to is not None:
+            this.check()
+            yield from self._appoint(to)
+        if this.lease is None and this.goes_on:
+            this.stopped.resolve(None)
+        else:
+            yield from this.leaving()
 
-    resign, aresign = twins("resign", _resign)
+    resign, aresign = twins("resign", _leaving)
 
-    @refuse_in_event_loop
-    def run(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+    def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Steps[Any]:
         """Campaign, call a function while this one leads, resign, and return what it returned.
 
-        If it leads no more when the function ends, without an error or with LockLost, it
-        campaigns again. Any other error is raised.
+        For ``arun()`` it is a coroutine function. If this one leads no more when the function ends,
+        without an error or with LockLost, it campaigns again. Any other error is raised.
         """
-        campaign: Callable[[], object] = self.campaign
+        work = partial(function, *args, **kwargs)
         while True:
-            lost = False
-
-            def body() -> T | None:
-                nonlocal lost
-                try:
-                    return function(*args, **kwargs)
-                except LockLost:
-                    if self.leading:  # it is about another lock
-                        raise
-                    return None
-                finally:
-                    lost = not self.leading
-
-            result = run_under(self, campaign, body, _ignore)
-            if not lost:
-                return result  # type: ignore[return-value]
-            campaign = self._campaign_again
-
-    async def arun(self, function: Callable[..., Awaitable[T]], *args: Any, **kwargs: Any) -> T:
-        """See run(); the function is a coroutine function."""
-        again = False
-        while True:
-            await arun(self._entering(again=again))
-            again = True
             try:
-                result = await function(*args, **kwargs)
-            except BaseException as error:
-                lost = isinstance(error, LockLost) and not self.leading
-                await self.__aexit__(type(error), error, None)
-                if not lost:
-                    raise
-            else:
-                lost = not self.leading
-                with suppress(LockLost, LockNotHeld, LockUnavailable):  # as in _ignore()
-                    await self.aresign()
-                if not lost:
+                yield from self._entering()
+                result = yield Either(work, work)
+                if self.leading:
+                    with suppress(LockError):  # the work was done; the rest is done later
+                        yield from self._leaving()
                     return result
+            except BaseException as error:
+                if isinstance(error, LockLost) and not self.leading:
+                    continue
+                if not self._end_soon(error):
+                    with suppress(LockError):
+                        yield from self._leaving()
+                raise
+
+    run, arun = twins("run", _run)
 
     # Knowing
 
     @property
+    def leading(self) -> bool:
+        """Whether this candidate leads, by what this process knows."""
+        return self._candidacy.lease is not None and self._candidacy.goes_on
+
+    @property
     def term(self) -> int:
         """The fencing token of the leader: it grows with every term. LockNotHeld or LockLost."""
-        return self._checked().term
+        return self._candidacy.check().token
 
     def check(self) -> None:
         """Raise LockNotHeld or LockLost unless this candidate leads. Asks no backend."""
-        self._checked()
+        self._candidacy.check()
 
-    @refuse_in_event_loop
-    def verify(self) -> None:
+    def _verify(self) -> Steps[None]:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
-        self._checked()
-        self._lock.verify()
+        self.check()
+        yield Either(self._candidacy.lock.verify, self._candidacy.lock.averify)
 
-    async def averify(self) -> None:
-        """See verify()."""
-        self._checked()
-        await self._lock.averify()
+    verify, averify = twins("verify", _verify)
 
     @contextmanager
     def atomic(self, using: str | None = None) -> Iterator[Self]:
         """Open a transaction that can commit only while this candidate leads; see Lock.atomic()."""
-        self._checked()
-        lease, backend = self._lock.lease, self._lock._backend
-        backend.check_atomic(using, lease)
-        with backend.atomic(lease, using):
+        lease, lock = self._candidacy.check(), self._candidacy.lock
+        lock._backend.check_atomic(using, lease)
+        with lock._backend.atomic(lease, using):
             yield self
-            self._lock.check()  # what this process knows to be lost must not be committed
+            lock.check()  # what this process knows to be lost must not be committed
 
     def _info(self) -> Steps[ElectionInfo]:
         """Return who leads, who stands in which order, who was appointed, and who has led."""
-        for _ in range(_LOOKS):
-            found = Candidates((yield self._read()), self._order)
-            looking = partial(self._lock._backend.inspect, self._lock.name)
-            lock: LockInfo = yield self._ask(looking)
-            leader, owner, term = None, lock.owner, lock.token
-            if lock.state is State.HELD and owner is not None and term is not None:
-                leader = found.leader(owner, term)
-                if leader is None and term > found.last_term:
-                    continue  # it was read before that term began
-            break
-        return found.info(self.using, leader)
+        found = Candidates((yield self._read()))
+        inspect = partial(self._candidacy.lock._backend.inspect, self._directory)
+        lock: LockInfo = yield self._ask(inspect)
+        return found.info(self.name, self.using, lock.token if lock.state is State.HELD else None)
 
     info, ainfo = twins("info", _info)
 
@@ -257,97 +275,59 @@ class Election(Candidacy):
 
     # Deciding by hand
 
-    def _appoint(self, candidate: Candidate | str | None, *, absent: bool = False) -> Steps[None]:
-        """Appoint who is to lead next.
+    def _appoint(self, candidate: Candidate | str | None) -> Steps[None]:
+        """Appoint who is to lead next; ``None`` appoints nobody.
 
-        With the order "appointed" nobody else may lead then, and who leads is asked to step down;
-        ``None`` appoints nobody, and with ``absent`` the candidate need not stand. With the other
-        orders this one follows the leader of now.
+        With the order "appointed" nobody else may lead then, and who leads is asked to step down.
+        With the other orders this one follows the leader of now, unless it loses its place before.
 
         Raises LockError if it does not stand.
         """
-        checked_flag("absent", absent)
         if not isinstance(candidate, Candidate | None):
             checked_label("candidate", candidate)
-        name = candidate.name if isinstance(candidate, Candidate) else candidate
-
-        def decide(snapshot: Snapshot) -> Plan:
-            found, owner = Candidates(snapshot, self._order), None
-            if absent and found.order != APPOINTED:
-                raise ValueError(f"absent={absent!r} is for the order 'appointed' only")
-            if candidate is not None and not absent:
-                owner = found.other(candidate, self).owner
-            put, same = found.naming(name, owner, found.last_term)
-            return Plan([put], [same])
-
-        yield self._change(decide)
+        yield self._change(planning(Candidates.appointing, candidate, self))
 
     appoint, aappoint = twins("appoint", _appoint)
 
     def _step_down(self, term: int) -> Steps[bool]:
         """Ask the leader of a term to step down; False if it does not lead any more.
 
-        It is told as of a loss, and keeps others out until it has resigned, for the length of a
-        lease at the most. Where its process does not answer, see force_release().
+        It is told as of a loss, and keeps others out until it has resigned, or its lease has ended:
+        it is renewed no more. Where its process does not answer, see force_release().
         """
-        checked_token(term)
-
-        def decide(snapshot: Snapshot) -> Plan:
-            found = Candidates(snapshot, self._order)
-            if not found.is_open(term):
-                return Plan(result=False)
-            put, same = found.ordering(step_down=term)
-            return Plan([put], [same], True)
-
-        return (yield self._change(decide)).result  # type: ignore[no-any-return]
+        step = planning(Candidates.recalling, checked_token(term))
+        return (yield self._change(step)).result  # type: ignore[no-any-return]
 
     step_down, astep_down = twins("step_down", _step_down)
 
-    @refuse_in_event_loop
-    def force_release(self, term: int) -> bool:
+    def _force_release(self, term: int) -> Steps[bool]:
         """Break the lock of a leader; False if it does not lead any more. See Lock."""
-        return self._lock.force_release(term) and run(self._noting_that_broken(term))
+        lock = self._candidacy.lock
+        ways = partial(lock.force_release, term), partial(lock.aforce_release, term)
+        broken: bool = yield Either(*ways)
+        if broken:
+            yield self._change(planning(Candidates.ending, term, "broken"))
+        return broken
 
-    async def aforce_release(self, term: int) -> bool:
-        """See force_release()."""
-        broken = await self._lock.aforce_release(term)
-        return broken and await arun(self._noting_that_broken(term))
-
-    def _noting_that_broken(self, term: int) -> Steps[bool]:
-        yield self._change(lambda found: Candidates(found, self._order).ending(term, BROKEN))
-        return True
-
-    # For run_under()
-
-    release = resign
-
-    def _campaign_again(self) -> None:
-        run(self._entering(again=True))
-
-    def _entered_here(self) -> tuple[str, int]:
-        return self._lock._entered_here()
+    force_release, aforce_release = twins("force_release", _force_release)
 
 
 class _Terms(Follower[Term]):
     """One who is told of the terms of leaders."""
 
     keys = (HISTORY,)
-    #: by the number of each term, whether it had ended when it was seen
-    _known: dict[int, bool] | None = None
+    #: by the number of each term, why it had ended when it was seen
+    _known: dict[int, str] | None = None
 
     def _news(self, snapshot: Snapshot) -> list[Term]:
-        """Return the terms that have begun or ended since the last call."""
-        terms, news = Candidates(snapshot).history(), []
-        known, self._known = self._known, {one.term: bool(one.why) for one in terms}
+        """Return the terms that have begun or ended since the last look."""
+        terms, news = Candidates(snapshot).terms, []
+        known, self._known = self._known, {one.term: one.why for one in terms}
         if known is None:  # what has ended by now is no news
-            known = {one.term: True for one in terms if one.why}
+            known = {one.term: one.why for one in terms if one.why}
         for one in terms:
             if one.term not in known:
                 news.append(replace(one, until=None, why=""))
             if one.why and not known.get(one.term):
                 news.append(one)
         return news
-
-
-def _ignore(error: LockError) -> None:
-    """The work was done; who led no more campaigns again, and what could not be told is later."""

@@ -6,6 +6,7 @@ import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -135,7 +136,9 @@ class Watch:
         """Call no more; a call that has begun goes on. Doing it twice does no harm."""
         self._follower.stopped.resolve(None)
 
-    __del__ = close
+    def __del__(self) -> None:
+        with suppress(AttributeError):  # an interrupt may have come before there was one
+            self.close()
 
     def __enter__(self) -> Watch:
         return self

@@ -80,7 +80,7 @@ def election():
 
     def state():
         orders = locks["default"].store.read(f"election:{NAME}").records["orders"].value
-        return orders.get("next"), orders.get("step_down")
+        return orders.get("appointed"), orders.get("step_down")
 
     return Scene(
         state,

@@ -63,8 +63,6 @@ class TestArguments:
             election.campaign(blocking=False, timeout=1)
         with pytest.raises(LockError, match="'B' does not stand"):
             election.appoint("B")
-        with pytest.raises(ValueError, match="absent"):
-            election.appoint("B", absent=True)
         with pytest.raises(TypeError, match="candidate"):
             election.appoint(5)
         with pytest.raises(TypeError, match="token"):
@@ -81,13 +79,15 @@ class TestArguments:
             a.election.campaign()
         assert a.leads()
 
-    def test_one_who_is_not_there_can_be_appointed(self, using, name, stand):
-        operator = Election(name, using=using, order="appointed")
-        operator.appoint("B", absent=True)
-        a = stand("A", order="appointed")
-        assert not a.leads()
+    def test_who_is_appointed_no_more_is_asked_to_step_down(self, using, name, stand):
+        operator = Election(name, using=using)
         b = stand("B", order="appointed")
+        assert not b.leads()
+        operator.appoint("B")
         eventually(b.leads)
+        b.election.resign()
+        b = stand("B", order="appointed")
+        eventually(b.leads)  # it is appointed by its name
         operator.appoint(None)
         eventually(lambda: b.told)
         b.election.resign()
@@ -225,7 +225,7 @@ def is_free(election):
 def begins(changes):
     """Whether a change writes down that a term has begun."""
     return any(
-        isinstance(one, Put) and one.key == "history" and "why" not in one.value["terms"][-1]
+        isinstance(one, Put) and one.key == "history" and not one.value["terms"][-1][-1]
         for one in changes
     )
 

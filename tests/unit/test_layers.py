@@ -90,7 +90,6 @@ LAYERS = [
         "recipes.report",
         "recipes.candidates",
     ],
-    ["recipes.leading"],
     ["recipes.candidacy"],
     ["recipes"],
     [""],
