@@ -23,7 +23,7 @@ from distlock.commands.recipe_command import (
     write_json,
     write_table,
 )
-from distlock.recipes.config import Config, Value
+from distlock.recipes.log import Config, Value
 from distlock.types.lease import Kind
 
 #: Versions that are kept, beside what the program keeps: this never removes any.

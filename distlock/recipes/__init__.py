@@ -7,8 +7,8 @@ generations  how those at a barrier come to one outcome
 line        those who wait: one of all watches, the others stand in line
 event       Event: one process sets it, all others see it
 generations how those who are at a barrier come to one outcome
-config      Config: one value in all processes, with versions
-topic       Topic: messages that every subscriber gets, in order; the log under it and Config
+log         Config: one value in all processes, with versions; Topic: messages that every
+            subscriber gets, in order
 twins       a blocking method and its async twin, of one body
 following   what changes in the directory of a recipe, look by look
 election    Election: of several candidates one leads at a time
@@ -36,12 +36,12 @@ from distlock.core.base_lock import BaseLock
 from distlock.lock import Lock
 from distlock.recipes.barrier import Barrier, DoubleBarrier
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
-from distlock.recipes.config import Config, Value
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.election import Election
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.generations import BarrierInfo
 from distlock.recipes.group import Change, Group, Member
+from distlock.recipes.log import Config, Message, Topic, Value
 from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress
@@ -50,7 +50,6 @@ from distlock.recipes.queue_items import DeadLetter, DeliveryInfo, QueueInfo
 from distlock.recipes.report import Report, bar
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore
-from distlock.recipes.topic import Message, Topic
 from distlock.recipes.track import atrack, track
 from distlock.types.lease import Kind, LockInfo
 

@@ -113,9 +113,7 @@ class Watch:
 
     def __init__(self, follow: Callable[[], Follower[T]], callback: Callable[[T], object]) -> None:
         """``follow`` returns one who follows; TypeError unless ``callback`` is a function."""
-        self._follow = follow
-        self._callback: Callable[[Any], object] = callback
-        self._follower = follow()
+        self._follow, self._callback, self._follower = follow, callback, follow()
         checked_callback("callback", callback, required=True)
         _ = self._follower.recipe._store  # raises NotSupported if it keeps no records
         self._start()

@@ -18,9 +18,9 @@ from distlock.concurrency.steps import Call, Steps
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.manager import undo
 from distlock.exceptions import LockUnavailable
-from distlock.recipes.config import Config
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.line import Line
+from distlock.recipes.log import Config
 from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.queue_items import (
     DEAD,

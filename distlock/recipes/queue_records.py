@@ -25,7 +25,7 @@ from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
 from distlock.exceptions import LockUnavailable
-from distlock.recipes.config import Config, Value
+from distlock.recipes.log import Config, Value
 from distlock.recipes.queue_items import (
     HELD,
     ITEM,

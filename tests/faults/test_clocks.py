@@ -36,7 +36,7 @@ READERS = {
     "backends/seats.py": "since when a seat is held, for people, where the store does not tell",
     "recipes/candidates.py": "since when and until when a term goes, for people",
     "recipes/event.py": "when a flag was set, for people",
-    "recipes/topic.py": "when a value was set or a message published, for people",
+    "recipes/log.py": "when a value was set or a message published, for people",
     "recipes/progress.py": "when a report was written, for people",
     "recipes/queue.py": "when an item was put, for people",
     "backends/local_store.py": "revisions that outlive a restart",

@@ -310,7 +310,7 @@ class TestServersThatAreBehind:
         config.set(1)
         behind.keep(config)
         config.set(2)
-        monkeypatch.setattr("distlock.recipes.topic.MOST_BUSY", 0.2)
+        monkeypatch.setattr("distlock.recipes.log.MOST_BUSY", 0.2)
         with behind, pytest.raises(LockUnavailable, match="others changed it each time"):
             config.set(3)
 

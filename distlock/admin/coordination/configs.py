@@ -16,7 +16,7 @@ from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, T
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.exceptions import StaleToken
 from distlock.models import Config as ConfigModel
-from distlock.recipes.config import Config, Value
+from distlock.recipes.log import Config, Value
 from distlock.types.lease import Kind
 
 #: Versions that are kept, beside what the program keeps: nothing done here removes any.

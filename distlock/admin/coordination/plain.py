@@ -16,8 +16,8 @@ from distlock.admin.coordination.recipe_pages import RecipePages
 from distlock.recipes.barrier import Barrier, DoubleBarrier
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.generations import BarrierInfo
+from distlock.recipes.log import Message, Topic
 from distlock.recipes.names import Address, Names
-from distlock.recipes.topic import Message, Topic
 from distlock.types.lease import Kind
 
 #: Messages that the page of a topic shows.
