@@ -28,17 +28,25 @@ def answer_limit():
     return 2
 
 
+RECORDS = "database_lock_directory", "database_lock_record", "database_lock_session"
+
 LOCKING = {
     ("mysql", "row"): "SELECT * FROM database_lock WHERE `lock` = %s FOR UPDATE",
     ("postgresql", "row"): "SELECT * FROM database_lock WHERE lock = %s FOR UPDATE",
     ("mysql", "table"): "LOCK TABLES database_lock READ",
     ("postgresql", "table"): "LOCK TABLE database_lock IN SHARE MODE",
+    ("mysql", "records"): f"LOCK TABLES {', '.join(f'{table} READ' for table in RECORDS)}",
+    ("postgresql", "records"): f"LOCK TABLE {', '.join(RECORDS)} IN SHARE MODE",
+    ("mysql", "directories"): "SELECT * FROM database_lock_directory FOR UPDATE",
+    ("postgresql", "directories"): "SELECT * FROM database_lock_directory FOR UPDATE",
+    ("mysql", "sessions"): "SELECT * FROM database_lock_session FOR UPDATE",
+    ("postgresql", "sessions"): "SELECT * FROM database_lock_session FOR UPDATE",
 }
 
 
 @contextmanager
 def locked_by_an_operator(database, what, name=""):
-    """Let a transaction beside the locks keep all others from writing a row, or the table."""
+    """Let a transaction beside the locks keep all others from writing a row, or tables."""
     with closing(connections[database].copy()) as connection:
         connection.set_autocommit(False)
         with connection.cursor() as cursor:
@@ -119,6 +127,18 @@ def test_a_free_lock_that_an_operator_keeps_locked_is_not_held(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("what", ["directories", "records"])
+@pytest.mark.parametrize("how", [{"blocking": False}, {"timeout": 0.5}, {"timeout": 4}], ids=str)
+def test_free_seats_that_an_operator_keeps_locked_are_not_taken(actor, database, what, how, name):
+    seats = actor("thread").lock(name, make="semaphore", value=2)
+    assert seats.acquire()
+    seats.release()
+    with locked_by_an_operator(database, what), pytest.raises(LockUnavailable):
+        seats.acquire(**how)
+    assert seats.acquire(timeout=PATIENCE)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["row", "table"])
 def test_those_behind_one_who_cannot_take_it_are_told_too(actor, database, what, name):
     with Lock(name):
@@ -161,6 +181,20 @@ def test_a_row_that_an_operator_keeps_locked_costs_no_other_lock_its_lease(
     actor("thread").take(f"{name}:stuck", lease=lease, on_lost=stuck)
     lock = actor("thread").take(f"{name}:kept", lease=lease, on_lost=kept)
     with locked_by_an_operator(database, "row", f"{name}:stuck"):
+        stuck.wait()
+        renewed(lock)
+        lock.verify()
+    assert not kept.calls
+
+
+@pytest.mark.slow
+def test_nor_is_a_seat_lost_because_the_row_of_another_one_is_locked(actor, database, name):
+    """Both have sessions of their own, which are renewed by one statement."""
+    stuck, kept = Once(), Once()
+    how = {"make": "semaphore", "value": 1}
+    actor("thread").take(f"{name}:stuck", lease=6, on_lost=stuck, **how)
+    with locked_by_an_operator(database, "sessions"):
+        lock = actor("thread").take(f"{name}:kept", lease=6.1, on_lost=kept, **how)
         stuck.wait()
         renewed(lock)
         lock.verify()

@@ -57,6 +57,7 @@ LAYERS = [
     ["backends.database.record_sql"],
     [
         "backends.database.record_engines",
+        "backends.database.record_renewal",
         "backends.database.record_transactions",
         "backends.database.record_watcher",
     ],

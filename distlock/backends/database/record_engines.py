@@ -292,6 +292,9 @@ class SQLiteRecords(RecordSQL):
             )
         return statements
 
+    def unlocked(self, sessions: Sequence[str]) -> Statement | None:
+        return None  # it has no locks of rows
+
     def renew_all(
         self, connection: Connection, sessions: Sequence[str], records: Sequence[Address]
     ) -> list[tuple[str, str]]:

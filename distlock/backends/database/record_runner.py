@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+from typing import Any
 
 from django.db import connections
 
-from distlock.backends.database.errors import (
-    FileLocked,
-    NoTable,
-    RowLocked,
-    StatementFailed,
-    StatementTimeout,
-)
+from distlock.backends.database.errors import NoTable, StatementFailed
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.runner import Function, StatementRunner
+from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sqlite_session import CallerConnection
 from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
-from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable, NotSupported
-
-T = TypeVar("T")
 
 
 class RecordRunner(StatementRunner):
@@ -32,23 +23,6 @@ class RecordRunner(StatementRunner):
 
     def __init__(self, pool: Pool, *, on_sqlite: bool) -> None:
         super().__init__(pool, _TestCaseConnection(pool.database) if on_sqlite else None)
-
-    def work_twice(self, function: Function[T], deadline: float | None) -> T:
-        """See work(). If the first half of the time is not enough, try anew in the second one.
-
-        So a locked row or a silent session does not cost all of the time.
-        """
-        # Without a deadline both together last as long as the database gets for an answer.
-        timeout = self.pool.timeout
-        half = (timeout if deadline is None else left(deadline, 2 * timeout)) / 2
-        # at_once: threads may have all sessions in use, waiting for rows that are locked.
-        try:
-            return self.attempt(function, clock() + half, at_once=True)
-        except (RowLocked, StatementTimeout, FileLocked):
-            pass
-        except StatementFailed as failed:
-            raise self.unavailable(failed) from failed.__cause__
-        return self.work(function, clock() + half, at_once=True)
 
     def unavailable(self, failed: StatementFailed) -> LockUnavailable:
         """See StatementRunner.unavailable(). The tables are others than that of the locks."""

@@ -235,6 +235,15 @@ class RecordSQL(ABC):
             named_values("session", sessions),
         )
 
+    def unlocked(self, sessions: Sequence[str]) -> Statement | None:
+        """Ask for those sessions whose rows no transaction of someone else keeps locked.
+
+        None if the engine cannot tell.
+        """
+        some = in_list("id", "session", sessions)
+        sql = f"SELECT id FROM {SESSIONS} WHERE {some} FOR UPDATE SKIP LOCKED"
+        return Statement(sql, named_values("session", sessions))
+
     def there(self, sessions: Sequence[str], records: Sequence[Address]) -> Statement:
         """Ask which of the sessions run, and which of the records are there, and perhaps more.
 

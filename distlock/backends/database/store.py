@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import chain, islice
+from itertools import chain
 from typing import Any, TypeVar
 
 from distlock.backends.database import errors
@@ -23,6 +23,7 @@ from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_engines import record_sql_for
 from distlock.backends.database.record_listener import ChangeNotice, channel_of
+from distlock.backends.database.record_renewal import renew
 from distlock.backends.database.record_runner import RecordRunner
 from distlock.backends.database.record_sql import ApplyResult, Edit
 from distlock.backends.database.record_transactions import removing
@@ -208,26 +209,8 @@ class DatabaseStore(RecordStore):
         records: Collection[Address] = (),
         deadline: float | None = None,
     ) -> Renewal:
-        """See RecordStore.renew(). It is one packet for some hundred sessions and records.
-
-        If a locked row or a silent connection holds it up, another connection has the second half
-        of the time.
-        """
-        there: set[tuple[str, str]] = set()
-        some_sessions, some_records = iter(sorted(sessions)), iter(sorted(records))
-        while True:
-            renewed = list(islice(some_sessions, _BATCH))
-            looked_at = list(islice(some_records, _BATCH))
-            if not renewed and not looked_at:
-                break
-
-            def renew(db: Connection) -> list[tuple[str, str]]:
-                return self._sql.renew_all(db, renewed, looked_at)  # noqa: B023
-
-            there.update((one, other) for one, other in self._runner.work_twice(renew, deadline))
-        alive = frozenset(name for name in sessions if (name, "") in there)
-        present = frozenset(address for address in records if address in there)
-        return Renewal(alive, frozenset(sessions) - alive, present, frozenset(records) - present)
+        """See RecordStore.renew()."""
+        return renew(self._runner, self._sql, sessions, records, deadline)
 
     def end_session(self, session: str, deadline: float | None = None) -> None:
         """See RecordStore.end_session()."""
