@@ -24,7 +24,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from distlock.activity import current_activity
-from distlock.backends.recipe_records import Plan
+from distlock.backends.recipe_records import Done, Plan
 from distlock.backends.seats import moment
 from distlock.backends.store import Change, Delete, Put, Record, Snapshot
 from distlock.concurrency.clock import clock
@@ -93,8 +93,8 @@ class Log(Recipe):
             changes += [Delete(_entry_key(old)) for old in range(first, kept)]
             return Plan(changes, [found.as_found(_LAST)], entry)
 
-        revision, entry = yield self._change(plan, deadline_of(MOST_BUSY), keys=[_LAST])
-        return Record(_LAST, entry, revision, revision)
+        done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=[_LAST])
+        return Record(_LAST, done.result, done.revision or 0, done.revision or 0)
 
 
 def _entry_key(number: int) -> str:
