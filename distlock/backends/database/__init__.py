@@ -15,6 +15,7 @@ caller_transaction  locks inside the caller's transaction, on SQLite
 store               small records for recipes
 record_sql          the statements about records
 record_engines      those in which the engines differ
+record_renewal      renews the sessions of records
 record_runner       runs the statements about records
 record_listener     hears of changes from PostgreSQL
 record_transactions  the caller's, that remove records when they commit
