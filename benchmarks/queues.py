@@ -6,7 +6,7 @@
 On ZooKeeper the peer is ``kazoo.recipe.queue.LockingQueue``: put, get, consume. On PostgreSQL it is
 the least that any queue in a table does: INSERT, then DELETE of the first row that nobody has
 locked (``FOR UPDATE SKIP LOCKED``), over the bare driver with autocommit. It has no leases: what
-is taken is gone. "single" puts, takes and acknowledges one item at a time; "batch" twenty in one
+is taken is gone. "single" puts, takes and acknowledges one item at a time; "batch" twelve in one
 change each (put_many, get_many, ack_many). All run in turns; see peers.py. With ``--check`` the
 exit code is 1 unless batches are at least 3 times as fast as kazoo, and 0.7 times as fast as bare
 statements.
@@ -27,7 +27,7 @@ from peers import Contestant, compare
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-BATCH = 20
+BATCH = 12
 BODY = {"to": "anna", "number": 7}
 TEXT = '{"to": "anna", "number": 7}'
 
@@ -172,7 +172,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--servers", nargs="+", choices=SERVERS, default=list(SERVERS))
     parser.add_argument("--rounds", type=int, default=30)
-    parser.add_argument("--items", type=int, default=40, help="of each in each round")
+    parser.add_argument("--items", type=int, default=48, help="of each in each round")
     parser.add_argument("--check", action="store_true")
     options = parser.parse_args()
     good = True

@@ -156,7 +156,11 @@ class RecipeRecords:
             if keys is not None:
                 read = partial(self._store.look, directory, keys)
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
-            plan = decide(read(deadline))
+            try:
+                plan = decide(read(deadline))
+            except LockUnavailable as error:
+                error.maybe_applied = False
+                raise
             if not (plan.newcomers if claims else plan.changes):
                 return Done(None, plan.result)
             changes, conditions, sent_at = [*plan.changes], [*plan.conditions], clock()

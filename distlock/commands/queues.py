@@ -25,7 +25,7 @@ from distlock.commands.recipe_command import (
     write_table,
 )
 from distlock.recipes.queue import Queue
-from distlock.recipes.queue_items import DeadLetter, DeliveryInfo, QueueInfo
+from distlock.recipes.queue_records import DeliveryInfo, QueueInfo, QueueItem
 from distlock.types.lease import Kind
 
 
@@ -58,10 +58,18 @@ def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: 
 
 def _delivery(one: DeliveryInfo) -> output.Row:
     consumer = (
-        output.NOTHING if one.delayed else output.quoted(f"{one.host}:{one.pid}:{one.thread}")
+        output.NOTHING
+        if one.delayed
+        else output.quoted(f"{one.owner.host}:{one.owner.pid}:{one.owner.thread}")
     )
     state = "delayed" if one.delayed else "delivered"
-    return str(one.id), state, consumer, _age(one.since), str(one.token)
+    return (
+        str(one.id),
+        state,
+        output.NOTHING if one.delayed else consumer,
+        _age(one.since),
+        str(one.token),
+    )
 
 
 def _dead(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
@@ -77,7 +85,7 @@ def _dead(command: BaseCommand, *, name: str, using: str, json: bool, **others: 
         command.stderr.write("No dead letters.")
 
 
-def _letter(letter: DeadLetter) -> output.Row:
+def _letter(letter: QueueItem) -> output.Row:
     return (
         str(letter.id),
         output.moment(letter.at),
@@ -143,8 +151,9 @@ def _release(
         fail(NOT_HELD, missing)
     one = found[0]
     command.stdout.write(
-        f"Item {one.id} is delivered again at once. {output.quoted(f'{one.host}:{one.pid}')}, which"
-        f" has had it for {_age(one.since)}, may still work on it, but cannot acknowledge it."
+        f"Item {one.id} is delivered again at once."
+        f" {output.quoted(f'{one.owner.host}:{one.owner.pid}')}, which has had it for"
+        f" {_age(one.since)}, may still work on it, but cannot acknowledge it."
     )
     confirm(command, interactive, "Take it back?")
     if not ask(using, lambda: queue.force_release(item, token)):

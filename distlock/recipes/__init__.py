@@ -21,8 +21,7 @@ progress    Progress: how far a piece of work is, live for whoever looks
 track       track(): a loop that reports how far it is
 report      what a progress tells, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
-queue_items    what the records of a queue say
-queue_records  how the records of a queue are changed
+queue_records  what the records of a queue say, and how they are changed
 delivery    one delivery of an item of a queue
 membership  a record of this process, for as long as it keeps it
 recipe      what all recipes over records do
@@ -46,7 +45,7 @@ from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress
 from distlock.recipes.queue import Mailbox, Queue
-from distlock.recipes.queue_items import DeadLetter, DeliveryInfo, QueueInfo
+from distlock.recipes.queue_records import DeliveryInfo, QueueInfo, QueueItem
 from distlock.recipes.report import Report, bar
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore
@@ -60,7 +59,6 @@ __all__ = [
     "Candidate",
     "Change",
     "Config",
-    "DeadLetter",
     "Delivery",
     "DeliveryInfo",
     "DoubleBarrier",
@@ -77,6 +75,7 @@ __all__ = [
     "Progress",
     "Queue",
     "QueueInfo",
+    "QueueItem",
     "RWLock",
     "Registration",
     "Report",

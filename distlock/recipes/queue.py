@@ -1,50 +1,31 @@
 """Queues and mailboxes: each item that was put is delivered, until somebody says that it is done.
 
-What the records of a queue say is told in queue_items.py, and how they are changed in
-queue_records.py. Who waits is one consumer, and one producer, of all: the others stand in line.
+What the records of a queue say, and how they are changed, is told in queue_records.py. Who waits is
+one consumer, and one producer, of all: the others stand in line.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from queue import Empty, Full
 from typing import Any
 
-from distlock.backends.recipe_records import Plan
-from distlock.backends.store import Absent, Exists, Put, Snapshot
-from distlock.concurrency.steps import Call, Steps
-from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.backends.store import Snapshot
+from distlock.concurrency.steps import Steps
 from distlock.core.manager import undo
-from distlock.exceptions import LockUnavailable
+from distlock.recipes import queue_records as records
 from distlock.recipes.delivery import Delivery
-from distlock.recipes.line import Line
-from distlock.recipes.log import Config
+from distlock.recipes.line import wait_in_line
 from distlock.recipes.membership import Membership, joining_all
-from distlock.recipes.queue_items import (
-    DEAD,
-    HELD,
-    ITEM,
-    READY,
-    TAIL,
-    TAKEN,
-    DeadLetter,
-    DeliveryInfo,
-    Item,
-    QueueInfo,
-    key_of,
-    records_of,
-)
-from distlock.recipes.queue_records import ALL, MOST_AT_ONCE, QueueRecords, checked_size
-from distlock.recipes.recipe import Recipe, deadline_of
+from distlock.recipes.queue_records import MOST_AT_ONCE, QueueInfo, QueueItem, QueueRecords
+from distlock.recipes.recipe import deadline_of
 from distlock.recipes.semaphore import checked_count
 from distlock.recipes.twins import twins
-from distlock.types.arguments import checked_seconds
-from distlock.types.lease import Kind
 
 
-class Queue(Recipe):
+class Queue(QueueRecords):
     """A queue that all processes share, and that outlives them: ``Queue("letters")``.
 
     ::
@@ -59,45 +40,6 @@ class Queue(Recipe):
     process was killed and the lease has ended. So it may be delivered more than once. Each method
     has an async twin: ``aput()``, ``aget()`` …
     """
-
-    kind = Kind.QUEUE
-    _one_at_a_time = False
-
-    def __init__(
-        self,
-        name: str,
-        maxsize: int = 0,
-        *,
-        lease: float | None = None,
-        max_deliveries: int = 5,
-        using: str = DEFAULT_ALIAS,
-    ) -> None:
-        """Describe a queue; nothing is asked yet.
-
-        - ``name``, ``using``: as of a Lock.
-        - ``maxsize``: how many items there may be, those being delivered included; 0 for no bound.
-          Once resize() has said a number, that holds for all.
-        - ``lease``: seconds after which an item is delivered again if the process that took it is
-          gone; None for that of the backend. While the process runs, it is renewed.
-        - ``max_deliveries``: an item that was taken so often, and not acknowledged, is put aside.
-
-        Raises TypeError or ValueError that names the argument and its value.
-        """
-        super().__init__(name, using)
-        self._maxsize = checked_size(maxsize)
-        self._lease = None if lease is None else checked_seconds("lease", lease)
-        self._max_deliveries = checked_count("max_deliveries", max_deliveries)
-        self._config = Config(f"queue:{name}", using=using)
-        self._producers = Line(self, "put", goes_on=_was_not_made)
-        self._consumers = Line(self, "get", give_up=_give_up)
-        self._records = QueueRecords(
-            lambda: locks[using].store,
-            self._directory,
-            self._config,
-            self._maxsize,
-            self._max_deliveries,
-            one_at_a_time=self._one_at_a_time,
-        )
 
     # Producing
 
@@ -119,23 +61,20 @@ class Queue(Recipe):
     def _putting_many(
         self, bodies: Sequence[Any], blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[int]]:
-        """Put up to 20 items, one after the other, all in one change or none; see put()."""
-        if not 1 <= len(bodies) <= MOST_AT_ONCE:
-            raise ValueError(f"bodies must be 1 to {MOST_AT_ONCE} items, got {len(bodies)}")
-        items = [Item(body, 0, time.time_ns() // 1000) for body in bodies]
-        for item in items:
-            item.check()
-        return (yield from self._placing(items, blocking, timeout))
+        """Put up to 12 items, one after the other, all in one change or none; see put()."""
+        _check_number("bodies", bodies)
+        for body in bodies:
+            QueueItem(0, body, 0, datetime.now(UTC)).check()
+        return (yield from self._placing(bodies, None, blocking, timeout))
 
     def _placing(
-        self,
-        items: Sequence[Item],
-        blocking: bool,
-        timeout: float | None,
-        letter: str | None = None,
+        self, bodies: Sequence[Any], letter: str | None, blocking: bool, timeout: float | None
     ) -> Steps[list[int]]:
-        put = partial(self._put, items, letter)
-        numbers = yield from self._producers.eventually(put, blocking, timeout)
+        def attempt(deadline: float | None, patient: bool) -> Steps[tuple[Any, Snapshot]]:
+            put = partial(self._put_items, bodies, letter, patient)
+            return (yield self._ask(put, deadline))  # type: ignore[no-any-return]
+
+        numbers = yield from wait_in_line(self, "put", attempt, blocking, timeout)
         if numbers is None:
             raise Full(f"queue {self.name!r} on {self.using!r} is full")
         return numbers  # type: ignore[no-any-return]
@@ -155,24 +94,41 @@ class Queue(Recipe):
     def _getting_many(
         self, most: int, blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[Delivery]]:
-        """Take one item at least and ``most`` at the most, 20 in all, in one change; see get().
+        """Take one item at least and ``most`` at the most, 12 in all, in one change; see get().
 
-        Each is a delivery of its own. Those that are not worked on yet keep others waiting.
+        Each is a delivery of its own. Those that are not worked on yet keep others waiting. A
+        mailbox gives one.
         """
-        take = partial(self._take, min(checked_count("most", most), MOST_AT_ONCE))
-        taken = yield from self._consumers.eventually(take, blocking, timeout)
-        if taken is None:
+        taken = list[Delivery]()
+        most = min(checked_count("most", most), MOST_AT_ONCE)
+        take = partial(self._attempt_to_take, taken, most)
+        try:
+            yield from wait_in_line(self, "get", take, blocking, timeout)
+        except BaseException as error:  # nobody has seen them
+            for delivery in taken:
+                undo(error, delivery.give_up)
+            raise
+        if not taken:
             raise Empty(f"queue {self.name!r} on {self.using!r} is empty")
-        return taken  # type: ignore[no-any-return]
+        return taken
+
+    def _attempt_to_take(
+        self, taken: list[Delivery], most: int, deadline: float | None, patient: bool
+    ) -> Steps[tuple[object, Snapshot]]:
+        plan, look = partial(self._plan, most), partial(self._look_for_items, most)
+        members = [Membership(self, plan, length=self._lease) for _ in range(most)]
+        done = yield from joining_all(members, deadline, read=look, once=not patient)
+        items, seen = done.result
+        for _, member, item in zip(done.leases, members, items, strict=False):
+            taken.append(Delivery(self, member, item))
+        return taken or None, seen
 
     def _acking_many(self, deliveries: Sequence[Delivery]) -> Steps[None]:
-        """Acknowledge up to 20 deliveries of this queue in one change.
+        """Acknowledge up to 12 deliveries of this queue in one change.
 
-        Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged;
-        after LockUnavailable it can be done again.
+        Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged.
         """
-        if not 1 <= len(deliveries) <= MOST_AT_ONCE:
-            raise ValueError(f"deliveries must be 1 to {MOST_AT_ONCE}, got {len(deliveries)}")
+        _check_number("deliveries", deliveries)
         yield from Delivery.acking_all(deliveries)
 
     # Looking
@@ -180,23 +136,7 @@ class Queue(Recipe):
     def _looking(self) -> Steps[QueueInfo]:
         """Return what is in the queue now, and who works on it; a moment later it may differ."""
         seen: Snapshot = yield self._read()
-        deliveries = [*map(DeliveryInfo.of, records_of(seen, HELD))]
-        delayed = sum(one.delayed for one in deliveries)
-        ready, tail = records_of(seen, READY), seen.records.get(TAIL)
-        size, taken = seen.counts[ITEM], seen.counts[TAKEN]
-        return QueueInfo(
-            self.name,
-            self.using,
-            size,
-            tail.value.get("maxsize", self._maxsize) if tail else self._maxsize,
-            # What was abandoned is ready, though it has not been put back yet.
-            size - min(taken, len(deliveries)),
-            len(deliveries) - delayed,
-            delayed,
-            seen.counts[DEAD],
-            Item.of(ready[0]).put_at if ready else None,
-            tuple(deliveries),
-        )
+        return self._describe(seen, (yield from self._config.getting(self._maxsize)).value)
 
     def _counting(self) -> Steps[int]:
         """Return how many items are not acknowledged; see also info()."""
@@ -215,16 +155,9 @@ class Queue(Recipe):
         """Wait until all items are acknowledged, or put aside; False if the time is over."""
 
         def look(seen: Snapshot) -> bool | None:
-            return seen.counts[ITEM] == 0 or None
+            return seen.counts[records.ITEM] == 0 or None
 
         return (yield from self._until(look, deadline_of(timeout))) is not None
-
-    def _read(self, deadline: float | None = None, *, keys: Collection[str] | None = None) -> Call:
-        """Return the step that looks at what the queue has; see Recipe._read()."""
-        if keys is not None:
-            return super()._read(deadline, keys=keys)
-        first = {TAIL: 1, READY: 1, HELD: ALL}
-        return self._ask(partial(self._records.peek, first, [ITEM, TAKEN, DEAD]), deadline)
 
     # Operating
 
@@ -234,74 +167,35 @@ class Queue(Recipe):
         It is the value of ``Config("queue:NAME")`` from now on. Who sets it there finds that
         producers notice it after a second. Items beyond a lower bound stay.
         """
-        version = yield from self._config.setting(checked_size(maxsize))
+        yield from self._config.setting(records.checked_size(maxsize))
+        yield self._change(self._touch, keys=[records.TAIL])
 
-        def decide(seen: Snapshot) -> Plan:
-            record = seen.records.get(TAIL)
-            value = record.value if record else {"number": 0}
-            if value.get("version", 0) >= version:
-                return Plan()
-            new = Put(TAIL, {**value, "maxsize": maxsize, "version": version})
-            return Plan([new], [Exists(TAIL, record.revision) if record else Absent(TAIL)])
-
-        yield self._change(decide, keys=[TAIL])
-
-    def _listing_dead(self, most: int = 100) -> Steps[tuple[DeadLetter, ...]]:
+    def _listing_dead(self, most: int = 100) -> Steps[tuple[QueueItem, ...]]:
         """Return what was put aside, in the order of their numbers; ``most`` of them."""
-        first = {DEAD: checked_count("most", most)}
-        seen: Snapshot = yield self._ask(partial(self._records.peek, first, ()))
-        return tuple(DeadLetter.of(record) for record in seen.records.values())
+        found = yield self._ask(partial(self._find, records.DEAD, checked_count("most", most)))
+        return tuple(map(QueueItem.of, found))
 
     def _retrying(
-        self, letter: DeadLetter, blocking: bool = True, timeout: float | None = None
+        self, letter: QueueItem, blocking: bool = True, timeout: float | None = None
     ) -> Steps[bool]:
         """Put a dead letter at the end of the queue as a new item; False if it is gone.
 
         See put() for the arguments and the errors.
         """
-        item = Item(letter.body, 0, time.time_ns() // 1000)
-        key = key_of(DEAD, letter.id)
-        return bool((yield from self._placing([item], blocking, timeout, key)))
+        key = records.key_of(records.DEAD, letter.id)
+        return bool((yield from self._placing([letter.body], key, blocking, timeout)))
 
     def _purging(self, *, dead: bool = False) -> Steps[int]:
         """Remove the items that are ready, or the dead letters; return how many these were."""
-        return (yield self._ask(partial(self._records.purge, DEAD if dead else READY)))  # type: ignore[no-any-return]
+        kind = records.DEAD if dead else records.READY
+        return (yield self._ask(partial(self._purge, kind)))  # type: ignore[no-any-return]
 
     def _releasing(self, id: int, token: int) -> Steps[bool]:
         """Take the delivery of an item from its consumer, by its token; False if it is over.
 
         The item is ready at once, and its consumer cannot acknowledge it any more.
         """
-
-        return (yield self._ask(partial(self._records.release, id, token)))  # type: ignore[no-any-return]
-
-    # One attempt to put
-
-    def _put(
-        self, items: Sequence[Item], letter: str | None, deadline: float | None, patient: bool
-    ) -> Steps[tuple[list[int] | None, Snapshot]]:
-        put = partial(self._records.put, items, letter, patient)
-        return (yield self._ask(put, deadline))  # type: ignore[no-any-return]
-
-    # One attempt to take
-
-    def _take(
-        self, most: int, deadline: float | None, patient: bool
-    ) -> Steps[tuple[list[Delivery] | None, Snapshot]]:
-        plan = partial(self._records.plan, most)
-        look = partial(self._records.look_for_items, most)
-        members = [Membership(self, plan, length=self._lease) for _ in range(most)]
-        try:
-            done = yield from joining_all(members, deadline, read=look, once=not patient)
-            items, seen = done.result
-            deliveries = [
-                Delivery(self, member, number, item, self._max_deliveries)
-                for _, member, (number, item) in zip(done.leases, members, items, strict=False)
-            ]
-            return deliveries or None, seen
-        except BaseException as error:  # an interrupt; the items may have been taken
-            undo(error, _leave_soon, members)
-            raise
+        return (yield self._ask(partial(self._release, id, token)))  # type: ignore[no-any-return]
 
     put, aput = twins("put", _putting)
     put_many, aput_many = twins("put_many", _putting_many)
@@ -327,36 +221,10 @@ class Mailbox(Queue):
     worked on in their order, also when one is delivered again.
     """
 
+    _default_maxsize = 10
     _one_at_a_time = True
 
-    def __init__(
-        self,
-        name: str,
-        maxsize: int = 10,
-        *,
-        lease: float | None = None,
-        max_deliveries: int = 5,
-        using: str = DEFAULT_ALIAS,
-    ) -> None:
-        """Describe a mailbox; see Queue."""
-        super().__init__(name, maxsize, lease=lease, max_deliveries=max_deliveries, using=using)
 
-    def _getting_many(
-        self, most: int, blocking: bool = True, timeout: float | None = None
-    ) -> Steps[list[Delivery]]:
-        return (yield from super()._getting_many(min(most, 1), blocking, timeout))
-
-
-def _was_not_made(error: LockUnavailable) -> bool:
-    """Return whether a put may be made after an error; else it might be made twice."""
-    return not error.maybe_applied
-
-
-def _give_up(deliveries: Sequence[Delivery]) -> None:
-    for delivery in deliveries:
-        delivery.give_up()
-
-
-def _leave_soon(members: Sequence[Membership]) -> None:
-    for member in members:
-        member.leave_soon()
+def _check_number(argument: str, several: Sequence[object]) -> None:
+    if not 1 <= len(several) <= MOST_AT_ONCE:
+        raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")

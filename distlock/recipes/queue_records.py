@@ -1,227 +1,333 @@
-"""How the records of a queue are changed: a put, a take, and what was abandoned goes back."""
+"""The records of a queue: what they say, and how a put, a take and the like change them.
+
+The directory of a queue has
+
+- ``tail``: the number of the last item. Each put writes it anew, on the condition that it is as it
+  was read: so the order of the numbers is the order of the commits, and there are never too many.
+- ``i/r/NUMBER``: an item that is ready to be delivered.
+- ``i/t/NUMBER``: an item that was taken: it is being delivered, or was put back for later.
+- ``h/NONCE``: a delivery, bound to the consumer's session; its data names the item. One that was
+  put back for later has a session of its own, which lasts for the delay.
+- ``dead/NUMBER``: an item that was delivered ``max_deliveries`` times, and never acknowledged.
+
+What was taken goes back to its place when the record of its delivery has gone, whatever the reason.
+Nothing is counted up or down: how many items there are is how many records there are.
+"""
 
 from __future__ import annotations
 
-import json
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from distlock.backends.recipe_records import Plan
-from distlock.backends.store import (
-    Absent,
-    Change,
-    Condition,
-    Delete,
-    Exists,
-    Put,
-    Record,
-    RecordStore,
-    Snapshot,
-)
+from distlock.backends.seats import owner_of
+from distlock.backends.store import Absent, Change, Condition, Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import run
+from distlock.concurrency.steps import Call, run
+from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable
-from distlock.recipes.log import Config, Value
-from distlock.recipes.queue_items import (
-    HELD,
-    ITEM,
-    READY,
-    TAIL,
-    TAKEN,
-    Item,
-    key_of,
-    number_of,
-    records_of,
-)
+from distlock.recipes.log import Config
+from distlock.recipes.recipe import Recipe, checked_json
 from distlock.recipes.semaphore import checked_count
+from distlock.types.arguments import checked_seconds
+from distlock.types.lease import Kind, Owner
 
+#: What the keys of records begin with.
+TAIL = "tail"
+ITEM, READY, TAKEN, HELD, DEAD = "i/", "i/r/", "i/t/", "h/", "dead/"
 #: more records of one kind than anybody reads at once
-ALL = 10_000
-#: Items that are put, taken, moved or removed in one change. etcd takes 128 operations at once.
-MOST_AT_ONCE = 20
-#: Characters of JSON, at the most, of the items that are moved in one change.
-MOST_BYTES = 128 * 1024
+_ALL = 10_000
+#: Items that are put, taken, moved or removed in one change. Of the largest ones ZooKeeper takes
+#: no more: its requests have 1 MiB at the most.
+MOST_AT_ONCE = 12
+#: Characters that are kept of the reason why an item was put back.
+MOST_REASON = 200
 #: Seconds between two attempts to change a directory that others change at the same time.
 _FIRST_RETRY, _LONGEST_RETRY = 0.001, 0.05
-#: Seconds for which a producer relies on what Config has said of the bound.
+#: Seconds for which a producer relies on what it has read of the bound.
 _BOUND_LASTS = 1.0
 
 
-class _Tail(NamedTuple):
-    """The record of the tail as it was read or written last, and how much room there is."""
+@dataclass(frozen=True, slots=True)
+class QueueItem:
+    """An item: what was put, how often it was taken, and when it was put.
 
-    number: int
-    revision: int | None
-    #: how many there may be, None if only the constructor has said so; and the version of Config
-    bound: int | None
-    version: int
-    #: how many may be put before the queue can be full: consumers only make more room
-    room: float
+    ``at`` is of the clock of the machine that has put it. ``reason`` is why it was put back last.
+    """
+
+    id: int
+    body: Any
+    attempts: int
+    at: datetime
+    reason: str = ""
+
+    @classmethod
+    def of(cls, record: Record) -> QueueItem:
+        at = datetime.fromisoformat(record.value["at"])
+        return cls(number_of(record), **{**record.value, "at": at})
 
     @property
     def value(self) -> dict[str, Any]:
-        said = {} if self.bound is None else {"maxsize": self.bound, "version": self.version}
-        return {"number": self.number, **said}
+        at = self.at.isoformat()
+        return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
+
+    def check(self) -> None:
+        """Raise TypeError or ValueError unless it can be kept, with what is said of it later."""
+        largest = replace(self, attempts=10**9, reason="\N{OPEN LOCK}" * MOST_REASON)
+        checked_json("body", self.body, largest.value)
+
+    def put_back(self, max_deliveries: int) -> list[Change]:
+        """Return what moves it from the taken ones back to its place, or to the dead letters."""
+        kind = DEAD if self.attempts >= max_deliveries else READY
+        return [Delete(key_of(TAKEN, self.id)), Put(key_of(kind, self.id), self.value)]
 
 
-class QueueRecords:
-    """The records of one queue. Every method may raise LockUnavailable, see RecordStore."""
+@dataclass(frozen=True, slots=True)
+class DeliveryInfo:
+    """A delivery that goes on: of which item, to whom, and since when by the clock of its machine.
+
+    ``delayed``: nobody has it; it was put back for later.
+    """
+
+    id: int
+    token: int
+    owner: Owner
+    since: datetime
+    delayed: bool
+
+    @classmethod
+    def of(cls, record: Record) -> DeliveryInfo:
+        since = datetime.fromtimestamp(record.value["since"] / 1e6, UTC)
+        delayed = "delayed" in record.value["data"]
+        return cls(_delivered(record), record.created, owner_of(record), since, delayed)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """What is in a queue at one moment.
+
+    ``size`` items are not acknowledged: they are ``ready``, being ``delivered``, or put back for
+    later (``delayed``); ``dead`` ones do not count. ``maxsize`` is 0 if there is no bound.
+    ``oldest`` is when the first one that is ready was put, by the clock of the machine that did.
+    """
+
+    name: str
+    using: str
+    size: int
+    maxsize: int
+    ready: int
+    delivered: int
+    delayed: int
+    dead: int
+    oldest: datetime | None
+    deliveries: tuple[DeliveryInfo, ...]
+
+
+class _Tail(NamedTuple):
+    """The record of the tail as it was read or written last."""
+
+    number: int
+    revision: int | None
+    #: how many may be put before the queue can be full: consumers only make more room
+    room: float
+    #: when the bound has to be read again, by the local clock
+    until: float
+
+
+class QueueRecords(Recipe):
+    """A queue, as its records. What takes a deadline blocks, and is a step; see Recipe._ask()."""
+
+    kind = Kind.QUEUE
+    _default_maxsize = 0
+    #: nothing is taken while something is being delivered
+    _one_at_a_time = False
 
     def __init__(
         self,
-        store: Callable[[], RecordStore],
-        directory: str,
-        config: Config,
-        maxsize: int,
-        max_deliveries: int,
+        name: str,
+        maxsize: int | None = None,
         *,
-        one_at_a_time: bool,
+        lease: float | None = None,
+        max_deliveries: int = 5,
+        using: str = DEFAULT_ALIAS,
     ) -> None:
-        """``one_at_a_time``: nothing is taken while something is being delivered."""
-        self._store = store
-        self._directory = directory
-        self._config = config
-        self._maxsize = maxsize
-        self._max_deliveries = max_deliveries
-        self._one_at_a_time = one_at_a_time
-        self._tail: _Tail | None = None
-        #: what Config has said of the bound, and when it was asked
-        self._said: tuple[Value, float] | None = None
+        """Describe a queue; nothing is asked yet.
 
-    def put(
-        self, items: Sequence[Item], letter: str | None, patient: bool, deadline: float | None
+        - ``name``, ``using``: as of a Lock.
+        - ``maxsize``: how many items there may be, those being delivered included; 0 for no bound.
+          None is 0, of a mailbox 10. Once resize() has said a number, that holds for all.
+        - ``lease``: seconds after which an item is delivered again if the process that took it is
+          gone; None for that of the backend. While the process runs, it is renewed.
+        - ``max_deliveries``: an item that was taken so often, and not acknowledged, is put aside.
+
+        Raises TypeError or ValueError that names the argument and its value.
+        """
+        super().__init__(name, using)
+        self._maxsize = checked_size(self._default_maxsize if maxsize is None else maxsize)
+        self._lease = None if lease is None else checked_seconds("lease", lease)
+        self.max_deliveries = checked_count("max_deliveries", max_deliveries)
+        self._config = Config(f"queue:{name}", using=using)
+        self._tail: _Tail | None = None
+
+    # Putting
+
+    def _put_items(
+        self, bodies: Sequence[Any], letter: str | None, patient: bool, deadline: float | None
     ) -> tuple[list[int] | None, Snapshot | None]:
         """Put items; None if there is no room, or others were faster and it is not ``patient``.
 
         With ``letter`` they take the place of the dead letter that has this key.
         """
-        tail, seen = self._tail, None
-        if letter or self._said is None or clock() - self._said[1] > _BOUND_LASTS:
-            tail = None
+        seen, now = None, datetime.now(UTC)
         for pause in backoff_until(deadline, _FIRST_RETRY, _LONGEST_RETRY):
-            if tail is None or tail.room < len(items):
+            tail = self._tail
+            if letter or tail is None or tail.room < len(bodies) or clock() > tail.until:
                 tail, seen = self._look_for_room(letter, deadline)
                 if letter and letter not in seen.records:
                     return [], seen
-                if tail.room < len(items):
-                    return None, seen
-            numbers = [*range(tail.number + 1, tail.number + 1 + len(items))]
-            new = tail._replace(number=numbers[-1], room=tail.room - len(items))
-            changes: list[Change] = [Put(TAIL, new.value)]
-            pairs = zip(numbers, items, strict=True)
-            changes += [Put(key_of(READY, number), item.value) for number, item in pairs]
+                if tail.room < len(bodies):
+                    break
+            numbers = range(tail.number + 1, tail.number + 1 + len(bodies))
+            items = [QueueItem(*each, 0, now) for each in zip(numbers, bodies, strict=True)]
+            changes: list[Change] = [Put(TAIL, {"number": numbers[-1]})]
+            changes += [Put(key_of(READY, item.id), item.value) for item in items]
             same = Exists(TAIL, tail.revision) if tail.revision else Absent(TAIL)
             conditions: list[Condition] = [same]
             if letter:
                 changes.append(Delete(letter))
                 conditions.append(Exists(letter))
-            revision = self._store().apply(self._directory, changes, conditions, deadline)
+            revision = self._store.apply(self._directory, changes, conditions, deadline)
             if revision is not None:
-                self._tail = new._replace(revision=revision)
-                return numbers, seen
+                self._tail = _Tail(numbers[-1], revision, tail.room - len(bodies), tail.until)
+                return [*numbers], seen
+            self._tail = None
             if seen is not None and not patient:
-                return None, seen
-            tail = None
+                break
             time.sleep(pause)
-        busy = LockUnavailable(f"{self!r}: others put items each time that one was to be put")
-        busy.maybe_applied = False
-        raise busy
+        return None, seen
 
     def _look_for_room(self, letter: str | None, deadline: float | None) -> tuple[_Tail, Snapshot]:
-        first = {TAIL: 1, letter: 1} if letter else {TAIL: 1}
-        seen = self.peek(first, [ITEM], deadline)
-        record, said = seen.records.get(TAIL), self._configured(deadline)
-        value = record.value if record else {"number": 0}
-        bound, version = value.get("maxsize"), value.get("version", 0)
-        if said.version > version:
-            bound, version = checked_size(said.value), said.version
-        most = self._maxsize if bound is None else bound
-        room = most - seen.counts[ITEM] if most else math.inf
-        revision = record.revision if record else None
-        return _Tail(value["number"], revision, bound, version, room), seen
-
-    def _configured(self, deadline: float | None) -> Value:
-        """Return what Config says of the bound, if it was ever set."""
+        first, until = {TAIL: 1, letter: 1} if letter else {TAIL: 1}, clock() + _BOUND_LASTS
         try:
-            said: Value = run(self._config.getting(0))
+            seen = self._store.peek(self._directory, first, [ITEM], deadline)
+            # After the tail: resize() sets the value, and then writes the tail anew.
+            most = checked_size(run(self._config.getting(self._maxsize)).value)
         except LockUnavailable as error:
-            error.maybe_applied = False
+            error.maybe_applied = False  # nothing was put
             raise
-        self._said = said, clock()
-        return said
+        record, room = seen.records.get(TAIL), most - seen.counts[ITEM] if most else math.inf
+        if record is None:
+            return _Tail(0, None, room, until), seen
+        return _Tail(record.value["number"], record.revision, room, until), seen
 
-    def look_for_items(self, most: int, deadline: float | None) -> Snapshot:
+    @staticmethod
+    def _touch(seen: Snapshot) -> Plan:
+        """Plan to write the tail anew, so that producers look what the bound is."""
+        record = seen.records.get(TAIL)
+        return Plan([Put(TAIL, record.value if record else {"number": 0})], [seen.as_found(TAIL)])
+
+    # Taking
+
+    def _look_for_items(self, most: int, deadline: float | None) -> Snapshot:
         """Return the first items that are ready; before that, put back what was abandoned."""
         while True:
-            seen = self.peek({READY: most}, [TAKEN, HELD], deadline)
+            seen = self._store.peek(self._directory, {READY: most}, [TAKEN, HELD], deadline)
             # A delivery comes and goes with what it has taken. But a session takes it alone.
             if seen.counts[TAKEN] <= seen.counts[HELD] or not self._put_back(deadline):
                 return seen
 
     def _put_back(self, deadline: float | None) -> bool:
         """Put back what was taken by deliveries that have gone; whether there was any."""
-        seen = self.peek({TAKEN: ALL, HELD: ALL}, (), deadline)
-        held = {record.value["data"]["item"] for record in records_of(seen, HELD)}
-        gone = [one for one in records_of(seen, TAKEN) if number_of(one.key) not in held]
+        seen = self._store.peek(self._directory, {TAKEN: _ALL, HELD: _ALL}, (), deadline)
+        held = set(map(_delivered, _records_of(seen, HELD)))
+        gone = [one for one in _records_of(seen, TAKEN) if number_of(one) not in held]
         changes, same = list[Change](), list[Condition]()
-        for record in _some(gone):
-            changes += Item.of(record).put_back(number_of(record.key), self._max_deliveries)
+        for record in gone[:MOST_AT_ONCE]:
+            changes += QueueItem.of(record).put_back(self.max_deliveries)
             same.append(Exists(record.key, record.revision))
         if changes:
-            self._store().apply(self._directory, changes, same, deadline)
+            self._store.apply(self._directory, changes, same, deadline)
         return bool(changes)
 
-    def release(self, number: int, token: int, deadline: float | None) -> bool:
+    def _plan(self, most: int, seen: Snapshot) -> Plan:
+        """Plan to take the first items."""
+        if self._one_at_a_time:
+            most = int(not seen.counts[TAKEN])
+        ready = _records_of(seen, READY)[:most]
+        taken = [QueueItem.of(record) for record in ready]
+        items = [replace(item, attempts=item.attempts + 1) for item in taken]
+        changes: list[Change] = [Delete(one.key) for one in ready]
+        changes += [Put(key_of(TAKEN, item.id), item.value) for item in items]
+        same = [Exists(one.key, one.revision) for one in ready]
+        return Plan(changes, same, (items, seen), members=[{"item": item.id} for item in items])
+
+    # Looking
+
+    def _read(self, deadline: float | None = None, *, keys: Collection[str] | None = None) -> Call:
+        """Return the step that looks at what the queue has; see Recipe._read()."""
+        if keys is not None:
+            return super()._read(deadline, keys=keys)
+        first, count = {READY: 1, HELD: _ALL}, [ITEM, TAKEN, DEAD]
+        return self._ask(partial(self._store.peek, self._directory, first, count), deadline)
+
+    def _describe(self, seen: Snapshot, maxsize: int) -> QueueInfo:
+        ready, deliveries = _records_of(seen, READY), map(DeliveryInfo.of, _records_of(seen, HELD))
+        held, size = tuple(deliveries), seen.counts[ITEM]
+        delayed = sum(one.delayed for one in held)
+        # What was abandoned is ready, though it has not been put back yet.
+        free = size - min(seen.counts[TAKEN], len(held))
+        counts = size, maxsize, free, len(held) - delayed, delayed, seen.counts[DEAD]
+        oldest = QueueItem.of(ready[0]).at if ready else None
+        return QueueInfo(self.name, self.using, *counts, oldest, held)
+
+    def _find(self, kind: str, most: int, deadline: float | None) -> list[Record]:
+        """Return the first records of a kind."""
+        return [*self._store.peek(self._directory, {kind: most}, (), deadline).records.values()]
+
+    # Operating
+
+    def _release(self, number: int, token: int, deadline: float | None) -> bool:
         """Delete the delivery of an item that has this token; False if it is over."""
-        for record in records_of(self.peek({HELD: ALL}, (), deadline), HELD):
-            if (record.value["data"]["item"], record.created) == (number, token):
+        for record in self._find(HELD, _ALL, deadline):
+            if (_delivered(record), record.created) == (number, token):
                 delete, same = [Delete(record.key)], [Exists(record.key)]
-                return self._store().apply(self._directory, delete, same, deadline) is not None
+                return self._store.apply(self._directory, delete, same, deadline) is not None
         return False
 
-    def plan(self, most: int, seen: Snapshot) -> Plan:
-        """Plan to take the first items."""
-        ready = _some(records_of(seen, READY)[:most])
-        if self._one_at_a_time and seen.counts[TAKEN]:
-            ready = []
-        items = [(number_of(one.key), Item.of(one).taken()) for one in ready]
-        changes: list[Change] = [Delete(one.key) for one in ready]
-        changes += [Put(key_of(TAKEN, number), item.value) for number, item in items]
-        same = [Exists(one.key, one.revision) for one in ready]
-        members = [{"item": number} for number, _ in items]
-        return Plan(changes, same, (items, seen), members=members)
-
-    def peek(
-        self, first: Mapping[str, int], count: Collection[str], deadline: float | None
-    ) -> Snapshot:
-        try:
-            return self._store().peek(self._directory, first, count, deadline)
-        except LockUnavailable as error:
-            error.maybe_applied = False  # nothing was to be changed
-            raise
-
-    def purge(self, prefix: str, deadline: float | None) -> int:
+    def _purge(self, kind: str, deadline: float | None) -> int:
         removed = 0
-        while found := records_of(self.peek({prefix: MOST_AT_ONCE}, (), deadline), prefix):
+        while found := self._find(kind, MOST_AT_ONCE, deadline):
             same = [Exists(one.key, one.revision) for one in found]
             changes = [Delete(one.key) for one in found]
-            if self._store().apply(self._directory, changes, same, deadline) is not None:
+            if self._store.apply(self._directory, changes, same, deadline) is not None:
                 removed += len(found)
         return removed
+
+
+def key_of(kind: str, number: int) -> str:
+    """Return the key of an item; keys are in the order of the numbers."""
+    return f"{kind}{number:020d}"
+
+
+def number_of(record: Record) -> int:
+    """Return the number of the item that a record is of."""
+    return int(record.key.rpartition("/")[2])
+
+
+def _delivered(record: Record) -> int:
+    return int(record.value["data"]["item"])
+
+
+def _records_of(seen: Snapshot, kind: str) -> list[Record]:
+    return [record for key, record in seen.records.items() if key.startswith(kind)]
 
 
 def checked_size(maxsize: object) -> int:
     """Return how many items there may be; TypeError or ValueError for what is no number of them."""
     return 0 if maxsize == 0 and maxsize is not False else checked_count("maxsize", maxsize)
-
-
-def _some(records: Sequence[Record]) -> list[Record]:
-    """Return the first records, as many as one change can move: ZooKeeper takes 1 MiB at once."""
-    sizes = accumulate(len(json.dumps(record.value)) for record in records[:MOST_AT_ONCE])
-    return [one for one, size in zip(records, sizes, strict=False) if size < MOST_BYTES] or [
-        *records[:1]
-    ]

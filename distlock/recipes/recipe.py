@@ -196,10 +196,14 @@ class Block(ABC):
     def _leaving(self) -> Steps[object]:
         """Return the steps of leaving; what cannot be left now is left later, with an error."""
 
+    def _failing(self, error: BaseException) -> Steps[object]:
+        """Return the steps of leaving after an error of the body."""
+        return self._leaving()
+
     def _exiting(self, error: BaseException | None) -> Steps[None]:
         """Return the steps at the end of the block; its own error is what the caller must see."""
         try:
-            yield from self._leaving()
+            yield from self._leaving() if error is None else self._failing(error)
         except LockError as failed:
             if error is None:
                 raise

@@ -378,6 +378,16 @@ def test_the_largest_body_can_be_delivered_as_often_as_any(using, name):
     assert letter.reason == "\N{OPEN LOCK}" * 200
 
 
+def test_the_largest_bodies_can_be_moved_together(letters):
+    letters.put_many(["x" * 64_000] * 12)
+    taken = letters.get_many(20)
+    assert len(taken) == 12
+    letters.ack_many(taken)
+    with pytest.raises(ValueError, match="bodies must be 1 to 12"):
+        letters.put_many(["one too many"] * 13)
+    assert letters.empty()
+
+
 def test_a_lease_of_its_own_where_there_is_one(kind, using, name):
     queue = Queue(name, using=using, lease=20)
     queue.put("one")

@@ -123,12 +123,12 @@ def test_a_task_that_is_cancelled_while_its_request_is_under_way_takes_nothing(
 def test_what_is_there_costs_a_look_at_few_records(using, name, monkeypatch):
     """However long the queue is, nobody reads all of it."""
     queue = Queue(name, using=using)
-    for _ in range(5):
-        queue.put_many([*range(20)])
+    for _ in range(10):
+        queue.put_many([*range(10)])
     reads = Wrapped(monkeypatch, "read")
     queue.put("last")
     queue.get().ack()
     assert queue.qsize() == 100
     assert queue.info().ready == 100
-    assert reads.calls == []
+    assert [call for call in reads.calls if call[0] == f"queue:{name}"] == []
     assert len(locks[using].store.read(f"queue:{name}").records) == 101

@@ -15,7 +15,7 @@ from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.exceptions import LockError
 from distlock.models import Queue as QueueModel
 from distlock.recipes.queue import Queue
-from distlock.recipes.queue_items import DeadLetter, DeliveryInfo, QueueInfo
+from distlock.recipes.queue_records import DeliveryInfo, QueueInfo, QueueItem
 from distlock.types.lease import Kind
 
 #: Dead letters, and deliveries, that a page shows.
@@ -29,10 +29,10 @@ class Contents:
     """What is in a queue, and its dead letters for its own page."""
 
     info: QueueInfo
-    letters: Sequence[DeadLetter] = ()
+    letters: Sequence[QueueItem] = ()
 
 
-def _letter(contents: Contents, ref: Ref) -> DeadLetter | None:
+def _letter(contents: Contents, ref: Ref) -> QueueItem | None:
     return next((one for one in contents.letters if one.id == ref.token), None)
 
 
@@ -89,7 +89,7 @@ def _release_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] 
         return None
     return [
         (_("Item"), Cell(delivery.id, "number")),
-        (_("Consumer"), Cell(None if delivery.delayed else delivery, "owner")),
+        (_("Consumer"), Cell(None if delivery.delayed else delivery.owner, "owner")),
         (_("Since"), Cell(delivery.since, "moment")),
         (_("Token"), Cell(delivery.token, "number")),
     ]
@@ -231,7 +231,7 @@ class QueuePages(RecipePages[Contents]):
                     [
                         Cell(one.id, "number"),
                         Cell(state[0], "state", state[1]),
-                        Cell(None if one.delayed else one, "owner"),
+                        Cell(None if one.delayed else one.owner, "owner"),
                         Cell(one.since, "age"),
                         Cell(one.token, "number"),
                     ],
