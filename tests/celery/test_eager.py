@@ -147,7 +147,7 @@ def test_a_busy_one_that_cannot_be_queued_again_waits_as_long(app, elsewhere, ca
         task() if call == "function" else task.delay().get()
 
 
-def test_retries_in_place_keep_the_queueing_lock(app):
+def test_retries_in_place_keep_the_queueing_lock(app, sent_events):
     seen = []
 
     def body(self):
@@ -159,6 +159,7 @@ def test_retries_in_place_keep_the_queueing_lock(app):
     task = task_of(app, body, queueing_lock="a", until="finished", bind=True)
     assert task.delay().get() == "done"
     assert seen == [State.HELD] * 3
+    assert [kind for kind, *_ in sent_events].count("released") == 1  # nobody could come between
     assert locks["default"].inspect("queueing:a").state is State.FREE
 
 
