@@ -9,13 +9,11 @@ is as this attempt has left it, so no request of an earlier moment, or attempt, 
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Self
 from weakref import ref
 
@@ -46,7 +44,7 @@ _INTERVAL = 1.0
 #: The rate is that between so many looks, and over so many seconds at least.
 _SAMPLES, _EARLIEST = 20, 0.5
 #: fields of a report that tell whether there is something new
-_TELLING = "done", "total", "step"
+_TELLING = "done", "total", "step", "state"
 
 
 class Progress(Block, Recipe):
@@ -94,9 +92,7 @@ class Progress(Block, Recipe):
         self._membership: Membership | None = None
         #: answered when the work has ended
         self._ended: Pending[None] = Pending()
-        #: tells this reporter from others who have reported under the name
-        self._run = ""
-        self._attempt = 0
+        self._state, self._error, self._attempt = "running", "", 0
         self._cancelled = self._warned = False
 
     # Reporting
@@ -107,9 +103,12 @@ class Progress(Block, Recipe):
         if self._membership is not None:
             raise RuntimeError(f"{self!r} has begun already")
         self.after_fork_in_child()
-        self._run = os.urandom(16).hex()
-        self._who = value_of(Claim(self.name, current_owner(), 0.0, current_activity()))
-        alive = current_liveness()
+        claim, alive = (
+            Claim(self.name, current_owner(), 0.0, current_activity()),
+            current_liveness(),
+        )
+        #: who reports; the run tells it from others who have reported under the name
+        self._who = {**value_of(claim), "run": claim.nonce}
         self._membership = Membership(self, self._decide, rejoins=True, is_alive=alive)
         yield from self._reporting()
         with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
@@ -158,10 +157,11 @@ class Progress(Block, Recipe):
         membership, self._membership = self._membership, None
         if membership is None:
             return
+        self._state, self._error = state, error
         try:
             # Whoever begins another attempt removes the record of this one.
-            if not (yield from membership.leaving(Plan([Put(REPORT, self._value(state, error))]))):
-                yield self._change(partial(self._going_on, state, error), keys=[REPORT])
+            if not (yield from membership.leaving(Plan([Put(REPORT, self._value())]))):
+                yield self._change(self._going_on, keys=[REPORT])
         except LockError as failed:
             self._warn(failed)
 
@@ -232,7 +232,7 @@ class Progress(Block, Recipe):
             if membership is not None and membership.lease is None:
                 yield from membership.joining()
             elif membership is not None:
-                yield self._change(partial(self._going_on, "running", ""), keys=[REPORT])
+                yield self._change(self._going_on, keys=[REPORT])
             self._warned = False
         except LockError as error:
             self._warn(error)
@@ -240,27 +240,27 @@ class Progress(Block, Recipe):
     def _decide(self, snapshot: Snapshot) -> Plan:
         """Plan to begin an attempt, or to go on after a loss if no other has begun since."""
         record, membership = snapshot.records.get(REPORT), self._membership
-        own = record is not None and record.value["run"] == self._run
+        own = record is not None and record.value["run"] == self._who["run"]
         if membership is None or (membership.lease and record and not own):
             return Plan()
         self._cancelled |= own and bool(record and record.value["cancelling"])
         self._attempt = int(record.value["attempt"]) + 1 if record else max(self._attempt, 1)
         others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
         same = Exists(REPORT, record.revision) if record else Absent(REPORT)
-        return Plan([Put(REPORT, self._value("running")), *others], [same], data={})
+        return Plan([Put(REPORT, self._value()), *others], [same], data={})
 
-    def _going_on(self, state: str, error: str, snapshot: Snapshot) -> Plan:
+    def _going_on(self, snapshot: Snapshot) -> Plan:
         """Plan to write how it stands, if there is something new, and no other attempt."""
         record = snapshot.records.get(REPORT)
-        if record is None or (record.value["run"], record.value["state"]) != (self._run, "running"):
+        if record is None or record.value["run"] != self._who["run"]:
             return Plan()
         self._cancelled = record.value["cancelling"]
-        said = self._value(state, error)
-        if state == "running" and all(record.value[key] == said[key] for key in _TELLING):
+        said = self._value()
+        if all(record.value[key] == said[key] for key in _TELLING):
             return Plan()
         return Plan([Put(REPORT, said)], [Exists(REPORT, record.revision)])
 
-    def _value(self, state: str, error: str = "") -> dict[str, Any]:
+    def _value(self) -> dict[str, Any]:
         """Return what the report is to say."""
         now, done, total = clock(), self._done, self.total
         self._samples.append((now, done))
@@ -268,9 +268,8 @@ class Progress(Block, Recipe):
         rate = (done - before) / (now - began) if now - began > _EARLIEST else None
         return {
             **self._who,
-            "run": self._run,
             "attempt": self._attempt,
-            "state": state,
+            "state": self._state,
             "done": done,
             "total": total,
             "unit": self.unit,
@@ -279,7 +278,7 @@ class Progress(Block, Recipe):
             "eta": max(total - done, 0) / rate if rate and total is not None else None,
             "at": time.time_ns() // 1000,
             "cancelling": self._cancelled,
-            "error": error,
+            "error": self._error,
         }
 
     def _warn(self, error: LockError) -> None:

@@ -89,7 +89,8 @@ def bar(report: Report, width: int = 80) -> str:
         tail += f", {report.state}{': ' if report.error else ''}{report.error}"
     else:
         tail += "" if report.rate is None else f", {_short(report.rate)}/s"
-        tail += "" if report.eta is None else f", {_duration(report.eta)} left"
+        if report.eta is not None:
+            tail += f", {timedelta(seconds=int(min(report.eta, 10**9)))} left"
         tail += f": {report.step}" if report.step else ""
     head = report.name if part is None else f"{report.name} {part:4.0%}"
     columns = min(width - len(head) - len(tail) - 3, 40)
@@ -100,10 +101,6 @@ def bar(report: Report, width: int = 80) -> str:
 
 def _short(number: float) -> str:
     return f"{number:.1f}" if isinstance(number, float) and number < 1000 else f"{number:.0f}"
-
-
-def _duration(seconds: float) -> str:
-    return str(timedelta(seconds=int(min(seconds, 10**9))))
 
 
 def checked_number(argument: str, number: object) -> float:
