@@ -99,6 +99,25 @@ class TestProcesses:
         assert one.joined
         one.leave()
 
+    def test_a_join_that_is_carried_out_late_makes_no_member(self, using, name, monkeypatch):
+        """Where a request can be under way for long: elsewhere it is carried out at once."""
+        backend, kept = locks[using], []
+        apply = backend.store.apply
+
+        def keep_back(*request):
+            monkeypatch.setattr(backend.store, "apply", apply)
+            kept.extend(request)
+            raise LockUnavailable("no answer")
+
+        monkeypatch.setattr(backend.store, "apply", keep_back)
+        group = Group(name, using=using)
+        with pytest.raises(LockUnavailable):
+            group.join()
+        eventually(lambda: not backend.shared.cleanup.pending)
+        if backend.capabilities.late_requests:
+            assert apply(*kept) is None
+        assert is_empty(group)
+
     @pytest.mark.shared
     @pytest.mark.brief
     @pytest.mark.faults
@@ -213,7 +232,7 @@ class TestOneProcess:
         with pytest.raises(LockUnavailable):
             group.join()
         assert not group.joined
-        eventually(lambda: is_empty(group))
+        eventually(lambda: is_empty(group), SOON)
         assert group.join()
         assert group.leave()
 
