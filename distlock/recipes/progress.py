@@ -167,10 +167,8 @@ class Progress(Block, Recipe):
 
     finish, afinish = twins("finish", _leaving)
 
-    def _exiting(self, error: BaseException | None) -> Steps[None]:
-        """Return the steps at the end of the block, see Block: they tell of its error."""
-        if error is None:
-            return self._leaving()
+    def _failing(self, error: BaseException) -> Steps[None]:
+        """Return the steps of leaving, which tell of an error of the block."""
         if isinstance(error, (Cancelled, GeneratorExit)):
             return self._leaving("cancelled")
         return self._leaving("failed", f"{type(error).__name__}: {error}")

@@ -25,6 +25,9 @@ from tests.contract.watch import Once, eventually
 from tests.recipes.every_kind import SHORT, pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import answer, stop
 
+#: seconds; much less than the lease of the backends that are not brief
+SOON = 8.0
+
 
 def names(group):
     return [member.name for member in group.members()]

@@ -12,10 +12,7 @@ from distlock.recipes import Group
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
-from tests.recipes.test_membership import held_records, joins
-
-#: seconds; much less than the lease of the backends that are not brief
-SOON = 8.0
+from tests.recipes.test_membership import SOON, held_records, joins
 
 
 class TestTasks:
