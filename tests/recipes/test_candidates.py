@@ -194,18 +194,6 @@ class TestOneProcess:
         assert [one.term for one in history] == sorted(one.term for one in history)
 
     @pytest.mark.brief
-    def test_one_who_was_asked_to_step_down_and_does_not_is_resigned(self, name, stand):
-        a = stand("A")
-        eventually(a.leads)
-        b = stand("B")
-        b.election.step_down(a.election.term)
-        eventually(b.leads)
-        assert not a.leads()
-        with pytest.raises(LockLost, match="asked to step down"):
-            a.election.resign()
-        assert terms(b.election) == [("A", "stepped down"), ("B", "")]
-
-    @pytest.mark.brief
     def test_a_leader_that_is_garbage_leads_no_more(self, using, name, stand):
         election = Election(name, "A", using=using)
         election.campaign()

@@ -114,6 +114,18 @@ class TestOrder:
         eventually(b.leads)
         assert not look.step_down(term)
 
+    @pytest.mark.brief
+    def test_one_who_was_asked_to_step_down_and_does_not_is_resigned(self, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b = stand("B")
+        b.election.step_down(a.election.term)
+        eventually(b.leads)
+        assert not a.leads()
+        with pytest.raises(LockLost, match="asked to step down"):
+            a.election.resign()
+        assert terms(b.election) == [("A", "stepped down"), ("B", "")]
+
     def test_a_leader_whose_lock_is_broken_is_told_and_the_next_one_leads(self, using, name, stand):
         a = stand("A")
         eventually(a.leads)

@@ -7,7 +7,7 @@ import pytest
 from distlock import LockError, locks
 from distlock.backends import recipe_records
 from distlock.backends.shared import shared_locks, sweep_every_kind
-from distlock.recipes import Group, RWLock, Semaphore
+from distlock.recipes import Election, Group, RWLock, Semaphore
 from distlock.types.lease import Kind
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 
@@ -108,3 +108,19 @@ def test_who_was_in_a_group_is_forgotten_after_a_day(using, name, monkeypatch):
     monkeypatch.setitem(recipe_records.KEPT, Kind.GROUP, timedelta())
     sweep_every_kind(locks[using])
     assert f"group:{name}" not in known(using)
+
+
+def test_who_has_led_is_forgotten_when_nobody_stands_any_more(using, name, monkeypatch):
+    election = Election(name, using=using)
+    monkeypatch.setitem(recipe_records.KEPT, Kind.ELECTION, timedelta())
+    with election:
+        sweep_every_kind(locks[using])
+        assert election.leader() is not None
+    monkeypatch.undo()
+    sweep_every_kind(locks[using])
+    assert len(election.history()) == 1
+    monkeypatch.setitem(recipe_records.KEPT, Kind.ELECTION, timedelta())
+    sweep_every_kind(locks[using])
+    assert f"election:{name}" not in known(using)
+    with election:
+        assert len(election.history()) == 1
