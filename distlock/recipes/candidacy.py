@@ -12,23 +12,22 @@ from weakref import ref
 
 from distlock.backends.recipe_records import Decide
 from distlock.backends.store import Snapshot
-from distlock.concurrency.backoff import backoff
-from distlock.concurrency.clock import left
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Sleep, Steps
+from distlock.concurrency.steps import Steps, Wait
 from distlock.core.held import OnLost
 from distlock.core.manager import manager, undo
 from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
 from distlock.lock import Lock
-from distlock.recipes.candidates import ORDERS, Candidates, Order, Term, planning
-from distlock.recipes.following import Follower, Watch
+from distlock.recipes.candidates import Candidates, Directory, Order, Orders, Term, planning
+from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
-from distlock.types.lease import Kind, Lease, Owner
+from distlock.types.lease import Lease, Owner
 from distlock.types.owners import new_owner
 
 #: Seconds between two attempts to ask a backend that does not answer.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+_PAUSE = 0.5
 
 
 class LeaderLock(Lock):
@@ -97,7 +96,6 @@ class Candidacy:
         It goes on through outages, if it is ``patient`` from the beginning; LockUnavailable if
         there is one when the time is up.
         """
-        pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while not self.stopped.over:
             try:
                 with suppress(LockNotHeld, LockLost):  # it had it, and could not begin
@@ -107,17 +105,16 @@ class Candidacy:
                 snapshot: Snapshot = yield self._election._read(deadline)
                 awaited = Candidates(snapshot).awaited_by(self.lock.owner)
                 if not awaited and (yield from self._taking_office(deadline)):
-                    return True
+                    return not self.stopped.over
                 if not left(deadline, 1):
                     break
                 if awaited:
                     wait = self._election._wait_for_change
                     yield from wait(snapshot, deadline, awaited, self.stopped)
-                pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
             except LockUnavailable:
                 if not patient or not left(deadline, 1):
                     raise
-                yield Sleep(next(pauses))
+                yield Wait(self.stopped, clock() + left(deadline, _PAUSE))
         return False
 
     def _taking_office(self, deadline: float | None) -> Steps[bool]:
@@ -131,8 +128,8 @@ class Candidacy:
             if (yield self._election._change(begin, deadline)).result:
                 self.lease = lease
                 self.lock.check()  # nobody was told if it was lost before that
-                beside = _Directory(self._election.name, self._election.using)
-                self._orders = Watch(partial(_Orders, beside), self._obey)
+                beside = Directory(self._election.name, self._election.using)
+                self._orders = Watch(partial(Orders, beside), self._obey)
                 return True
         self.lease = None
         return False
@@ -189,21 +186,6 @@ class Candidacy:
         self._membership.leave_soon(self.stop())
         if self._on_lost is not None and not self._recalled:
             self._on_lost(lease)
-
-
-class _Directory(Recipe):
-    """The records of an election, for a thread that must not keep the candidate alive."""
-
-    kind = Kind.ELECTION
-
-
-class _Orders(Follower[Snapshot]):
-    """One who is told what people want of a leader."""
-
-    keys = (ORDERS,)
-
-    def _news(self, snapshot: Snapshot) -> list[Snapshot]:
-        return [snapshot]
 
 
 def _goes_on(known: ref[Candidacy]) -> bool:

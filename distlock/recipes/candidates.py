@@ -22,7 +22,9 @@ from distlock.backends.recipe_records import Decide, Plan
 from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Absent, Condition, Exists, Put, Record, Snapshot, Unchanged
 from distlock.exceptions import LockError, ValueNotAgreed
-from distlock.types.lease import Owner
+from distlock.recipes.following import Follower
+from distlock.recipes.recipe import Recipe
+from distlock.types.lease import Kind, Owner
 
 ORDERS, HISTORY = "orders", "history"
 #: How the next leader is found; see Election.
@@ -87,15 +89,12 @@ class Candidates:
     """The records of one election, as a snapshot shows them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        records = self._records = snapshot.records
-        self._revision = snapshot.revision
-        self._orders: dict[str, Any] = records[ORDERS].value if ORDERS in records else {}
-        self.order = str(self._orders.get("order", "first"))
+        self._records, self._revision = snapshot.records, snapshot.revision
+        self._orders = self._said(ORDERS)
+        self.order: str = self._orders.get("order", "first")
         #: the last ones, the newest one last
-        self.terms = (
-            [_term(*one) for one in records[HISTORY].value["terms"]] if HISTORY in records else []
-        )
-        members = [record for key, record in records.items() if key.startswith(held_key(""))]
+        self.terms = [_term(*one) for one in self._said(HISTORY).get("terms", ())]
+        members = [one for key, one in snapshot.records.items() if key.startswith(held_key(""))]
         self._keys = {owner_of(record): record.key for record in members}
         # Sorting keeps the order of those who are equal: that in which they came.
         line = sorted((_candidate(record, snapshot) for record in members), key=self._rank)
@@ -236,3 +235,39 @@ def _put(key: str, **said: Any) -> Put:
 def planning(step: Callable[..., Plan], *arguments: Any) -> Decide:
     """Return what makes a plan of the records: by this method of Candidates."""
     return lambda snapshot: step(Candidates(snapshot), *arguments)
+
+
+class Directory(Recipe):
+    """The records of an election, for a thread that must not keep the candidate alive."""
+
+    kind = Kind.ELECTION
+
+
+class Orders(Follower[Snapshot]):
+    """One who is told what people want of a leader."""
+
+    keys = (ORDERS,)
+
+    def _news(self, snapshot: Snapshot) -> list[Snapshot]:
+        return [snapshot]
+
+
+class Terms(Follower[Term]):
+    """One who is told of the terms of leaders."""
+
+    keys = (HISTORY,)
+    #: by the number of each term, why it had ended when it was seen
+    _known: dict[int, str] | None = None
+
+    def _news(self, snapshot: Snapshot) -> list[Term]:
+        """Return the terms that have begun or ended since the last look."""
+        terms, news = Candidates(snapshot).terms, []
+        known, self._known = self._known, {one.term: one.why for one in terms}
+        if known is None:  # what has ended by now is no news
+            known = {one.term: one.why for one in terms if one.why}
+        for one in terms:
+            if one.term not in known:
+                news.append(replace(one, until=None, why=""))
+            if one.why and not known.get(one.term):
+                news.append(one)
+        return news

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import partial
 from typing import Any, Self, get_args
 
-from distlock.backends.store import Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Steps
@@ -18,12 +16,12 @@ from distlock.core.manager import undo
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import (
-    HISTORY,
     Candidate,
     Candidates,
     ElectionInfo,
     Order,
     Term,
+    Terms,
     planning,
 )
 from distlock.recipes.following import Follower
@@ -174,8 +172,9 @@ class Election(Entered):
             yield from self._appoint(to)
         if this.lease is None and this.goes_on:
             this.stopped.resolve(None)
-        else:
-            yield from this.leaving()
+            if this.lease is None:  # it may have begun to lead just now
+                return
+        yield from this.leaving()
 
     resign, aresign = twins("resign", _leaving)
 
@@ -269,7 +268,7 @@ class Election(Entered):
         For ``timeout`` seconds, or for ever, and through outages. Each beginning and each end comes
         once; whoever is told of so late that more than 50 terms have passed misses some.
         """
-        return _Terms(self, deadline_of(timeout))
+        return Terms(self, deadline_of(timeout))
 
     achanges = changes
 
@@ -310,24 +309,3 @@ class Election(Entered):
         return broken
 
     force_release, aforce_release = twins("force_release", _force_release)
-
-
-class _Terms(Follower[Term]):
-    """One who is told of the terms of leaders."""
-
-    keys = (HISTORY,)
-    #: by the number of each term, why it had ended when it was seen
-    _known: dict[int, str] | None = None
-
-    def _news(self, snapshot: Snapshot) -> list[Term]:
-        """Return the terms that have begun or ended since the last look."""
-        terms, news = Candidates(snapshot).terms, []
-        known, self._known = self._known, {one.term: one.why for one in terms}
-        if known is None:  # what has ended by now is no news
-            known = {one.term: one.why for one in terms if one.why}
-        for one in terms:
-            if one.term not in known:
-                news.append(replace(one, until=None, why=""))
-            if one.why and not known.get(one.term):
-                news.append(one)
-        return news

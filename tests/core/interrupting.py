@@ -15,6 +15,7 @@ CODE = (str(Path(distlock.__file__).parent), threading.__file__, contextlib.__fi
 #: The interpreter looks for signals when it enters a function and when a built-in one returns
 #: (``eval_breaker`` in CPython's ceval.c), but not between any two instructions.
 MOMENTS = {"call", "c_return"}
+GENERATORS = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
 def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
@@ -26,7 +27,7 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
 
     def profile(frame, event, arg):
         nonlocal passed
-        if event == "call" and frame.f_code.co_flags & inspect.CO_GENERATOR:
+        if event == "call" and frame.f_code.co_flags & GENERATORS:
             return  # it may be closed for being garbage, where an error reaches nobody
         if frame.f_code.co_filename == fork.__file__ and frame.f_code.co_name == "<lambda>":
             return  # so does the callback of a weak reference

@@ -126,6 +126,13 @@ class TestOneProcess:
         assert result() is False
         assert names(b) == ["A"]
 
+    def test_one_who_is_stopped_as_its_term_begins_leads_no_more(self, using, wrapped, name):
+        election, apply = Election(name, using=using), wrapped("apply")
+        apply.before = lambda store, directory, changes, *_: begins(changes) and election.resign()
+        assert not election.campaign()
+        assert not election.leading
+        assert is_free(election)
+
     def test_any_thread_may_use_it(self, using, name, stand):
         a = stand("A")
         eventually(a.leads)
