@@ -23,13 +23,7 @@ from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of
 from distlock.recipes.twins import twins
-from distlock.types.arguments import (
-    checked_callback,
-    checked_data,
-    checked_flag,
-    checked_name,
-    checked_token,
-)
+from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
 from distlock.types.lease import Kind, Owner
 
 
@@ -138,16 +132,6 @@ class Names(Recipe):
         return (yield self._ask(change))  # type: ignore[no-any-return]
 
     unique_number, aunique_number = twins("unique_number", _unique_number)
-
-    def _remove(self, token: int) -> Steps[bool]:
-        """Take a name from whoever registered it with this token; False if that is gone already.
-
-        For operators: who had the name goes on until its next renewal tells of the loss.
-        """
-        remove = partial(self._backend.force_release, self._directory, checked_token(token))
-        return (yield self._ask(remove)) is not None
-
-    remove, aremove = twins("remove", _remove)
 
     # Inside
 

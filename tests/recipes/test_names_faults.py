@@ -11,6 +11,7 @@ from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.test_names import lose
 from tests.recipes.test_seats_faults import stop
 from tests.recipes.wrapping import in_thread
 
@@ -150,7 +151,7 @@ def test_a_name_that_is_lost_while_it_is_handed_over_is_told(brief, name):
     token = first.token
     handing = in_thread(first.hand_over, "2", PATIENCE)
     eventually(lambda: names.resolve("front").promised)
-    names.remove(token)
+    lose(names, token)
     assert isinstance(handing(), LockLost)
 
 
