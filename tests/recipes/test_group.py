@@ -6,11 +6,14 @@ from threading import Barrier
 
 import pytest
 
-from distlock import LockNotHeld, LockUnavailable
+from distlock import LockLost, LockNotHeld, LockUnavailable
 from distlock.recipes import Group
+from distlock.recipes.membership import Membership
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.test_membership import end_sessions, joins
 from tests.recipes.wrapping import in_thread
 
 
@@ -125,6 +128,40 @@ class TestOneProcess:
         group.update({"n": 2})
         apply.original(*late[0])
         assert [member.data for member in group.members()] == [{"n": 2}]
+
+    def test_what_is_said_while_it_is_lost_is_said_when_it_is_back(self, brief, name, wrapped):
+        group, apply = Group(name), wrapped("apply")
+        group.join()
+
+        def fail(known, directory, changes, *_):
+            if joins(changes):
+                raise LockUnavailable("not now")
+
+        apply.before = fail
+        end_sessions(brief, name)
+        eventually(lambda: not group.joined)
+        with pytest.raises(LockLost):
+            group.update({"n": 1})
+        apply.before = lambda *_: None
+        eventually(lambda: group.joined)
+        assert [member.data for member in group.members()] == [{"n": 1}]
+
+    def test_an_update_of_a_member_that_is_lost_just_then_is_that_of_no_other(
+        self, brief, name, monkeypatch
+    ):
+        """It has joined again, with the new data, before anything is asked."""
+        group, updating = Group(name), Membership.updating
+        token = group.join()
+
+        def lose_it_first(membership, *args):
+            end_sessions(brief, name)
+            eventually(lambda: group.joined and group.token > token)
+            return (yield from updating(membership, *args))
+
+        monkeypatch.setattr(Membership, "updating", lose_it_first)
+        with pytest.raises(LockLost):
+            group.update({"n": 1})
+        assert [member.data for member in group.members()] == [{"n": 1}]
 
     @pytest.mark.parametrize(
         ("arguments", "error"),

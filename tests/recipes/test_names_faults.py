@@ -6,6 +6,7 @@ import signal
 import pytest
 
 from distlock import LockLost, LockNotHeld, LockTimeout, LockUnavailable, ValueNotAgreed
+from distlock.backends.store import Delete
 from distlock.recipes import Names
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
@@ -143,6 +144,24 @@ def test_who_is_interrupted_while_handing_over_gives_the_name_up(brief, name, wr
         first.check()
     with names.register("front", "3", timeout=PATIENCE):
         assert [one.address for one in names.resolve_all()] == ["3"]
+
+
+def test_who_comes_as_a_promise_is_taken_back_gets_no_name(brief, name, wrapped):
+    names = Names(name)
+    first = names.register("front", "1")
+    apply, handing = wrapped("apply"), in_thread(first.hand_over, "2", 0.5)
+    eventually(lambda: names.resolve("front").promised)
+
+    def take_it_back(store, directory, changes, *_):
+        if any(isinstance(change, Delete) for change in changes):
+            apply.before = lambda *_: None
+            assert handing() is False
+
+    apply.before = take_it_back
+    with pytest.raises(LockTimeout):
+        names.register("front", "2")
+    assert first.held
+    assert [one.address for one in names.resolve_all()] == ["1"]
 
 
 def test_a_name_that_is_lost_while_it_is_handed_over_is_told(brief, name):
