@@ -18,9 +18,8 @@ from distlock.commands.recipe_command import (
     write_json,
     write_table,
 )
-from distlock.recipes.barrier import Barrier, DoubleBarrier
+from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.event import Event, EventInfo
-from distlock.recipes.generations import BarrierInfo
 from distlock.recipes.log import Message, Topic
 from distlock.recipes.names import Address, Names
 from distlock.types.lease import Kind

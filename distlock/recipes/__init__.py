@@ -3,10 +3,8 @@
 semaphore   Semaphore: at most so many at a time
 rwlock      RWLock: many readers, or one writer
 barrier     Barrier, DoubleBarrier: so many wait for each other
-generations  how those at a barrier come to one outcome
 line        those who wait: one of all watches, the others stand in line
 event       Event: one process sets it, all others see it
-generations how those who are at a barrier come to one outcome
 log         Config: one value in all processes, with versions; Topic: messages that every
             subscriber gets, in order
 twins       a blocking method and its async twin, of one body
@@ -33,12 +31,11 @@ from __future__ import annotations
 
 from distlock.core.base_lock import BaseLock
 from distlock.lock import Lock
-from distlock.recipes.barrier import Barrier, DoubleBarrier
+from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.election import Election
 from distlock.recipes.event import Event, EventInfo
-from distlock.recipes.generations import BarrierInfo
 from distlock.recipes.group import Change, Group, Member
 from distlock.recipes.log import Config, Message, Topic, Value
 from distlock.recipes.multilock import MultiLock

@@ -1,22 +1,305 @@
-"""Barriers: nobody goes on before all have come, and one outcome holds for all of them."""
+"""Barriers: nobody goes on before all have come, and one outcome holds for all of them.
+
+In the directory of a barrier are
+
+- ``h/NONCE``: a party, from when it comes until it has read the outcome. Its token is the revision
+  at which it came. When all have come, each says that it is still there (``ready``). So one that
+  was killed while it waited, and was started again, is not counted twice.
+- ``generation``: ``parties``, how many it is for; ``since``: who came after this revision is of the
+  present generation, all others are of earlier ones; ``full``: the tokens of the parties, once so
+  many have come; ``broken``: why it is broken; ``passed``: the places of those who have passed, for
+  as long as their own records are there.
+
+Each change of ``generation`` is made on the revision at which it was read. So of the last one who
+comes and one whose time is over, say, one decides for all, and the other one reads what it was.
+"""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
-from types import TracebackType
-from typing import Self
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from threading import BrokenBarrierError
+from typing import Any
 
-from distlock.concurrency.steps import Steps
+from distlock.backends.recipe_records import GENERATION, Joined, Plan
+from distlock.backends.seats import Seats
+from distlock.backends.store import Absent, Condition, Exists, Put, Snapshot, Unchanged
+from distlock.concurrency.clock import clock
+from distlock.concurrency.steps import Either, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.manager import undo
-from distlock.exceptions import LockError, LockNotHeld
-from distlock.recipes.generations import BaseBarrier
+from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import deadline_of
+from distlock.recipes.recipe import Block, Recipe, deadline_of
+from distlock.recipes.semaphore import checked_count
 from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_callback
-from distlock.types.lease import Kind
-from distlock.types.owners import current_liveness
+from distlock.types.lease import Holder, Kind
+from distlock.types.owners import current_liveness, current_owner
+
+#: The tokens of all parties are in one record.
+_MOST_PARTIES = 500
+#: What a generation that nobody has written says.
+_NONE: dict[str, Any] = {"parties": None, "since": 0, "full": [], "broken": None, "passed": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class BarrierInfo:
+    """What a barrier looks like now.
+
+    - ``parties``: how many it is for; None if nobody has said.
+    - ``waiting``: who has come and has not passed, in the order in which they came; of a
+      DoubleBarrier also those who are inside.
+    - ``broken``: why it is broken; None if it is not.
+    """
+
+    name: str
+    using: str
+    parties: int | None
+    waiting: tuple[Holder, ...]
+    broken: str | None
+
+
+class Generation:
+    """What a snapshot says of a barrier, and the plans that can be made of that."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._revision = snapshot.revision
+        record = snapshot.records.get(GENERATION)
+        self._same = Exists(GENERATION, record.revision) if record else Absent(GENERATION)
+        self.said: dict[str, Any] = record.value if record else _NONE
+        self.parties: int | None = self.said["parties"]
+        self.present = {party.created: party for party in Seats(snapshot).holders}
+        #: the tokens of those who are of the present generation, in the order in which they came
+        self.arrived = [token for token in self.present if token > self.said["since"]]
+        #: Why it is broken. When all who know of that are gone, the next one begins anew.
+        self.broken: str | None = self.said["broken"] if self.arrived else None
+        full: list[int] = self.said["full"]
+        #: The tokens of the parties. If all of them are gone nobody waits for them any more.
+        self.full = full if self.present.keys() & full else []
+        #: the tokens of those who have said that they are there, after all had come
+        self.ready = {one for one in self.present if "ready" in self.present[one].value["data"]}
+
+    # Plans; who joins by one relies on the generation as it was read
+
+    def join(self) -> Plan:
+        """Be of the generation as it is, and do not change it."""
+        return Plan(conditions=[self._same], data={})
+
+    def begin(self, parties: int | None) -> Plan:
+        """Begin a generation, of those who come from now on, if nobody has come meanwhile."""
+        now = self._revision
+        return self.say(Unchanged(now), parties=parties, since=now, full=[], broken=None)
+
+    def let_pass(self) -> Plan:
+        """Let all parties pass. Who came too late for them is of the next generation."""
+        passed = self.said["passed"] | {str(one): place for place, one in enumerate(self.full)}
+        return self.say(since=self.full[-1], full=[], passed=passed)
+
+    def say(self, *conditions: Condition, **said: Any) -> Plan:
+        """Say something else of the generation, if nobody else has since it was read."""
+        value = self.said | said
+        passed = value["passed"].items()
+        value["passed"] = {one: place for one, place in passed if int(one) in self.present}
+        return Plan([Put(GENERATION, value)], [self._same, *conditions], data={})
+
+
+class BaseBarrier(Recipe):
+    """What barriers of both kinds do: come, wait for the others, pass together, break."""
+
+    #: what the last one to come calls before all pass
+    _action: Callable[[], object] | None = None
+    #: the party that is inside, and the one that keeps a broken barrier broken
+    _party: Membership | None = None
+    _mark: Membership | None = None
+
+    def __init__(
+        self, name: str, parties: int | None = None, *, using: str = DEFAULT_ALIAS
+    ) -> None:
+        """See Barrier; a barrier of one kind has nothing to do with one of the other."""
+        super().__init__(name, using)
+        if parties is not None and checked_count("parties", parties) > _MOST_PARTIES:
+            raise ValueError(f"parties must be at most {_MOST_PARTIES}, got {parties}")
+        #: for how many it is, as this process was told; None if it was not
+        self.parties = parties
+
+    def __del__(self) -> None:
+        for party in filter(None, (self._party, self._mark)):
+            party.abandon()
+
+    @property
+    def n_waiting(self) -> int:
+        """How many have come and have not passed; 0 if it is broken. See info()."""
+        return len(self.info().waiting)
+
+    @property
+    def broken(self) -> bool:
+        """Whether it is broken; see info()."""
+        return self.info().broken is not None
+
+    def _info(self) -> Steps[BarrierInfo]:
+        """Return who waits, and whether it is broken."""
+        snapshot: Snapshot = yield self._read()
+        now = Generation(snapshot)
+        holders = () if now.broken else Seats(snapshot).info(self.using).holders
+        waiting = tuple(one for one in holders if one.token in now.arrived)
+        return BarrierInfo(self.name, self.using, now.parties, waiting, now.broken)
+
+    def _abort(self) -> Steps[None]:
+        """Break it: who waits, and who comes before it is reset, gets BrokenBarrierError."""
+        mark = Membership(self, partial(self._break, f"{current_owner()} aborted it", None))
+        yield from mark.joining()
+        self._keep(mark)
+
+    def _reset(self) -> Steps[None]:
+        """Begin anew: who waits gets BrokenBarrierError, and it is not broken any more."""
+
+        def decide(snapshot: Snapshot) -> Plan:
+            now = Generation(snapshot)
+            return now.begin(now.parties)
+
+        yield self._change(decide)
+        self._keep(None)
+
+    info, ainfo = twins("info", _info)
+    abort, aabort = twins("abort", _abort)
+    reset, areset = twins("reset", _reset)
+
+    # Plans of a party
+
+    def _come(self, snapshot: Snapshot) -> Plan:
+        now = Generation(snapshot)
+        if now.broken:
+            return Plan(result=now.broken)
+        parties = self.parties or now.parties
+        if parties is None:
+            raise ValueNotAgreed(f"{self}: parties was not given, and nobody has said how many")
+        if now.arrived and parties != now.parties:
+            raise ValueNotAgreed(
+                f"parties={parties}: {self} is for {now.parties}, by what those say who wait now."
+                " Use the same number everywhere"
+            )
+        goes_on = now.parties == parties and now.said["broken"] is None
+        return now.join() if goes_on else now.begin(parties)
+
+    def _break(self, why: str, token: int | None, snapshot: Snapshot) -> Plan:
+        """Break the generation; if a token is given, only if a party with that is of it.
+
+        Others may have come and not have seen yet that it was there: they must not wait for it.
+        """
+        now = Generation(snapshot)
+        if token is None or token in (now.full or now.arrived):
+            return now.say(broken=now.broken or why)
+        return Plan()
+
+    # Steps
+
+    def _meet(
+        self, deadline: float | None, inside: Membership | None = None, *, passes: bool = True
+    ) -> Steps[int]:
+        """Come, or be ``inside``, and wait for the others; with ``passes`` leave; return the place.
+
+        Whatever is raised, the others do not wait for this party.
+        """
+        runs = current_liveness()
+        party = inside or Membership(
+            self, self._come, is_alive=lambda: party is self._mark or runs()
+        )
+        try:
+            if inside is None:
+                joined: Joined = yield from party.joining(deadline)
+                if joined.lease is None:
+                    raise self._error(joined.result)
+                self._keep(None)
+            grace = 0.0 if inside else self._backend.settings.lease
+            place = yield from self._waiting(party, deadline, grace, passes)
+            if passes:
+                with suppress(LockUnavailable):  # it is removed later; the outcome is known
+                    yield from party.leaving()
+            else:
+                self._party = party
+            return place
+        except BrokenBarrierError:
+            if party.lease is not None:
+                self._keep(party)
+            raise
+        except BaseException as error:
+            undo(error, self._give_up, party, error)
+            raise
+
+    def _waiting(
+        self, party: Membership, deadline: float | None, grace: float, passes: bool
+    ) -> Steps[int]:
+        """Wait until all have come, and with ``passes`` until all pass; return the place.
+
+        When all have come there are ``grace`` seconds more.
+        """
+        assert party.lease is not None
+        token, action, seen = party.lease.token, self._action, set[int]()
+        while True:
+            snapshot: Snapshot = yield from self._read_patiently(deadline)
+            now = Generation(snapshot)
+            if (place := now.said["passed"].get(str(token))) is not None:
+                return int(place)
+            if now.broken or token not in now.arrived:
+                raise self._over(now, token)
+            is_party, is_last = token in now.full, now.full[-1:] == [token]
+            if is_party and not passes:
+                return now.full.index(token)
+            if is_party and deadline is not None:  # it was for the others to come
+                deadline, grace = deadline + grace, 0.0
+            is_over = deadline is not None and clock() >= deadline
+            is_late = bool(now.full) and not is_party  # others are in it, and it waits for the next
+            seen = set() if is_late else seen.union(now.full, now.arrived)
+            plan = None
+            if is_late and is_over:
+                party.leave_soon()
+                raise self._error("others were in it, and this party waited for too long")
+            if gone := seen - now.present.keys():
+                plan = now.say(broken=f"{len(gone)} of its parties had gone")
+            elif is_party and {*now.full} - {token} <= now.ready:
+                if is_last and action is not None:
+                    yield Either(action, partial(asyncio.to_thread, action))
+                    action = None
+                plan = now.let_pass()
+            elif not now.full and now.arrived.index(token) + 1 == now.parties:
+                plan = now.say(full=now.arrived[: now.parties])
+            elif is_over:
+                plan = now.say(broken=f"{current_owner()} waited for too long")
+            if plan is not None:  # if it has been changed since this look, the next one tells
+                ask = partial(self._store.apply, self._directory, plan.changes, plan.conditions)
+                yield from self._patiently(partial(self._ask, ask), deadline)
+                continue
+            # The last one says so by letting all pass, after its action: no other one can before.
+            if is_party and token not in now.ready and not (is_last and action):
+                with suppress(LockUnavailable, LockLost):  # the next look tells
+                    yield from party.updating({"ready": True}, deadline=deadline)
+            key = None if is_last or token == now.arrived[0] else GENERATION
+            yield from self._wait_for_change(snapshot, deadline, key)
+
+    def _give_up(self, party: Membership, error: BaseException) -> None:
+        """Leave in the background, and break the generation of the party in the same change."""
+        if (lease := party.lease) is not None:
+            why = f"{current_owner()} gave up: {error!r}"[:1000]
+            party.leave_soon(partial(self._break, why, lease.token))
+
+    def _keep(self, mark: Membership | None) -> None:
+        """Keep a broken barrier broken by a party of this object, or no longer."""
+        old, self._mark = self._mark, mark
+        if old is not None and old is not mark:
+            old.leave_soon()
+
+    def _over(self, now: Generation, token: int) -> Exception:
+        why = now.said["broken"] if token > now.said["since"] else None
+        if why is None and token not in now.present:
+            return LockLost(f"{self}: this party was lost; whether others passed is not known")
+        return self._error(why or "it was reset")
+
+    def _error(self, why: str) -> BrokenBarrierError:
+        return BrokenBarrierError(f"{self} is broken: {why}")
 
 
 class Barrier(BaseBarrier):
@@ -33,7 +316,6 @@ class Barrier(BaseBarrier):
     """
 
     kind = Kind.BARRIER
-    _last_decides = True
 
     def __init__(
         self,
@@ -55,7 +337,7 @@ class Barrier(BaseBarrier):
 
         Raises TypeError or ValueError that names the argument and its value.
         """
-        super().__init__(name, parties, using)
+        super().__init__(name, parties, using=using)
         checked_callback("action", action)
         deadline_of(timeout)
         self._action, self._timeout = action, timeout
@@ -64,7 +346,7 @@ class Barrier(BaseBarrier):
         """Wait until all parties have come; return a number, 0 to parties - 1, other for each.
 
         ``timeout`` is for the others to come. When all have, each says that it is still there, and
-        the last one calls the action. For that they have the length of a lease at the least.
+        the last one calls the action. For that they have the length of a lease more.
         A task that is cancelled breaks the barrier.
 
         Raises BrokenBarrierError if the barrier is broken, is reset, or this has waited for too
@@ -72,21 +354,12 @@ class Barrier(BaseBarrier):
         cannot be asked; LockLost if this process was stopped for so long that the outcome is not
         known any more.
         """
-        deadline = deadline_of(self._timeout if timeout is None else timeout)
-        party = Membership(self, self._come)
-
-        def steps() -> Steps[int]:
-            yield from self._coming(party, deadline)
-            place = yield from self._meeting(party, deadline, to_pass=True)
-            yield from self._leave(party)
-            return place
-
-        return (yield from self._guarded(party, steps()))
+        return self._meet(deadline_of(self._timeout if timeout is None else timeout))
 
     wait, await_ = twins("wait", _wait)
 
 
-class DoubleBarrier(BaseBarrier):
+class DoubleBarrier(Block, BaseBarrier):
     """So many begin something together and end it together::
 
         with DoubleBarrier("measuring", 5):     # begins when five have come
@@ -97,35 +370,14 @@ class DoubleBarrier(BaseBarrier):
     """
 
     kind = Kind.DOUBLE_BARRIER
-    _party: Membership | None = None
 
-    def __init__(
-        self, name: str, parties: int | None = None, *, using: str = DEFAULT_ALIAS
-    ) -> None:
-        """See Barrier; a barrier of one kind has nothing to do with one of the other."""
-        super().__init__(name, parties, using)
-
-    def __del__(self) -> None:
-        super().__del__()
-        if self._party is not None:
-            self._party.abandon()
-
-    def _enter(self, timeout: float | None = None) -> Steps[int]:
+    def _entering(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all parties have come; return a number as Barrier.wait(). See there."""
         if self._party is not None and self._party.lease is not None:
             raise LockError(f"{self}: this object has entered already; each party has its own")
-        deadline, runs = deadline_of(timeout), current_liveness()
-        party = Membership(self, self._come, is_alive=lambda: party is self._mark or runs())
+        return self._meet(deadline_of(timeout), passes=False)
 
-        def steps() -> Steps[int]:
-            yield from self._coming(party, deadline)
-            return (yield from self._meeting(party, deadline, to_pass=False))
-
-        place = yield from self._guarded(party, steps())
-        self._party = party
-        return place
-
-    def _exit(self, timeout: float | None = None) -> Steps[int]:
+    def _leaving(self, timeout: float | None = None) -> Steps[int]:
         """Wait until all who entered leave; return a number as enter().
 
         Raises LockNotHeld if this object has not entered, and what Barrier.wait() raises.
@@ -134,39 +386,14 @@ class DoubleBarrier(BaseBarrier):
         party, self._party = self._party, None
         if party is None or party.lease is None:
             raise LockNotHeld(f"{self}: this object has not entered")
-        place = yield from self._guarded(party, self._meeting(party, deadline, to_pass=True))
-        yield from self._leave(party)
-        return place
+        return self._meet(deadline, party)
 
-    enter, aenter = twins("enter", _enter)
-    leave, aleave = twins("leave", _exit)
+    enter, aenter = twins("enter", _entering)
+    leave, aleave = twins("leave", _leaving)
 
-    def __enter__(self) -> Self:
-        self.enter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
+    def _exiting(self, error: BaseException | None) -> Steps[None]:
+        """Leave; or break it for the others in the background: the caller sees its own error."""
         if error is None:
-            self.leave()
-        else:
-            self._fail(error)
-
-    async def __aenter__(self) -> Self:
-        await self.aenter()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None
-    ) -> None:
-        if error is None:
-            await self.aleave()
-        else:
-            self._fail(error)
-
-    def _fail(self, error: BaseException) -> None:
-        """Break it for the others in the background; the error is what the caller sees."""
-        party, self._party = self._party, None
-        if party is not None:
-            undo(error, self._leave_soon, party)
+            yield from self._leaving()
+        elif self._party is not None:
+            undo(error, self._give_up, self._party, error)

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from distlock.backends.recipe_records import Plan
-from distlock.backends.store import Absent, Exists, Put, Record, Snapshot
-from distlock.concurrency.steps import Call, Steps
+from distlock.backends.seats import moment
+from distlock.backends.store import Absent, Exists, Put, Snapshot
+from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.recipes.twins import twins
@@ -32,7 +33,7 @@ class EventInfo:
 
     name: str
     using: str
-    is_set: bool
+    is_set: bool = False
     by: str | None = None
     at: datetime | None = None
     token: int | None = None
@@ -52,12 +53,8 @@ class Event(Recipe):
 
     def _info(self) -> Steps[EventInfo]:
         """Return whether it is set, and who has changed it last."""
-        record = (yield self._read()).records.get(_EVENT)
-        if record is None:
-            return EventInfo(self.name, self.using, False)
-        said = record.value
-        at = datetime.fromtimestamp(said["at"] / 1e6, UTC)
-        return EventInfo(self.name, self.using, said["set"], said["by"], at, record.revision)
+        found: Snapshot = yield self._read()
+        return self._seen(found)
 
     def _look(self) -> Steps[bool]:
         """Return whether it is set."""
@@ -65,25 +62,23 @@ class Event(Recipe):
 
     def _set(self) -> Steps[None]:
         """Set it, and wake all who wait. Setting it twice does no harm."""
-        yield self._become(True)
+        return self._become(True)
 
     def _clear(self) -> Steps[None]:
         """Let those who come from now on wait until it is set again."""
-        yield self._become(False)
+        return self._become(False)
 
     def _wait(self, timeout: float | None = None) -> Steps[bool]:
         """Wait until it is set; False if it is not for ``timeout`` seconds (None: for ever).
 
         True also if it was set while this waited, and cleared again before this could see it.
         """
-        before: list[int | None] = []
+        tokens = set[int | None]()
 
         def look(found: Snapshot) -> bool | None:
-            record = found.records.get(_EVENT)
-            revision = record.revision if record else None
-            if not before:
-                before.append(revision)
-            return _is_set(record) or revision != before[0] or None
+            now = self._seen(found)
+            tokens.add(now.token)
+            return now.is_set or len(tokens) > 1 or None
 
         set_in_time = self._until(look, deadline_of(timeout), key=_EVENT)
         return bool((yield from set_in_time))
@@ -94,18 +89,18 @@ class Event(Recipe):
     clear, aclear = twins("clear", _clear)
     wait, await_ = twins("wait", _wait)
 
-    def _become(self, wanted: bool) -> Call:
+    def _seen(self, found: Snapshot) -> EventInfo:
+        if (record := found.records.get(_EVENT)) is None:
+            return EventInfo(self.name, self.using)
+        is_set, by, at = (record.value[key] for key in ("set", "by", "at"))
+        return EventInfo(self.name, self.using, is_set, by, moment(at), record.revision)
+
+    def _become(self, wanted: bool) -> Steps[None]:
         said = {"set": wanted, "by": str(current_owner()), "at": time.time_ns() // 1000}
 
         def decide(found: Snapshot) -> Plan:
-            record = found.records.get(_EVENT)
-            if _is_set(record) == wanted:
-                return Plan()
-            same = Exists(_EVENT, record.revision) if record else Absent(_EVENT)
-            return Plan([Put(_EVENT, said)], [same])
+            now = self._seen(found)
+            same = Exists(_EVENT, now.token) if now.token else Absent(_EVENT)
+            return Plan() if now.is_set == wanted else Plan([Put(_EVENT, said)], [same])
 
-        return self._change(decide)
-
-
-def _is_set(record: Record | None) -> bool:
-    return record is not None and bool(record.value["set"])
+        yield self._change(decide)

@@ -14,8 +14,8 @@ from threading import BrokenBarrierError
 
 import pytest
 
-from distlock import LockError, LockUnavailable, locks
-from distlock.backends.store import Put
+from distlock import LockError, LockLost, LockUnavailable, locks
+from distlock.backends.store import Delete, Put
 from distlock.recipes import Barrier, DoubleBarrier
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
@@ -169,10 +169,19 @@ class TestNetwork:
         proxy.heal()
         eventually(lambda: answer(lambda: not waiting("default", name)))
 
-    def test_who_waits_outlasts_a_short_outage(self, proxy, threads, name):
+    def test_who_waits_outlasts_a_short_outage(self, proxy, threads, name, monkeypatch):
         if proxy is None:
             return
+        store, waits = locks["default"].store, threading.Event()
+        watch = store.watch
+
+        def watched(*args):
+            waits.set()
+            return watch(*args)
+
+        monkeypatch.setattr(store, "watch", watched)
         [one] = come(threads, "default", name, 2, 1)
+        assert waits.wait(PATIENCE)  # it has been told that it has come
         proxy.refuse()
         time.sleep(0.5)
         proxy.heal()
@@ -234,6 +243,18 @@ class TestRaces:
         del barrier
         eventually(lambda: gc.collect() >= 0 and not Barrier(name).broken)
         assert wait("default", name, 1) == 0
+
+    def test_those_whose_records_are_all_gone_change_nothing_for_the_next_ones(self, threads, name):
+        """For example if all of them were stopped past their leases."""
+        lost, store = inside(threads, name), locks["default"].store
+        theirs = records("default", name, "double-barrier")
+        store.apply(f"double-barrier:{name}", [*map(Delete, theirs)])
+        others = inside(threads, name)
+        for one in lost:
+            with pytest.raises(LockLost):
+                one.leave()
+        left = in_thread(others[0].leave)
+        assert sorted([others[1].leave(PATIENCE), left()]) == [0, 1]
 
     @pytest.mark.slow
     def test_one_whose_thread_ends_inside_a_double_barrier_breaks_it(self, name):
@@ -345,6 +366,15 @@ class TestRaces:
             del barrier, enter_and_leave
             gc.collect()
             eventually(lambda name=name: not records("default", name, "double-barrier"))
+
+
+def inside(threads, name):
+    """Return two double barriers that were entered, by this thread and one that goes on."""
+    barriers = [DoubleBarrier(name, 2) for _ in "ab"]
+    entered = threads.submit(barriers[1].enter)
+    barriers[0].enter(PATIENCE)
+    entered.result(PATIENCE)
+    return barriers
 
 
 def waiting_at(read, store, directory):

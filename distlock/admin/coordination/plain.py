@@ -13,9 +13,8 @@ from django.utils.translation import gettext_lazy
 from distlock import models
 from distlock.admin.coordination.cells import Cell, Detail, Table, TableRow, Text
 from distlock.admin.coordination.recipe_pages import RecipePages
-from distlock.recipes.barrier import Barrier, DoubleBarrier
+from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.event import Event, EventInfo
-from distlock.recipes.generations import BarrierInfo
 from distlock.recipes.log import Message, Topic
 from distlock.recipes.names import Address, Names
 from distlock.types.lease import Kind
