@@ -274,8 +274,9 @@ def test_those_who_follow_agree_again_after_a_failover_that_lost_what_they_saw(
     with config.watch(lambda found: seen.append(found.value)):
         config.set("lost")
         topic.publish("lost")
+        topic.publish("lost, too")
         eventually(lambda: seen[-1:] == ["lost"])
-        assert [next(messages).message for _ in range(2)] == ["kept", "lost"]
+        assert [next(messages).message for _ in range(3)] == ["kept", "lost", "lost, too"]
         fail_over(primary, standby, front)
         eventually(lambda: seen[-1] == "kept")
         assert config.set("next") == 3

@@ -63,6 +63,7 @@ def test_what_is_kept_can_be_looked_at(using, name):
         topic.publish(number)
     assert [one.number for one in topic.history()] == [*range(22, 2, -1)]
     assert topic.history()[0].message == 22
+    assert numbers(topic.subscribe(3, timeout=0)) == [(number, 0) for number in range(4, 23)]
 
 
 def test_who_fell_behind_is_told_how_many_were_missed(using, name):
@@ -73,8 +74,9 @@ def test_who_fell_behind_is_told_how_many_were_missed(using, name):
         topic.publish(number)
     assert numbers(never) == [(6, 5), (7, 0), (8, 0)]
     assert numbers([next(behind)]) == [(6, 4)]
-    Topic(name, keep=1, using=using).publish(9)
-    assert numbers(topic.subscribe(0, timeout=0)) == [(9, 8)]
+    for number in range(9, 31):
+        Topic(name, keep=1, using=using).publish(number)
+    assert numbers(topic.subscribe(0, timeout=0)) == [(30, 29)]
 
 
 def test_everybody_gets_the_same_of_many_publishers(actor, topic, other, name):
