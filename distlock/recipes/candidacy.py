@@ -19,7 +19,7 @@ from distlock.core.held import OnLost
 from distlock.core.manager import manager, undo
 from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
 from distlock.lock import Lock
-from distlock.recipes.candidates import Candidates, Directory, Order, Orders, Term, planning
+from distlock.recipes.candidates import Candidates, Directory, Order, Orders, Term
 from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
@@ -62,7 +62,7 @@ class Candidacy:
         is_alive, tell_loss = partial(_goes_on, ref(self)), partial(_tell_loss, ref(self))
         terms = {"using": election.using, "description": said["name"], "on_lost": tell_loss}
         self.lock = LeaderLock(election._directory, is_alive, **terms)
-        decide = planning(Candidates.joining, order, said, repr(election))
+        decide = Candidates.plan(Candidates.joining, order, said, repr(election))
         self._membership = Membership(election, decide, owner=self.lock.owner, is_alive=is_alive)
         #: answered when it is to stand or lead no more
         self.stopped: Pending[None] = Pending()
@@ -124,7 +124,7 @@ class Candidacy:
         with suppress(LockLost):
             lease = self.lock._hold.lease
             term = Term(lease.token, self._said["name"], self.lock.owner, datetime.now(UTC))
-            begin = planning(Candidates.beginning, term)
+            begin = Candidates.plan(Candidates.beginning, term)
             if (yield self._election._change(begin, deadline)).result:
                 self.lease = lease
                 self.lock.check()  # nobody was told if it was lost before that
@@ -164,7 +164,7 @@ class Candidacy:
             self._orders.close()
         term, led_on = self.lease.token if self.lease else 0, self.lock.held
         why = "stepped down" if self._recalled else "resigned" if led_on else "lost"
-        return planning(Candidates.ending, term, why)
+        return Candidates.plan(Candidates.ending, term, why)
 
     # Called by others
 

@@ -135,6 +135,11 @@ class Candidates:
 
     # Changes
 
+    @staticmethod
+    def plan(step: Callable[..., Plan], *arguments: Any) -> Decide:
+        """Return what makes a plan of a snapshot, by one of the methods below."""
+        return lambda snapshot: step(Candidates(snapshot), *arguments)
+
     def joining(self, order: str, said: Mapping[str, Any], election: object) -> Plan:
         """Return the plan for one who comes; ValueNotAgreed if others have said another order."""
         if self._orders.get("order") == order:
@@ -230,11 +235,6 @@ def _term(term: int, candidate: str, owner: list[Any], since: str, until: str, w
 
 def _put(key: str, **said: Any) -> Put:
     return Put(key, {**said, "at": time.time_ns() // 1000})  # for put_when()
-
-
-def planning(step: Callable[..., Plan], *arguments: Any) -> Decide:
-    """Return what makes a plan of the records: by this method of Candidates."""
-    return lambda snapshot: step(Candidates(snapshot), *arguments)
 
 
 class Directory(Recipe):

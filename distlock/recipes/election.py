@@ -8,33 +8,17 @@ from functools import partial
 from typing import Any, Self, get_args
 
 from distlock.concurrency import fork
-from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
 from distlock.core.manager import undo
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.recipes.candidacy import Candidacy
-from distlock.recipes.candidates import (
-    Candidate,
-    Candidates,
-    ElectionInfo,
-    Order,
-    Term,
-    Terms,
-    planning,
-)
+from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Entered, deadline_of
 from distlock.recipes.twins import twins
-from distlock.types.arguments import (
-    checked_callback,
-    checked_data,
-    checked_flag,
-    checked_label,
-    checked_token,
-    waiting_limit,
-)
+from distlock.types.arguments import checked_callback, checked_data, checked_label, checked_token
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import new_owner
 
@@ -127,8 +111,7 @@ class Election(Entered):
         Raises LockError if this candidate stands already, ValueNotAgreed if others stand with
         another order, LockUnavailable if the backend cannot be asked.
         """
-        wait = waiting_limit(checked_flag("blocking", blocking), timeout)[0]
-        deadline = deadline_of(timeout) if wait else clock()
+        deadline = deadline_of(timeout, blocking=blocking)
         before = self._candidacy
         if before.goes_on:
             raise LockError(f"{self!r}: this candidate stands already, or leads already")
@@ -145,7 +128,7 @@ class Election(Entered):
             try:
                 if not isinstance(error, GeneratorExit):  # at once: the process may be ending
                     with suppress(LockError):
-                        yield from this.leaving(deadline=clock() + _LAST_ANSWER)
+                        yield from this.leaving(deadline=deadline_of(_LAST_ANSWER))
             finally:
                 undo(error, this.leave_soon)
             raise
@@ -284,7 +267,7 @@ class Election(Entered):
         """
         if not isinstance(candidate, Candidate | None):
             checked_label("candidate", candidate)
-        yield self._change(planning(Candidates.appointing, candidate, self))
+        yield self._change(Candidates.plan(Candidates.appointing, candidate, self))
 
     appoint, aappoint = twins("appoint", _appoint)
 
@@ -294,7 +277,7 @@ class Election(Entered):
         It is told as of a loss, and keeps others out until it has resigned, or its lease has ended:
         it is renewed no more. Where its process does not answer, see force_release().
         """
-        step = planning(Candidates.recalling, checked_token(term))
+        step = Candidates.plan(Candidates.recalling, checked_token(term))
         return (yield self._change(step)).result  # type: ignore[no-any-return]
 
     step_down, astep_down = twins("step_down", _step_down)
@@ -305,7 +288,7 @@ class Election(Entered):
         ways = partial(lock.force_release, term), partial(lock.aforce_release, term)
         broken: bool = yield Either(*ways)
         if broken:
-            yield self._change(planning(Candidates.ending, term, "broken"))
+            yield self._change(Candidates.plan(Candidates.ending, term, "broken"))
         return broken
 
     force_release, aforce_release = twins("force_release", _force_release)

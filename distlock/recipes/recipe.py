@@ -22,7 +22,7 @@ from distlock.concurrency.threads import start
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import add_leave_error
 from distlock.exceptions import LockError, LockUnavailable
-from distlock.types.arguments import checked_name, waiting_limit
+from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.lease import Kind
 
 T = TypeVar("T")
@@ -237,13 +237,13 @@ class Entered(Block, Recipe):
     """A recipe that is entered and left."""
 
 
-def deadline_of(timeout: float | None) -> float | None:
+def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:
     """Return until when to wait by the local clock; None and -1 wait for ever, 0 does not wait.
 
     TypeError, ValueError, OverflowError for others, see waiting_limit().
     """
-    seconds = waiting_limit(True, timeout)[1]
-    return None if seconds is None else clock() + seconds
+    wait, seconds = waiting_limit(checked_flag("blocking", blocking), timeout)
+    return None if wait and seconds is None else clock() + (seconds or 0.0)
 
 
 def checked_json(argument: str, value: object, record: Mapping[str, object]) -> None:

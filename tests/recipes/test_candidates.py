@@ -133,6 +133,15 @@ class TestOneProcess:
         assert not election.leading
         assert is_free(election)
 
+    def test_nothing_is_run_for_one_who_is_stopped_while_it_stands(self, using, name, stand):
+        eventually(stand("A").leads)
+        b, ran = Election(name, "B", using=using), []
+        result = in_thread(b.run, ran.append, "B")
+        eventually(lambda: names(b) == ["A", "B"])
+        b.resign()
+        assert isinstance(result(), LockNotHeld)
+        assert not ran
+
     def test_any_thread_may_use_it(self, using, name, stand):
         a = stand("A")
         eventually(a.leads)
@@ -303,6 +312,8 @@ class TestFailuresOfOthers:
         apply.before = remove_the_record
         with Election(name, "A", using=using) as election:
             assert gone
+            records = locks[using].store.read(f"election:{name}").records
+            assert len([key for key in records if key.startswith("h/")]) == 1
             assert names(election) == ["A"]
             assert election.leader().term == election.term
 
