@@ -1,14 +1,20 @@
-"""``manage.py locks barrier``, ``double-barrier``, ``event``, ``topic``, ``names``: to look at."""
+"""``manage.py locks group``, ``barrier``, ``double-barrier``, ``event``, ``topic``, ``names``.
+
+These are only looked at.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand
 
 from distlock.commands import output
+from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
+    CHANGING,
     RecipeCommand,
     Verb,
     add_shown,
@@ -20,6 +26,7 @@ from distlock.commands.recipe_command import (
 )
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.event import Event, EventInfo
+from distlock.recipes.group import Group, Member
 from distlock.recipes.log import Message, Topic
 from distlock.recipes.names import Address, Names
 from distlock.types.lease import Kind
@@ -100,6 +107,29 @@ def _address(address: Address) -> output.Row:
     )
 
 
+def _show_group(
+    command: BaseCommand, *, name: str, using: str, json: bool, **others: object
+) -> None:
+    members = ask(using, lambda: Group(name, using=using).members())
+    if json:
+        write_json(command, {"using": using, "name": name, "members": members})
+    else:
+        heading = ("MEMBER", "OWNER", "THERE FOR", "TOKEN", "DATA")
+        write_table(command, heading, map(_member, members))
+    if not members:
+        fail(NOT_HELD, f"nobody is in group {name!r} on {using!r}")
+
+
+def _member(member: Member) -> output.Row:
+    return (
+        output.quoted(member.name),
+        output.owner(member.owner),
+        output.duration((datetime.now(UTC) - member.since).total_seconds()),
+        str(member.token),
+        data(member.data),
+    )
+
+
 #: Messages of a topic that are listed.
 _MOST_MESSAGES = 20
 _BARRIER = ("STATE", "WAITING", "PARTIES")
@@ -152,3 +182,14 @@ COMMANDS = {
         part_row=_address,
     ),
 }
+
+GROUP = RecipeCommand(
+    Kind.GROUP,
+    "Groups of processes: list, show.",
+    lambda alias, name: Group(name, using=alias).members(),
+    ("MEMBERS", "LAST JOINED"),
+    lambda members: (str(len(members)), output.moment(members[-1].since if members else None)),
+    {"show": Verb("Show who is in a group.", add_shown, _show_group, CHANGING)},
+    list_help="List the groups, and how many are in each.",
+    entry=lambda members: {"members": members},
+)

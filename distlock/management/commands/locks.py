@@ -12,7 +12,6 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.commands import (
     config_values,
     elections,
-    groups,
     list_locks,
     progress,
     queues,
@@ -33,7 +32,7 @@ SUBCOMMANDS: dict[str, Any] = {
     "run": run_lock,
     "sweep": sweep_locks,
     "election": elections.COMMAND,
-    "group": groups.COMMAND,
+    "group": reports.GROUP,
     "queue": queues.COMMAND,
     "config": config_values.COMMAND,
     "progress": progress.COMMAND,
