@@ -14,7 +14,7 @@ import hashlib
 import math
 import select
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from distlock.backends.database.statements import Result, Statement
@@ -158,19 +158,18 @@ class PsycopgConnection(RawConnection):
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
         until = None if limit is None else clock() + limit
-        params, (first, _, last) = statement.params, statement.sql.rpartition("; ")
-        if not statement.prepare or (first and not self._is_used_often(last)):
+        sql, params = statement.sql, statement.params
+        *before, last = sql.split("; ")
+        if not statement.prepare or (before and not self._is_used_often(last)):
             self._pgconn.send_query(_with_literals(statement, self._literal))
         else:
             assert not isinstance(params, tuple), "what is prepared has named parameters"
-            name, order = self._prepared.get(last) or self._prepare(last, until)
-            if first:
+            if before:
                 literals = {key: self._literal(value).decode() for key, value in params.items()}
-                executed = (
-                    f"EXECUTE {name.decode()} ({', '.join([literals[key] for key in order])})"
-                )
-                self._pgconn.send_query(f"{first % literals}; {executed}".encode())
+                packet = [self._executed(part, literals, until) for part in (*before, last)]
+                self._pgconn.send_query("; ".join(packet).encode())
             else:
+                name, order = self._prepared.get(sql) or self._prepare(sql, until)
                 self._send_prepared(name, [str(params[key]) for key in order])
         transformer, results = self._transformer, []
         for result in self._answers(until):
@@ -230,6 +229,13 @@ class PsycopgConnection(RawConnection):
             raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
         self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
 
+    def _executed(self, sql: str, literals: Mapping[str, str], until: float | None) -> str:
+        """Return what runs one statement of a packet; those that have parameters are prepared."""
+        if "%(" not in sql:
+            return sql % ()
+        name, order = self._prepared.get(sql) or self._prepare(sql, until)
+        return f"EXECUTE {name.decode()} ({', '.join([literals[key] for key in order])})"
+
     def _is_used_often(self, sql: str) -> bool:
         """Return whether it is worth it to prepare a statement, which keeps memory in the server.
 
@@ -241,8 +247,11 @@ class PsycopgConnection(RawConnection):
         return sent >= _OFTEN and len(self._prepared) < _MOST_PREPARED
 
     def _literal(self, value: Any) -> bytes:
-        if isinstance(value, str) and "\0" not in value:  # the usual way costs ten times as much
+        # The usual way costs ten times as much.
+        if isinstance(value, str) and "\0" not in value:
             return bytes(self._escape(value.encode()))
+        if value is None or type(value) is int:
+            return b"NULL" if value is None else b" %d" % value
         literal: bytes = self._sql.Literal(value).as_bytes(self._connection)
         return bytes(literal)
 

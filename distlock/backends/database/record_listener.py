@@ -9,6 +9,7 @@ https://www.postgresql.org/docs/current/sql-notify.html
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from collections.abc import Collection
@@ -32,6 +33,7 @@ def channel_of(directory: str, key: str | None = None) -> str:
     return f"distlock_records_{hashlib.sha256(name.encode()).digest()[0]}"
 
 
+@functools.cache
 def key_of(channel: str) -> int:
     """Return the advisory lock that says that somebody listens. Never change this."""
     digest = hashlib.sha256(f"distlock records\0{channel}".encode()).digest()

@@ -13,7 +13,7 @@ class Statement(NamedTuple):
     params: Mapping[str, Any] | tuple[Any, ...] = {}
     #: PostgreSQL: plan it once per session. For one statement whose text is always the same, and
     #: whose parameters are named and are str, int, float or bool. The server infers their types.
-    #: Of a packet that is so for the last statement, if its session has sent it a few times.
+    #: Of a packet that is so for each statement, if its session has sent the last one a few times.
     prepare: bool = False
 
 
