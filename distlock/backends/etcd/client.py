@@ -170,6 +170,7 @@ class Client:
         data = "".join(map(json.dumps, bodies)).encode()
         headers = _HEADERS if len(bodies) == 1 else _HEADERS | SEVERAL
         maybe_applied = reached = False
+        problem: LockUnavailable | None = None
         pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         while True:
             members = self._in_order()
@@ -179,22 +180,22 @@ class Client:
                 try:
                     body = self._post(member, path, data, headers, until)
                 except LockUnavailable as error:
-                    problem = error
                     maybe_applied |= error.maybe_applied
-                    problem.maybe_applied = maybe_applied
                     answered = isinstance(error, EtcdError)
+                    # An answer says more than silence, in what was left of the time, does.
+                    if problem is None or answered or not isinstance(problem, EtcdError):
+                        problem = error
+                    problem.maybe_applied = maybe_applied
                     if answered and not errors.is_for_another(cast(EtcdError, error)):
                         raise
-                    if maybe_applied and not repeatable:
-                        raise
                     reached |= answered or error.maybe_applied
-                    if clock() >= ends:
-                        raise
+                    if clock() >= ends or (maybe_applied and not repeatable):
+                        raise problem from problem.__cause__
                 else:
                     self._current = number
                     return Reply(body, sent_at, maybe_applied)
             pause = next(pauses)
-            if not reached or clock() + pause >= ends:
+            if problem is not None and (not reached or clock() + pause >= ends):
                 raise problem
             time.sleep(pause)
 
