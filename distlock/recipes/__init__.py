@@ -3,7 +3,6 @@
 semaphore   Semaphore: at most so many at a time
 rwlock      RWLock: many readers, or one writer
 barrier     Barrier, DoubleBarrier: so many wait for each other
-line        those who wait: one of all watches, the others stand in line
 event       Event: one process sets it, all others see it
 log         Config: one value in all processes, with versions; Topic: messages that every
             subscriber gets, in order

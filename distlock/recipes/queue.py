@@ -6,26 +6,36 @@ one consumer, and one producer, of all: the others stand in line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
 from functools import partial
 from queue import Empty, Full
-from typing import Any
+from typing import Any, TypeAlias
 
 from distlock.backends.store import Snapshot
-from distlock.concurrency.steps import Steps
+from distlock.concurrency.backoff import backoff
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.steps import Either, Sleep, Steps
 from distlock.core.manager import undo
+from distlock.exceptions import LockUnavailable
 from distlock.recipes import queue_records as records
 from distlock.recipes.delivery import Delivery
-from distlock.recipes.line import wait_in_line
 from distlock.recipes.membership import Membership, joining_all
-from distlock.recipes.queue_records import MOST_AT_ONCE, QueueInfo, QueueItem, QueueRecords
+from distlock.recipes.parts import EnteredLocks
 from distlock.recipes.recipe import deadline_of
-from distlock.recipes.semaphore import checked_count
+from distlock.recipes.semaphore import Semaphore, checked_count
 from distlock.recipes.twins import twins
+from distlock.types.arguments import checked_flag, waiting_limit
+from distlock.types.owners import current_actor
+
+#: Seconds between two attempts to ask a backend that does not answer one who waits.
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+
+#: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
+#: whether to go on when others were faster, or to come to nothing then.
+Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
 
 
-class Queue(QueueRecords):
+class Queue(records.QueueRecords):
     """A queue that all processes share, and that outlives them: ``Queue("letters")``.
 
     ::
@@ -43,9 +53,7 @@ class Queue(QueueRecords):
 
     # Producing
 
-    def _putting(
-        self, body: Any, blocking: bool = True, timeout: float | None = None
-    ) -> Steps[int]:
+    def _put(self, body: Any, blocking: bool = True, timeout: float | None = None) -> Steps[int]:
         """Put an item at the end; return its number, which grows from item to item.
 
         As ``queue.Queue.put``: if the queue is full this waits for room, for ``timeout`` seconds at
@@ -56,32 +64,32 @@ class Queue(QueueRecords):
         LockUnavailable if the backend cannot be asked. With ``maybe_applied`` in it the item may be
         in the queue: it was not put again.
         """
-        return (yield from self._putting_many([body], blocking, timeout))[0]
+        return (yield from self._put_many([body], blocking, timeout))[0]
 
-    def _putting_many(
+    def _put_many(
         self, bodies: Sequence[Any], blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[int]]:
         """Put up to 12 items, one after the other, all in one change or none; see put()."""
-        _check_number("bodies", bodies)
+        records.check_number("bodies", bodies)
         for body in bodies:
-            QueueItem(0, body, 0, datetime.now(UTC)).check()
-        return (yield from self._placing(bodies, None, blocking, timeout))
+            records.check_body(body)
+        return (yield from self._placing(bodies, (), blocking, timeout))
 
     def _placing(
-        self, bodies: Sequence[Any], letter: str | None, blocking: bool, timeout: float | None
+        self, bodies: Sequence[Any], letters: Sequence[str], blocking: bool, timeout: float | None
     ) -> Steps[list[int]]:
         def attempt(deadline: float | None, patient: bool) -> Steps[tuple[Any, Snapshot]]:
-            put = partial(self._put_items, bodies, letter, patient)
+            put = partial(self._put_items, bodies, letters, patient)
             return (yield self._ask(put, deadline))  # type: ignore[no-any-return]
 
-        numbers = yield from wait_in_line(self, "put", attempt, blocking, timeout)
+        numbers = yield from self._wait_in_line("put", attempt, blocking, timeout)
         if numbers is None:
             raise Full(f"queue {self.name!r} on {self.using!r} is full")
         return numbers  # type: ignore[no-any-return]
 
     # Consuming
 
-    def _getting(self, blocking: bool = True, timeout: float | None = None) -> Steps[Delivery]:
+    def _get(self, blocking: bool = True, timeout: float | None = None) -> Steps[Delivery]:
         """Take the first item; if there is none, wait for one. See put() for the arguments.
 
         It has to be acknowledged: by ``with``, or by ``Delivery.ack()``.
@@ -89,9 +97,9 @@ class Queue(QueueRecords):
         Raises ``queue.Empty``; LockUnavailable if the backend cannot be asked; NotSupported if it
         has no leases of the length ``lease``.
         """
-        return (yield from self._getting_many(1, blocking, timeout))[0]
+        return (yield from self._get_many(1, blocking, timeout))[0]
 
-    def _getting_many(
+    def _get_many(
         self, most: int, blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[Delivery]]:
         """Take one item at least and ``most`` at the most, 12 in all, in one change; see get().
@@ -100,10 +108,10 @@ class Queue(QueueRecords):
         mailbox gives one.
         """
         taken = list[Delivery]()
-        most = min(checked_count("most", most), MOST_AT_ONCE)
+        most = min(checked_count("most", most), records.MOST_AT_ONCE)
         take = partial(self._attempt_to_take, taken, most)
         try:
-            yield from wait_in_line(self, "get", take, blocking, timeout)
+            yield from self._wait_in_line("get", take, blocking, timeout)
         except BaseException as error:  # nobody has seen them
             for delivery in taken:
                 undo(error, delivery.give_up)
@@ -123,17 +131,17 @@ class Queue(QueueRecords):
             taken.append(Delivery(self, member, item))
         return taken or None, seen
 
-    def _acking_many(self, deliveries: Sequence[Delivery]) -> Steps[None]:
+    def _ack_many(self, deliveries: Sequence[Delivery]) -> Steps[None]:
         """Acknowledge up to 12 deliveries of this queue in one change.
 
         Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged.
         """
-        _check_number("deliveries", deliveries)
+        records.check_number("deliveries", deliveries)
         yield from Delivery.acking_all(deliveries)
 
     # Looking
 
-    def _looking(self) -> Steps[QueueInfo]:
+    def _looking(self) -> Steps[records.QueueInfo]:
         """Return what is in the queue now, and who works on it; a moment later it may differ."""
         seen: Snapshot = yield self._read()
         return self._describe(seen, (yield from self._config.getting(self._maxsize)).value)
@@ -170,20 +178,20 @@ class Queue(QueueRecords):
         yield from self._config.setting(records.checked_size(maxsize))
         yield self._change(self._touch, keys=[records.TAIL])
 
-    def _listing_dead(self, most: int = 100) -> Steps[tuple[QueueItem, ...]]:
+    def _listing_dead(self, most: int = 100) -> Steps[tuple[records.QueueItem, ...]]:
         """Return what was put aside, in the order of their numbers; ``most`` of them."""
         found = yield self._ask(partial(self._find, records.DEAD, checked_count("most", most)))
-        return tuple(map(QueueItem.of, found))
+        return tuple(map(records.QueueItem.of, found))
 
     def _retrying(
-        self, letter: QueueItem, blocking: bool = True, timeout: float | None = None
+        self, letter: records.QueueItem, blocking: bool = True, timeout: float | None = None
     ) -> Steps[bool]:
         """Put a dead letter at the end of the queue as a new item; False if it is gone.
 
         See put() for the arguments and the errors.
         """
         key = records.key_of(records.DEAD, letter.id)
-        return bool((yield from self._placing([letter.body], key, blocking, timeout)))
+        return bool((yield from self._placing([letter.body], [key], blocking, timeout)))
 
     def _purging(self, *, dead: bool = False) -> Steps[int]:
         """Remove the items that are ready, or the dead letters; return how many these were."""
@@ -197,11 +205,68 @@ class Queue(QueueRecords):
         """
         return (yield self._ask(partial(self._release, id, token)))  # type: ignore[no-any-return]
 
-    put, aput = twins("put", _putting)
-    put_many, aput_many = twins("put_many", _putting_many)
-    get, aget = twins("get", _getting)
-    get_many, aget_many = twins("get_many", _getting_many)
-    ack_many, aack_many = twins("ack_many", _acking_many)
+    # Waiting
+
+    def _wait_in_line(
+        self, side: str, attempt: Attempt, blocking: bool, timeout: float | None
+    ) -> Steps[Any]:
+        """Return what an attempt comes to that is not None, or None if there is none in time.
+
+        The first in line has the seat of a semaphore, and watches the directory. When it has got
+        what it waits for it leaves the seat to the next one. So a change wakes one, however many
+        wait. Those for whom others were too fast stand in line, too: or each would be in the way of
+        all.
+
+        ``side`` names the line; the other arguments are those of ``queue.Queue.get``. An outage
+        that is shorter than a lease, or than the time limit, is waited out; but what may have been
+        done is not tried again.
+        """
+        wait, _ = waiting_limit(checked_flag("blocking", blocking), timeout)
+        deadline, lasts = deadline_of(timeout), self._backend.settings.lease
+        result, _ = yield from attempt(deadline, not wait)
+        gives_up, pauses = clock() + lasts, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        while result is None and wait and left(deadline, 1) > 0:
+            try:
+                result = yield from self._in_line(side, attempt, deadline)
+                gives_up = clock() + lasts
+            except LockUnavailable as error:
+                if error.maybe_applied or clock() >= (gives_up if deadline is None else deadline):
+                    raise
+                yield Sleep(left(deadline, next(pauses)))
+        return result
+
+    def _in_line(self, side: str, attempt: Attempt, deadline: float | None) -> Steps[Any]:
+        """Wait behind others for a time; as the first one, for what an attempt can make use of."""
+        seat = Semaphore(f"{self.kind}:{side}:{self.name}", 1, using=self.using)
+        settings, entered = self._backend.settings, EnteredLocks()
+        entered.add(seat, current_actor().owner)
+        try:
+            # Who has the seat may have been stopped: look after some time in any case.
+            terms = True, left(deadline, settings.interval(settings.lease))
+            try:
+                first = yield Either(partial(seat.acquire, *terms), partial(seat.aacquire, *terms))
+            except LockUnavailable as error:
+                error.maybe_applied = False  # the attempt was not made
+                raise
+            while True:  # an interrupt at the end of a `while` with a condition would pass by
+                result, seen = yield from attempt(deadline, first)
+                if result is not None or not first or left(deadline, 1) <= 0:
+                    break
+                yield from self._wait_for_change(seen, deadline)
+        except GeneratorExit:  # nothing can be waited for any more
+            entered.leave_soon()
+            raise
+        except BaseException:
+            yield from entered.leaving()
+            raise
+        yield from entered.leaving()
+        return result
+
+    put, aput = twins("put", _put)
+    put_many, aput_many = twins("put_many", _put_many)
+    get, aget = twins("get", _get)
+    get_many, aget_many = twins("get_many", _get_many)
+    ack_many, aack_many = twins("ack_many", _ack_many)
     qsize, aqsize = twins("qsize", _counting)
     empty, aempty = twins("empty", _finding_empty)
     full, afull = twins("full", _finding_full)
@@ -223,8 +288,3 @@ class Mailbox(Queue):
 
     _default_maxsize = 10
     _one_at_a_time = True
-
-
-def _check_number(argument: str, several: Sequence[object]) -> None:
-    if not 1 <= len(several) <= MOST_AT_ONCE:
-        raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")

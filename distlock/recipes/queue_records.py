@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import owner_of
-from distlock.backends.store import Absent, Change, Condition, Delete, Exists, Put, Record, Snapshot
+from distlock.backends.store import Change, Condition, Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, run
@@ -77,11 +77,6 @@ class QueueItem:
         at = self.at.isoformat()
         return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
 
-    def check(self) -> None:
-        """Raise TypeError or ValueError unless it can be kept, with what is said of it later."""
-        largest = replace(self, attempts=10**9, reason="\N{OPEN LOCK}" * MOST_REASON)
-        checked_json("body", self.body, largest.value)
-
     def put_back(self, max_deliveries: int) -> list[Change]:
         """Return what moves it from the taken ones back to its place, or to the dead letters."""
         kind = DEAD if self.attempts >= max_deliveries else READY
@@ -103,9 +98,8 @@ class DeliveryInfo:
 
     @classmethod
     def of(cls, record: Record) -> DeliveryInfo:
-        since = datetime.fromtimestamp(record.value["since"] / 1e6, UTC)
-        delayed = "delayed" in record.value["data"]
-        return cls(_delivered(record), record.created, owner_of(record), since, delayed)
+        since, data = datetime.fromtimestamp(record.value["since"] / 1e6, UTC), record.value["data"]
+        return cls(data["item"], record.created, owner_of(record), since, "delayed" in data)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +127,8 @@ class _Tail(NamedTuple):
     """The record of the tail as it was read or written last."""
 
     number: int
-    revision: int | None
+    #: that it is as it was then
+    same: Condition
     #: how many may be put before the queue can be full: consumers only make more room
     room: float
     #: when the bound has to be read again, by the local clock
@@ -178,33 +173,30 @@ class QueueRecords(Recipe):
     # Putting
 
     def _put_items(
-        self, bodies: Sequence[Any], letter: str | None, patient: bool, deadline: float | None
+        self, bodies: Sequence[Any], letters: Sequence[str], patient: bool, deadline: float | None
     ) -> tuple[list[int] | None, Snapshot | None]:
         """Put items; None if there is no room, or others were faster and it is not ``patient``.
 
-        With ``letter`` they take the place of the dead letter that has this key.
+        They take the place of dead letters that have these keys; none is put if one has gone.
         """
         seen, now = None, datetime.now(UTC)
         for pause in backoff_until(deadline, _FIRST_RETRY, _LONGEST_RETRY):
             tail = self._tail
-            if letter or tail is None or tail.room < len(bodies) or clock() > tail.until:
-                tail, seen = self._look_for_room(letter, deadline)
-                if letter and letter not in seen.records:
+            if letters or tail is None or tail.room < len(bodies) or clock() > tail.until:
+                tail, seen = self._look_for_room(letters, deadline)
+                if not seen.records.keys() >= {*letters}:
                     return [], seen
                 if tail.room < len(bodies):
                     break
             numbers = range(tail.number + 1, tail.number + 1 + len(bodies))
             items = [QueueItem(*each, 0, now) for each in zip(numbers, bodies, strict=True)]
-            changes: list[Change] = [Put(TAIL, {"number": numbers[-1]})]
+            changes: list[Change] = [Put(TAIL, {"number": numbers[-1]}), *map(Delete, letters)]
             changes += [Put(key_of(READY, item.id), item.value) for item in items]
-            same = Exists(TAIL, tail.revision) if tail.revision else Absent(TAIL)
-            conditions: list[Condition] = [same]
-            if letter:
-                changes.append(Delete(letter))
-                conditions.append(Exists(letter))
+            conditions = [tail.same, *map(Exists, letters)]
             revision = self._store.apply(self._directory, changes, conditions, deadline)
             if revision is not None:
-                self._tail = _Tail(numbers[-1], revision, tail.room - len(bodies), tail.until)
+                same, room = Exists(TAIL, revision), tail.room - len(bodies)
+                self._tail = _Tail(numbers[-1], same, room, tail.until)
                 return [*numbers], seen
             self._tail = None
             if seen is not None and not patient:
@@ -212,8 +204,10 @@ class QueueRecords(Recipe):
             time.sleep(pause)
         return None, seen
 
-    def _look_for_room(self, letter: str | None, deadline: float | None) -> tuple[_Tail, Snapshot]:
-        first, until = {TAIL: 1, letter: 1} if letter else {TAIL: 1}, clock() + _BOUND_LASTS
+    def _look_for_room(
+        self, letters: Sequence[str], deadline: float | None
+    ) -> tuple[_Tail, Snapshot]:
+        first, until = dict.fromkeys([TAIL, *letters], 1), clock() + _BOUND_LASTS
         try:
             seen = self._store.peek(self._directory, first, [ITEM], deadline)
             # After the tail: resize() sets the value, and then writes the tail anew.
@@ -222,12 +216,10 @@ class QueueRecords(Recipe):
             error.maybe_applied = False  # nothing was put
             raise
         record, room = seen.records.get(TAIL), most - seen.counts[ITEM] if most else math.inf
-        if record is None:
-            return _Tail(0, None, room, until), seen
-        return _Tail(record.value["number"], record.revision, room, until), seen
+        number = record.value["number"] if record else 0
+        return _Tail(number, seen.as_found(TAIL), room, until), seen
 
-    @staticmethod
-    def _touch(seen: Snapshot) -> Plan:
+    def _touch(self, seen: Snapshot) -> Plan:
         """Plan to write the tail anew, so that producers look what the bound is."""
         record = seen.records.get(TAIL)
         return Plan([Put(TAIL, record.value if record else {"number": 0})], [seen.as_found(TAIL)])
@@ -247,10 +239,9 @@ class QueueRecords(Recipe):
         seen = self._store.peek(self._directory, {TAKEN: _ALL, HELD: _ALL}, (), deadline)
         held = set(map(_delivered, _records_of(seen, HELD)))
         gone = [one for one in _records_of(seen, TAKEN) if number_of(one) not in held]
-        changes, same = list[Change](), list[Condition]()
-        for record in gone[:MOST_AT_ONCE]:
-            changes += QueueItem.of(record).put_back(self.max_deliveries)
-            same.append(Exists(record.key, record.revision))
+        items = map(QueueItem.of, gone[:MOST_AT_ONCE])
+        changes = [change for item in items for change in item.put_back(self.max_deliveries)]
+        same = [Exists(one.key, one.revision) for one in gone[:MOST_AT_ONCE]]
         if changes:
             self._store.apply(self._directory, changes, same, deadline)
         return bool(changes)
@@ -271,10 +262,9 @@ class QueueRecords(Recipe):
 
     def _read(self, deadline: float | None = None, *, keys: Collection[str] | None = None) -> Call:
         """Return the step that looks at what the queue has; see Recipe._read()."""
-        if keys is not None:
-            return super()._read(deadline, keys=keys)
         first, count = {READY: 1, HELD: _ALL}, [ITEM, TAKEN, DEAD]
-        return self._ask(partial(self._store.peek, self._directory, first, count), deadline)
+        peek = partial(self._store.peek, self._directory, first, count)
+        return super()._read(deadline, keys=keys) if keys else self._ask(peek, deadline)
 
     def _describe(self, seen: Snapshot, maxsize: int) -> QueueInfo:
         ready, deliveries = _records_of(seen, READY), map(DeliveryInfo.of, _records_of(seen, HELD))
@@ -326,6 +316,18 @@ def _delivered(record: Record) -> int:
 
 def _records_of(seen: Snapshot, kind: str) -> list[Record]:
     return [record for key, record in seen.records.items() if key.startswith(kind)]
+
+
+def check_body(body: object) -> None:
+    """Raise TypeError or ValueError unless it can be kept, with what is said of it later."""
+    largest = QueueItem(0, body, 10**9, datetime.now(UTC), "\N{OPEN LOCK}" * MOST_REASON)
+    checked_json("body", body, largest.value)
+
+
+def check_number(argument: str, several: Sequence[object]) -> None:
+    """Raise ValueError unless these can be moved in one change."""
+    if not 1 <= len(several) <= MOST_AT_ONCE:
+        raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")
 
 
 def checked_size(maxsize: object) -> int:
