@@ -10,7 +10,7 @@ from threading import Barrier
 
 import pytest
 
-from distlock import LockLost, LockUnavailable
+from distlock import LockLost, LockUnavailable, locks
 from distlock.backends.store import Delete, Put
 from distlock.recipes import Group
 from tests.children import write_line
@@ -80,6 +80,20 @@ def test_a_member_that_is_killed_is_told_to_every_watcher_as_crashed(child, usin
         one.wait_for(("joined", "worker"), ("crashed", "worker"))
     assert Group(name).members() == ()
     assert list(Group(name).changes(timeout=0)) == []
+
+
+def test_many_that_crash_at_once_are_told(using, name, watcher):
+    """More than a server takes as parts of one change."""
+    group, told, store = Group(name, "stays"), watcher(), locks[using].store
+    group.join()
+    told.wait_for(("joined", "stays"))
+    (said,) = (one for one in store.read(f"group:{name}").records.values() if one.key[:2] == "m/")
+    numbers = sorted(map(str, range(70)))
+    gone = [Put(f"m/{number}", {**said.value, "member": number}) for number in numbers]
+    store.apply(f"group:{name}", gone)
+    eventually(lambda: len(told.changes) == 1 + 2 * len(numbers))
+    for what in ("joined", "crashed"):
+        assert sorted(one for how, one in told.told[1:] if how == what) == numbers
 
 
 class TestOneProcess:
