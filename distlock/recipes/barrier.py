@@ -67,14 +67,15 @@ class Generation:
     """What a snapshot says of a barrier, and the plans that can be made of that."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._revision = snapshot.revision
+        self.snapshot = snapshot
         record = snapshot.records.get(GENERATION)
-        self._same = Exists(GENERATION, record.revision) if record else Absent(GENERATION)
+        self.same = Exists(GENERATION, record.revision) if record else Absent(GENERATION)
         self.said: dict[str, Any] = record.value if record else _NONE
         self.parties: int | None = self.said["parties"]
         self.present = {party.created: party for party in Seats(snapshot).holders}
         #: the tokens of those who are of the present generation, in the order in which they came
-        self.arrived = [token for token in self.present if token > self.said["since"]]
+        self.since: int = self.said["since"]
+        self.arrived = [token for token in self.present if token > self.since]
         #: Why it is broken. When all who know of that are gone, the next one begins anew.
         self.broken: str | None = self.said["broken"] if self.arrived else None
         full: list[int] = self.said["full"]
@@ -83,16 +84,12 @@ class Generation:
         #: the tokens of those who have said that they are there, after all had come
         self.ready = {one for one in self.present if "ready" in self.present[one].value["data"]}
 
-    # Plans; who joins by one relies on the generation as it was read
+    # Plans
 
-    def join(self) -> Plan:
-        """Be of the generation as it is, and do not change it."""
-        return Plan(conditions=[self._same], data={})
-
-    def begin(self, parties: int | None) -> Plan:
+    def begin(self, **said: Any) -> Plan:
         """Begin a generation, of those who come from now on, if nobody has come meanwhile."""
-        now = self._revision
-        return self.say(Unchanged(now), parties=parties, since=now, full=[], broken=None)
+        now = self.snapshot.revision
+        return self.say(Unchanged(now), since=now, full=[], broken=None, **said)
 
     def let_pass(self) -> Plan:
         """Let all parties pass. Who came too late for them is of the next generation."""
@@ -104,7 +101,7 @@ class Generation:
         value = self.said | said
         passed = value["passed"].items()
         value["passed"] = {one: place for one, place in passed if int(one) in self.present}
-        return Plan([Put(GENERATION, value)], [self._same, *conditions], data={})
+        return Plan([Put(GENERATION, value)], [self.same, *conditions], data={})
 
 
 class BaseBarrier(Recipe):
@@ -142,9 +139,8 @@ class BaseBarrier(Recipe):
 
     def _info(self) -> Steps[BarrierInfo]:
         """Return who waits, and whether it is broken."""
-        snapshot: Snapshot = yield self._read()
-        now = Generation(snapshot)
-        holders = () if now.broken else Seats(snapshot).info(self.using).holders
+        now = Generation((yield self._read()))
+        holders = () if now.broken else Seats(now.snapshot).info(self.using).holders
         waiting = tuple(one for one in holders if one.token in now.arrived)
         return BarrierInfo(self.name, self.using, now.parties, waiting, now.broken)
 
@@ -156,12 +152,7 @@ class BaseBarrier(Recipe):
 
     def _reset(self) -> Steps[None]:
         """Begin anew: who waits gets BrokenBarrierError, and it is not broken any more."""
-
-        def decide(snapshot: Snapshot) -> Plan:
-            now = Generation(snapshot)
-            return now.begin(now.parties)
-
-        yield self._change(decide)
+        yield self._change(lambda found: Generation(found).begin())
         self._keep(None)
 
     info, ainfo = twins("info", _info)
@@ -183,7 +174,8 @@ class BaseBarrier(Recipe):
                 " Use the same number everywhere"
             )
         goes_on = now.parties == parties and now.said["broken"] is None
-        return now.join() if goes_on else now.begin(parties)
+        # Who comes relies on the generation as it is, and changes it only to begin anew.
+        return Plan((), [now.same], data={}) if goes_on else now.begin(parties=parties)
 
     def _break(self, why: str, token: int | None, snapshot: Snapshot) -> Plan:
         """Break the generation; if a token is given, only if a party with that is of it.
@@ -240,8 +232,7 @@ class BaseBarrier(Recipe):
         assert party.lease is not None
         token, action, seen = party.lease.token, self._action, set[int]()
         while True:
-            snapshot: Snapshot = yield from self._read_patiently(deadline)
-            now = Generation(snapshot)
+            now = Generation((yield from self._read_patiently(deadline)))
             if (place := now.said["passed"].get(str(token))) is not None:
                 return int(place)
             if now.broken or token not in now.arrived:
@@ -258,7 +249,7 @@ class BaseBarrier(Recipe):
             if is_late and is_over:
                 party.leave_soon()
                 raise self._error("others were in it, and this party waited for too long")
-            if gone := seen - now.present.keys():
+            if gone := {one for one in seen - now.present.keys() if one > now.since}:
                 plan = now.say(broken=f"{len(gone)} of its parties had gone")
             elif is_party and {*now.full} - {token} <= now.ready:
                 if is_last and action is not None:
@@ -278,7 +269,7 @@ class BaseBarrier(Recipe):
                 with suppress(LockUnavailable, LockLost):  # the next look tells
                     yield from party.updating({"ready": True}, deadline=deadline)
             key = None if is_last or token == now.arrived[0] else GENERATION
-            yield from self._wait_for_change(snapshot, deadline, key)
+            yield from self._wait_for_change(now.snapshot, deadline, key)
 
     def _give_up(self, party: Membership, error: BaseException) -> None:
         """Leave in the background, and break the generation of the party in the same change."""
@@ -293,7 +284,7 @@ class BaseBarrier(Recipe):
             old.leave_soon()
 
     def _over(self, now: Generation, token: int) -> Exception:
-        why = now.said["broken"] if token > now.said["since"] else None
+        why = now.said["broken"] if token > now.since else None
         if why is None and token not in now.present:
             return LockLost(f"{self}: this party was lost; whether others passed is not known")
         return self._error(why or "it was reset")

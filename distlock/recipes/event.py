@@ -15,7 +15,6 @@ from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import moment
 from distlock.backends.store import Absent, Exists, Put, Snapshot
 from distlock.concurrency.steps import Steps
-from distlock.conf import DEFAULT_ALIAS
 from distlock.recipes.recipe import Recipe, deadline_of
 from distlock.recipes.twins import twins
 from distlock.types.lease import Kind
@@ -47,14 +46,9 @@ class Event(Recipe):
 
     kind = Kind.EVENT
 
-    def __init__(self, name: str, *, using: str = DEFAULT_ALIAS) -> None:
-        """``name``, ``using``: as of a Lock. Nothing is asked yet."""
-        super().__init__(name, using)
-
     def _info(self) -> Steps[EventInfo]:
         """Return whether it is set, and who has changed it last."""
-        found: Snapshot = yield self._read()
-        return self._seen(found)
+        return self._seen((yield self._read()))
 
     def _look(self) -> Steps[bool]:
         """Return whether it is set."""

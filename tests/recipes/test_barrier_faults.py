@@ -312,6 +312,34 @@ class TestRaces:
         goes_on.set()
         assert first() == 0
 
+    def test_one_too_many_does_not_miss_those_who_passed_between_its_looks(self, wrapped, name):
+        applied, read = wrapped("apply"), wrapped("read")
+        third, looks = [], itertools.count()
+        has_looked, goes_on = threading.Event(), threading.Event()
+
+        def fill_late(store, directory, changes, *_):
+            if says(changes, "full"):
+                has_looked.wait(PATIENCE)
+
+        def keep_back(*_):
+            if threading.get_ident() in third and next(looks) == 2:  # it has come, and looked once
+                has_looked.set()
+                goes_on.wait(PATIENCE)
+
+        def come_third():
+            third.append(threading.get_ident())
+            return wait("default", name, 2)
+
+        applied.before, read.before = fill_late, keep_back
+        parties = [in_thread(wait, "default", name, 2)]
+        there("default", name, 1)
+        parties.append(in_thread(wait, "default", name, 2))
+        there("default", name, 2)
+        result = in_thread(come_third)
+        assert sorted(party() for party in parties) == [0, 1]
+        goes_on.set()
+        assert sorted([wait("default", name, 2), result()]) == [0, 1]
+
     def test_a_lost_answer_at_any_moment(self, wrapped, name, monkeypatch):
         """Whoever is told something is told the same."""
         applied = wrapped("apply")
