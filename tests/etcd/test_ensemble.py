@@ -186,7 +186,8 @@ def test_a_renewal_during_which_the_leader_changed_is_repeated(ensemble, using, 
 
     monkeypatch.setattr(type(backend.client), "keep_alive", then_elect)
     assert backend.renew([lease]) == {lease.nonce: True}
-    assert len(answers) == 2
+    # An earlier test may have left a lease that is renewed, too.
+    assert len([one for one in answers if one.ttls.keys() == answers[0].ttls.keys()]) == 2
 
 
 def test_no_two_hold_it_while_leaders_are_stopped_and_go_on(ensemble, using, name):
