@@ -42,6 +42,19 @@ def test_a_server_that_hangs_in_the_queue(behind, server, kind):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("limit", [10])
+@pytest.mark.parametrize("place", ["waiting", "behind"])
+def test_who_waits_is_told_by_the_time_limit_of_an_answer(place, limit, request, server, kind):
+    future = request.getfixturevalue(place)
+    passed(1)
+    began = clock()
+    server(kind).pause()
+    with pytest.raises(LockUnavailable):
+        future.result(PATIENCE)
+    assert clock() - began < limit + 3
+
+
+@pytest.mark.slow
 def test_a_server_that_ends(behind, server, kind):
     began = clock()
     server(kind).kill()

@@ -103,13 +103,15 @@ class StallMonitor:
         ]
         if not waiters:
             return
-        until = min(waiter.patient_until for waiter in waiters)
+        # So that another session can be asked if this one is silent.
+        soon = sent_at + self._rows.pool.timeout / 2
+        until = min([soon, *(waiter.patient_until for waiter in waiters)])
         try:
             rows = self._rows.look({waiter.claim.name for waiter in waiters}, until)
             sessions = self._sessions(waiters, until)
         except StatementFailed as failed:
             for waiter in waiters:
-                waiter.note_failure(failed)
+                waiter.note_failure(failed, sent_at)
             return self._look_again_at(clock() + _RETRY_PAUSE)
         for waiter in waiters:
             self.consider(waiter, rows.get(waiter.claim.name), sessions, sent_at)

@@ -127,12 +127,13 @@ class WaitSession:
     def look(self, pause: float, comment: str) -> RowSnapshot | None:
         """Look at the row of the lock after a pause that the server makes; None if there is none.
 
-        ``pause`` is in seconds, ``comment`` is SQL that others can read meanwhile.
+        ``pause`` is in seconds, ``comment`` is SQL that others can read meanwhile. The server gets
+        half of its time for the answer, so that another session can be tried in the other half.
         """
         look = self.locks.look(TABLE, [self.name])
         steps = [self.locks.sleep(pause), look.sql] if pause else [look.sql]
         packet = look._replace(sql="; ".join(f"{comment}{step}" for step in steps))
-        rows = self.session.run(packet, pause + self.limit).rows
+        rows = self.session.run(packet, pause + self.limit / 2).rows
         return RowSnapshot.of(rows[0]) if rows else None
 
     def leave(self, lease: Lease | None = None, limit: float | None = None) -> Result | None:

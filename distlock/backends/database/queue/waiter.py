@@ -28,6 +28,8 @@ logger = logging.getLogger("distlock")
 #: The head of the queue looks at the row so often that it adds no more than this part to its wait.
 _LATENCY = 0.02
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.002, 0.25
+#: Seconds beyond the time-out after which a question has failed because this process stood still.
+_STOOD_STILL = 1.0
 #: Seconds between two attempts to get to the server.
 _RETRY_PAUSE = 0.1
 
@@ -80,6 +82,7 @@ class Waiter:
         self.began = clock()
         self._heard_at = self.began  # when the server last answered a question about this wait
         self._trouble_since: float | None = None
+        self._asked_at: float | None = None  # when a question was sent that has no answer yet
         # A request to take the row may still be carried out, though its answer was lost.
         self._maybe_granted = False
         self._reclaim: Timer | None = None
@@ -122,19 +125,26 @@ class Waiter:
 
     def note_answer(self) -> None:
         """Note that the server has answered a question about this wait."""
-        self._heard_at, self._trouble_since = clock(), None
+        self._heard_at, self._trouble_since, self._asked_at = clock(), None, None
 
-    def note_failure(self, failed: errors.StatementFailed) -> None:
-        """Note that the server cannot be asked, and fail if that has lasted for too long."""
-        self._trouble_since = self._trouble_since or clock()
-        if clock() >= self.patient_until:
+    def note_failure(self, failed: errors.StatementFailed, asked_at: float | None = None) -> None:
+        """Note that the server cannot be asked, and fail if that has lasted for too long.
+
+        ``asked_at`` is when the question was sent that has failed.
+        """
+        now, asked_at = clock(), asked_at or self._asked_at
+        if asked_at is None or now - asked_at > self.waits.pool.timeout + _STOOD_STILL:
+            asked_at = now
+        self._trouble_since = self._trouble_since or asked_at
+        if now >= self.patient_until:
             self.fail(self.waits.unavailable(failed))
 
     @property
     def patient_until(self) -> float:
         """How long a failing server is asked again: for its time-out since its last answer.
 
-        This process may have stood still since then, so that some time is given in any case.
+        This process may have stood still since then. So half of that time is given in any case,
+        from when the first question was sent that has failed.
         """
         timeout = self.waits.pool.timeout
         return max(self._heard_at + timeout, (self._trouble_since or clock()) + timeout / 2)
@@ -195,6 +205,7 @@ class Waiter:
             sent_at = clock()
             if session.long_wait is None and self._is_long:
                 session.begin_long_wait(sent_at - self.began)
+            self._asked_at = sent_at
             row = session.look(pause, self._comment(session))
             self.note_answer()
             rest = _LONGEST_PAUSE if row is None else row.remaining
@@ -215,7 +226,7 @@ class Waiter:
 
     def _take(self, take: Callable[[], int | None]) -> bool:
         """Take the row by ``take()``, which returns the token or None, if that can be done now."""
-        sent_at = clock()
+        self._asked_at = sent_at = clock()
         try:
             token = take()
         except errors.StatementFailed as failed:
