@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from distlock import locks
+from distlock import LockUnavailable, locks
 from distlock.recipes import Queue
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually
-from tests.recipes.wrapping import Wrapped
+from tests.recipes.wrapping import Wrapped, in_thread
 
 
 @pytest.fixture
@@ -66,6 +66,50 @@ def test_the_bound_is_lowered_while_somebody_puts(using, name, meanwhile):
     meanwhile(lambda: Queue(name, using=using).resize(1))
     with pytest.raises(standard.Full):
         queue.put("late", blocking=False)
+
+
+def test_the_bound_is_lowered_between_two_looks_of_a_producer(using, name, monkeypatch):
+    """It looks at the queue, and for the bound; whichever comes second sees the new one."""
+    queue, looks = Queue(name, 2, using=using), []
+    queue.put("one")
+    producer = Queue(name, 2, using=using)
+
+    def look(store, directory, *_):
+        if threading.current_thread() is me:
+            looks.append(directory)
+            if len(looks) == 2:
+                in_thread(Queue(name, using=using).resize, 1)()
+
+    me = threading.current_thread()
+    for method in ("peek", "read"):
+        Wrapped(monkeypatch, method).before = look
+    with pytest.raises(standard.Full):
+        producer.put("late", blocking=False)
+    assert {f"queue:{name}", f"config:queue:{name}"} <= {*looks}
+
+
+def test_one_who_waits_waits_an_outage_out(using, name, monkeypatch):
+    """What was surely not done is tried again; what may have been done is told."""
+    queue = Queue(name, 1, using=using)
+    queue.put("one")
+    looks, failed = Wrapped(monkeypatch, "peek"), threading.Event()
+
+    def fail(*_):
+        if threading.current_thread() is not me:
+            looks.before = lambda *_: None
+            failed.set()
+            raise LockUnavailable("an outage")
+
+    me = threading.current_thread()
+    waiting = in_thread(queue.put, "two", timeout=PATIENCE)
+    seat = f"semaphore:queue:put:{name}"
+    eventually(lambda: locks[using].shared.inspect(seat).taken)
+    looks.before = fail
+    taken = queue.get()
+    taken.ack()
+    waiting()
+    assert failed.is_set()
+    assert queue.get().body == "two"
 
 
 def test_only_what_was_abandoned_is_put_back(using, name):
