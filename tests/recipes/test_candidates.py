@@ -20,7 +20,7 @@ from distlock import (
 from distlock.backends.local import LocalBackend
 from distlock.backends.store import Delete, Put
 from distlock.recipes import Election
-from distlock.signals import lock_released
+from distlock.signals import lock_broken, lock_released
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.core.interrupting import interrupted
@@ -183,6 +183,20 @@ class TestOneProcess:
         assert led == sorted(led)
         assert election.leader() is None
         assert [why for _, why in terms(election)] == ["broken", "broken", "resigned"]
+
+    def test_who_broke_a_lock_knows_better_than_who_lost_it(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+
+        def wait_for_the_loss(**_):
+            eventually(lambda: terms(a.election) == [("A", "lost")])
+
+        lock_broken.connect(wait_for_the_loss)
+        try:
+            Election(name, using=using).force_release(a.election.term)
+        finally:
+            lock_broken.disconnect(wait_for_the_loss)
+        assert terms(a.election) == [("A", "broken")]
 
     def test_run_resigns_and_raises_what_the_function_raises(self, using, name):
         election = Election(name, using=using)

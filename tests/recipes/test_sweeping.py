@@ -112,6 +112,7 @@ def test_who_was_in_a_group_is_forgotten_after_a_day(using, name, monkeypatch):
 
 def test_who_has_led_is_forgotten_when_nobody_stands_any_more(using, name, monkeypatch):
     election = Election(name, using=using)
+    assert recipe_records.KEPT[Kind.ELECTION] == timedelta(days=30)
     monkeypatch.setitem(recipe_records.KEPT, Kind.ELECTION, timedelta())
     with election:
         sweep_every_kind(locks[using])
