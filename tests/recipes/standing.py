@@ -5,7 +5,8 @@ from contextlib import suppress
 
 import pytest
 
-from distlock import LockError
+from distlock import Lock, LockError
+from distlock.backends.store import Put
 from distlock.recipes import Election
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually
@@ -62,3 +63,17 @@ def names(election):
 
 def terms(election):
     return [(one.candidate, one.why) for one in election.history()]
+
+
+def is_free(election):
+    """Whether nobody stands, and nobody has the lock."""
+    info, lock = election.info(), Lock(f"election:{election.name}", using=election.using)
+    return not info.candidates and not lock.locked()
+
+
+def begins(changes):
+    """Whether a change writes down that a term has begun."""
+    return any(
+        isinstance(one, Put) and one.key == "history" and not one.value["terms"][-1][-1]
+        for one in changes
+    )

@@ -1,0 +1,262 @@
+"""Elections in one process: interrupts, losses, forks, and what a hand-over costs."""
+
+import asyncio
+import os
+import threading
+from contextlib import suppress
+
+import pytest
+
+from distlock import (
+    Lock,
+    LockError,
+    LockLost,
+    LockNotHeld,
+    LockUnavailable,
+    locks,
+)
+from distlock.backends.local import LocalBackend
+from distlock.backends.store import Delete
+from distlock.recipes import Election
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed
+from tests.core.interrupting import interrupted
+from tests.recipes.standing import begins, is_free, names, terms
+from tests.recipes.wrapping import in_thread
+
+
+@pytest.fixture
+def kind():
+    return "local"
+
+
+class TestInterrupts:
+    """At each moment at which Python would deliver a signal."""
+
+    def test_who_is_interrupted_in_its_campaign_neither_stands_nor_leads(self, using, name):
+        elections, moment = [], 0
+        while True:
+            moment += 1
+            election = Election(f"{name}:{moment}", using=using)
+            elections.append(election)
+            if interrupted(election.campaign, moment) is None:
+                break
+            if election.leading:  # it came after that
+                election.resign()
+        assert moment > 150
+        election.resign()
+        for election in elections:
+            eventually(lambda: is_free(election))  # noqa: B023
+            assert election.campaign(timeout=PATIENCE)
+            election.resign()
+
+    def test_who_is_interrupted_while_it_resigns_leads_no_more(self, using, name):
+        elections, moment = [], 0
+        while True:
+            moment += 1
+            election = Election(f"{name}:{moment}", using=using)
+            elections.append(election)
+            election.campaign()
+            if interrupted(election.resign, moment) is None:
+                break
+            with suppress(LockError):
+                election.resign()  # what the interrupt came before
+            assert not election.leading
+        assert moment > 100
+        for election in elections:
+            eventually(lambda: is_free(election))  # noqa: B023
+
+    @pytest.mark.parametrize("method", ["read", "apply"])
+    def test_a_task_that_is_cancelled_leaves_nothing(self, using, wrapped, name, method):
+        calls = wrapped(method)
+
+        async def campaign(at):
+            election = Election(f"{name}:{at}", using=using)
+            loop, task = asyncio.get_running_loop(), asyncio.current_task()
+            calls.calls.clear()
+
+            def cancel(*_):
+                if len(calls.calls) == at:
+                    loop.call_soon_threadsafe(task.cancel)
+
+            calls.before = cancel
+            with suppress(asyncio.CancelledError):
+                await election.acampaign()
+            calls.before = lambda *_: None
+            if election.leading:  # it comes after that, perhaps now
+                with suppress(asyncio.CancelledError):
+                    await election.aresign()
+            return election
+
+        for at in range(1, 6):
+            election = asyncio.run(campaign(at))
+            eventually(lambda: is_free(election))  # noqa: B023
+
+
+class TestFailuresOfOthers:
+    @pytest.mark.brief
+    def test_nobody_leads_whose_record_is_gone(self, using, wrapped, name):
+        """etcd's Campaign returned without an error, and without its key."""
+        apply, gone = wrapped("apply"), []
+
+        def remove_the_record(store, directory, changes, *_):
+            if begins(changes) and not gone:
+                own = next(key for key in store.read(directory).records if key.startswith("h/"))
+                gone.append(own)
+                apply.original(store, directory, [Delete(own)], [])
+
+        apply.before = remove_the_record
+        with Election(name, "A", using=using) as election:
+            assert gone
+            records = locks[using].store.read(f"election:{name}").records
+            assert len([key for key in records if key.startswith("h/")]) == 1
+            assert names(election) == ["A"]
+            assert election.leader().term == election.term
+
+    @pytest.mark.brief
+    def test_a_term_that_would_begin_after_a_later_one_does_not(self, using, wrapped, name, stand):
+        apply, overtaken = wrapped("apply"), []
+
+        def overtake(store, directory, changes, *_):
+            if begins(changes) and not overtaken:
+                lock = Lock(f"election:{name}", using=using)
+                overtaken.append(lock.force_release(lock.info().token))
+                b = stand("B", order="succession", priority=9)
+                eventually(b.leads)
+                b.election.appoint("A")  # so that nobody is before it any more
+                overtaken.append(b)
+
+        apply.before = overtake
+        a = stand("A", order="succession")
+        eventually(lambda: len(overtaken) == 2)
+        assert not a.leads()
+        overtaken[1].election.resign()
+        eventually(a.leads)
+        assert terms(a.election) == [("B", "resigned"), ("A", "")]
+
+    @pytest.mark.brief
+    def test_a_leader_whose_renewals_fail_knows_that_before_the_next_one_leads(
+        self, using, monkeypatch, name, stand
+    ):
+        """Oban's leader went on leading for 19 days."""
+        a = stand("A")
+        eventually(a.leads)
+        failing, renew = {a.election.term}, LocalBackend.renew
+
+        def fail(backend, leases, deadline=None):
+            if any(lease.token in failing for lease in leases):
+                raise LockUnavailable("it does not answer")
+            return renew(backend, leases, deadline)
+
+        monkeypatch.setattr(LocalBackend, "renew", fail)
+        b, both = stand("B"), []
+        eventually(lambda: (both.append(a.leads() and b.leads()), b.leads())[1])
+        assert not any(both)
+        eventually(lambda: a.told)
+        assert names(b.election) == ["B"]
+        assert terms(b.election) == [("A", "lost"), ("B", "")]
+
+    @pytest.mark.brief
+    def test_the_next_one_leads_though_nobody_can_be_told_of_the_loss(self, using, name, stand):
+        a = stand("A")
+        eventually(a.leads)
+        b, go_on, told = stand("B"), threading.Event(), []
+
+        def block(lease):
+            told.append(lease)
+            go_on.wait(PATIENCE)
+
+        others = [Lock(f"{name}:{one}", using=using, on_lost=block) for one in range(32)]
+        try:
+            for other in others:
+                other.acquire()
+                other.force_release(other.token)
+            eventually(lambda: len(told) == len(others))
+            Lock(f"election:{name}", using=using).force_release(a.election.term)
+            eventually(b.leads)
+            assert not a.told
+        finally:
+            go_on.set()
+            for other in others:
+                with suppress(LockLost):
+                    other.release()
+        eventually(lambda: a.told)
+
+    @pytest.mark.brief
+    def test_one_leads_through_an_outage_that_costs_all_candidates_their_records(
+        self, using, wrapped, name, stand
+    ):
+        """Curator's LeaderLatch had two leaders after it was connected again."""
+        a = stand("A")
+        eventually(a.leads)
+        b, term = stand("B"), a.election.term
+        store, directory = locks[using].store, f"election:{name}"
+        before = set(store.read(directory).records)
+        for key in before:
+            if key.startswith("h/"):
+                store.apply(directory, [Delete(key)])
+        eventually(lambda: sorted(names(a.election)) == ["A", "B"])
+        assert not before & {key for key in store.read(directory).records if key.startswith("h/")}
+        assert a.election.term == term
+        assert not b.leads()
+        a.election.resign()
+        eventually(b.leads)
+
+
+class TestForks:
+    def test_the_child_neither_leads_nor_stands(self, using, name):
+        reader, writer = os.pipe()
+        with Election(name, using=using) as election:
+            pid = os.fork()
+            if pid == 0:
+                try:
+                    said = f"{election.leading} {election.candidate}"
+                    with suppress(LockNotHeld):
+                        election.resign()
+                        said += " resigned"
+                    os.write(writer, said.encode())
+                finally:
+                    os._exit(0)
+            os.waitpid(pid, 0)
+            said = os.read(reader, 1000).decode().split()
+            assert said[0] == "False"
+            assert said[1] != election.candidate
+            assert len(said) == 2
+            election.verify()
+        os.close(reader)
+        os.close(writer)
+
+
+class TestCosts:
+    def test_a_hand_over_costs_the_same_however_many_stand(self, using, wrapped, name, stand):
+        counted = [wrapped(method) for method in ("read", "look", "apply")]
+        costs = {}
+        for number in (4, 32):
+            group = f"{name}:{number}"
+            elections = [Election(group, f"{one:02}", using=using) for one in range(number)]
+            threads = []
+            for one in elections:
+                threads.append(in_thread(one.campaign))
+                eventually(lambda: one.candidate in names(elections[0]))  # noqa: B023
+            threads[0]()
+            eventually(lambda: quiet(counted))
+            before = total(counted)
+            elections[0].resign()
+            assert threads[1]()
+            eventually(lambda: quiet(counted))
+            costs[number] = total(counted) - before
+            for place, one in enumerate(elections[1:], 1):
+                threads[place]()
+                one.resign()
+        assert costs[32] == costs[4]
+        assert costs[4] <= 8
+
+
+def total(counted):
+    return sum(len(one.calls) for one in counted)
+
+
+def quiet(counted):
+    before = total(counted)
+    passed(0.1)
+    return total(counted) == before
