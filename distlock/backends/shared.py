@@ -101,6 +101,11 @@ class SharedBackend(BaseBackend):
         """Those of the backend, which may know its lease only when it is connected."""
         return self._backend.settings
 
+    @property
+    def pause(self) -> float:
+        """Seconds between two looks of one who waits, at the most a third of a lease."""
+        return min(_LONGEST_WAIT, self.settings.interval(self.settings.lease))
+
     def after_fork_in_child(self) -> None:
         """Forget who wants to know of losses: that is the parent's."""
         self.listener = None
@@ -126,11 +131,10 @@ class SharedBackend(BaseBackend):
         overdue, since = look.overdue, clock()
         while look.lease is None:
             if deadline is not None and clock() >= deadline:
-                yield self._asking(partial(self._leave_queue, claim), deadline)
+                yield self.asking(partial(self._leave_queue, claim), deadline)
                 return None
-            pause = _LONGEST_WAIT if overdue is None else _PATIENCE
-            until = clock() + min(pause, self.settings.interval(self.settings.lease))
-            hint = self._hint(directory, look)
+            until = clock() + (self.pause if overdue is None else min(self.pause, _PATIENCE))
+            hint = self.hint(directory, look.revision, look.behind)
             try:
                 yield Wait(hint, until if deadline is None else min(until, deadline))
             finally:
@@ -142,10 +146,11 @@ class SharedBackend(BaseBackend):
                 overdue, since = look.overdue, clock()
         return look.lease
 
-    def _hint(self, directory: str, look: Look) -> Pending[None]:
+    def hint(self, directory: str, since: int, key: str | None) -> Pending[None]:
+        """See RecordStore.watch(); in an outage there is none: who waits looks by itself, too."""
         try:
-            return self._store.watch(directory, look.revision, look.behind)
-        except LockUnavailable:  # who has a place in the queue looks by itself
+            return self._store.watch(directory, since, key)
+        except LockUnavailable:
             return Pending()
 
     def _look(
@@ -153,19 +158,20 @@ class SharedBackend(BaseBackend):
     ) -> Steps[Look]:
         look = partial(self._requests.look, claim, True, passed_over, waits=waits)
         try:
-            answer: Look = yield self._asking(look, deadline, partial(self.cleanup.add, claim))
+            answer: Look = yield self.asking(look, deadline, partial(self.cleanup.add, claim))
             return answer
         except LockUnavailable as error:
             # Its place in the queue has to be taken back, also if this very look was never made.
             error.maybe_applied = error.maybe_applied or waits
             raise
 
-    def _asking(
+    def asking(
         self,
         question: Callable[[float | None], object],
-        deadline: float | None,
+        deadline: float | None = None,
         undo: Callable[[], object] | None = None,
     ) -> Call:
+        """Return the step that makes a blocking call with a deadline; its result is the call's."""
         # The last look is made when the time is up, and must not fail just for that.
         until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
         return Call(question, self.calls.due(until), undo, executor=self.calls)

@@ -119,7 +119,7 @@ class Candidacy:
 
     def _taking_office(self, deadline: float | None) -> Steps[bool]:
         """Try to get the lock, for a while, and lead if this candidate is still the next then."""
-        if not (yield from self.lock.taking(left(deadline, self._election._pause))):
+        if not (yield from self.lock.taking(left(deadline, self._election._backend.pause))):
             return False
         with suppress(LockLost):
             lease = self.lock._hold.lease

@@ -135,7 +135,7 @@ class Group(Entered):
         nonce = self._membership.check().nonce
         # The condition is for one that is lost just now, and has joined again.
         put, there = Put(_MEMBER + nonce, said), Exists(held_key(nonce))
-        if (yield from self._membership.updating({}, [put], [there])) is None:
+        if (yield from self._membership.updating({}, Plan([put], [there]))) is None:
             raise LockLost(f"{self!r}: this member is gone")
 
     update, aupdate = twins("update", _update)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from weakref import ref
 from distlock.activity import current_activity
 from distlock.backends.recipe_records import NOTHING, Decide, Done, Plan
 from distlock.backends.seats import held_key
-from distlock.backends.store import Change, Condition, Exists, Put, SessionEnded, Snapshot
+from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.steps import Call, Steps, run
@@ -108,13 +108,11 @@ class Membership:
         return (yield from joining_all([self], deadline, lost=lost))
 
     def updating(
-        self,
-        data: Mapping[str, Any],
-        changes: Sequence[Change] = (),
-        conditions: Collection[Condition] = (),
-        deadline: float | None = None,
+        self, data: Mapping[str, Any], plan: Plan = NOTHING, deadline: float | None = None
     ) -> Steps[int | None]:
-        """Change what the record says; the revision, None if a condition failed or it is gone.
+        """Change what the record says, and do what is planned with it; return the revision.
+
+        None, and nothing is changed, if it is gone or a condition failed.
 
         An earlier update whose answer was lost, and which comes late, changes nothing any more.
         Raises LockNotHeld or LockLost.
@@ -129,7 +127,7 @@ class Membership:
                 return Plan()
             tried = record.revision
             put = Put(key, {**record.value, "data": dict(data)}, record.session)
-            return Plan([put, *changes], [Exists(key, tried), *conditions])
+            return Plan([put, *plan.changes], [Exists(key, tried), *plan.conditions])
 
         try:
             return (yield self.recipe._change(decide, deadline, keys=[key])).revision  # type: ignore[no-any-return]
@@ -256,7 +254,7 @@ def joining_all(
             claims=claims,
             once=once,
         )
-        done: Done = yield first.recipe._ask(change, deadline, take_back)
+        done: Done = yield backend.asking(change, deadline, take_back)
         for member, lease in zip(members, done.leases, strict=False):
             if not member._replace(lost, member._new_hold(lease)):
                 backend.cleanup.add(lease.claim)

@@ -27,10 +27,6 @@ from distlock.types.lease import Kind
 
 T = TypeVar("T")
 
-#: Seconds between two looks of one who waits, though nothing has woken it: hints may be lost.
-_LONGEST_WAIT = 5.0
-#: Seconds that the last answer may take, beyond the caller's time limit.
-_LAST_ANSWER = 1.0
 #: Seconds between two attempts to ask a backend that does not answer one who waits.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
@@ -69,23 +65,11 @@ class Recipe:
     def _directory(self) -> str:
         return directory_of(self.kind, self.name)
 
-    @property
-    def _pause(self) -> float:
-        """Seconds between two looks of one who waits, at the most a third of a lease."""
-        settings = self._backend.settings
-        return min(_LONGEST_WAIT, settings.interval(settings.lease))
-
     def _ask(
-        self,
-        question: Callable[[float | None], object],
-        deadline: float | None = None,
-        undo: Callable[[], object] | None = None,
+        self, question: Callable[[float | None], object], deadline: float | None = None
     ) -> Call:
-        """Return the step that makes a blocking call with a deadline; its result is the call's."""
-        calls = self._backend.calls
-        # The last look is made when the time is up, and must not fail just for that.
-        until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
-        return Call(question, calls.due(until), undo, executor=calls)
+        """See SharedBackend.asking()."""
+        return self._backend.asking(question, deadline)
 
     def _read(self, deadline: float | None = None, *, keys: Collection[str] | None = None) -> Call:
         """Return the step that reads the directory, or these records; its result is a Snapshot."""
@@ -94,11 +78,7 @@ class Recipe:
         return self._ask(partial(self._store.look, self._directory, keys), deadline)
 
     def _change(
-        self,
-        decide: Decide,
-        deadline: float | None = None,
-        *,
-        keys: Collection[str] | None = None,
+        self, decide: Decide, deadline: float | None = None, *, keys: Collection[str] | None = None
     ) -> Call:
         """Return the step that changes the directory by a plan; its result is a Done.
 
@@ -111,7 +91,6 @@ class Recipe:
         self,
         look: Callable[[Snapshot], T | None],
         deadline: float | None,
-        *,
         key: str | None = None,
     ) -> Steps[T | None]:
         """Return what ``look`` returns as soon as that is not None; None at the deadline.
@@ -128,11 +107,7 @@ class Recipe:
         return found
 
     def _read_later(
-        self,
-        seen: Snapshot,
-        deadline: float | None,
-        *,
-        key: str | None = None,
+        self, seen: Snapshot, deadline: float | None, *, key: str | None = None
     ) -> Steps[Snapshot]:
         """Return the next snapshot after one, when there was a change; or now and then, without.
 
@@ -149,21 +124,15 @@ class Recipe:
         *others: Pending[Any],
     ) -> Steps[None]:
         """Wait until there may have been a change after a snapshot, or one of the others came."""
-        until = clock() + self._pause
+        until = clock() + self._backend.pause
         keys = [key] if key is None or isinstance(key, str) else key
-        hints = list[Pending[Any]]()
+        hint, hints = self._backend.hint, list[Pending[Any]]()
         try:
-            hints.extend(self._hint(seen, each) for each in keys)
+            hints.extend(hint(self._directory, seen.revision, each) for each in keys)
             yield WaitAny([*hints, *others], until if deadline is None else min(until, deadline))
         finally:
-            for hint in hints:
-                hint.abandon()
-
-    def _hint(self, seen: Snapshot, key: str | None) -> Pending[None]:
-        try:
-            return self._store.watch(self._directory, seen.revision, key)
-        except LockUnavailable:  # who waits looks by itself, too
-            return Pending()
+            for one in hints:
+                one.abandon()
 
     def _read_patiently(self, deadline: float | None) -> Steps[Snapshot]:
         """Read the directory; see _patiently() for outages."""

@@ -338,7 +338,7 @@ class TestOneProcess:
             assert apply.original(*kept[0]) is None
         (record,) = local.store.read(f"group:{name}").records.values()
         assert record.value["data"] == {"n": 2}
-        assert run(member.updating({"n": 3}, conditions=[Exists("nothing")])) is None
+        assert run(member.updating({"n": 3}, Plan(conditions=[Exists("nothing")]))) is None
         assert run(member.updating({"n": 4})) > record.revision
         assert run(member.leaving())
         with pytest.raises(LockNotHeld):
