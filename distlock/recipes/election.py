@@ -157,7 +157,12 @@ class Election(Entered):
             this.stopped.resolve(None)
             if this.lease is None:  # it may have begun to lead just now
                 return
-        yield from this.leaving()
+        led = self.leading
+        try:
+            yield from this.leaving()
+        except LockNotHeld:
+            if not led:  # else its campaign(), which had only just won, has left it first
+                raise
 
     resign, aresign = twins("resign", _leaving)
 
