@@ -125,8 +125,7 @@ class SharedBackend(BaseBackend):
         Each waits for a change of the record of the one before it, and only the first in line for
         any change. So one who leaves wakes one, however many wait.
         """
-        directory = directory_of(claim.kind, claim.name)
-        passed_over: frozenset[str] = frozenset()
+        directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str]()
         look = yield from self._look(claim, passed_over, deadline, waits=False)
         overdue, since = look.overdue, clock()
         while look.lease is None:
