@@ -13,6 +13,7 @@ from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
 from tests.servers.etcd import Etcd
+from tests.servers.process import free_port
 
 PASSWORD = "correct-horse-battery-staple"
 
@@ -90,6 +91,47 @@ def test_a_watch_goes_on_after_the_network_broke(configure, proxied, told, name)
     proxy.refuse()
     proxy.heal()
     revision(client, name)
+    assert told.wait(PATIENCE)
+
+
+def test_one_stream_serves_one_watch_after_the_other(configure, proxied, name):
+    """Also for what has changed before the watch, and for keys that have changed often since."""
+    proxy, nobody = proxied("etcd"), free_port()
+    client = locks[configure()].client
+    quiet, last = threading.Event(), revision(client, name)
+
+    def watch(since):
+        told = threading.Event()
+        client.watches.add(name, since, told.set)
+        return told
+
+    client.watches.add(f"{name}:quiet", last, quiet.set)
+    first = watch(last)
+    eventually(lambda: proxy.connections == 2)
+    proxy.lead_new_to(nobody)  # a second stream cannot be opened
+    for _ in range(3):
+        since, last = last, revision(client, name)
+        assert first.wait(PATIENCE)
+        first = watch(last)
+    last = revision(client, name)
+    assert first.wait(PATIENCE)
+    assert watch(since).wait(PATIENCE)
+    for _ in range(10):
+        revision(client, name)
+    passed(0.1)  # so that the stream has told of all
+    assert watch(last).wait(PATIENCE)
+    revision(client, f"{name}:quiet")
+    assert quiet.wait(PATIENCE)
+
+
+def test_many_changes_that_nobody_waits_for_disturb_no_other_watch(client, told, name):
+    since = revision(client, name)
+    client.watches.add(f"{name}:quiet", since, told)
+    client.watches.add(name, since, threading.Event().set)
+    for _ in range(50):
+        revision(client, name)
+    assert not told.wait(0.1)
+    revision(client, f"{name}:quiet")
     assert told.wait(PATIENCE)
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, TypeAlias
 
 from distlock.backends.etcd.connections import Stream, Unanswered
 from distlock.backends.etcd.kv import Json, after, to_bytes
@@ -19,12 +20,32 @@ from distlock.concurrency.threads import start
 
 logger = logging.getLogger("distlock")
 
-#: Seconds that the thread stays without a watch.
+#: A key, whether all keys that begin with it are meant, and whether only deletions count.
+Target: TypeAlias = tuple[str, bool, bool]
+
+#: Seconds that the stream stays without a watch, and then the thread: often the next watch comes
+#: soon, and for the same key.
 _LINGER = 1.0
+#: So many events of one key, one after the other, that nobody waits for any more are put up with.
+_MOST_UNWANTED = 16
 #: Seconds without an event after which the stream is opened anew: its server may be cut off.
 _LONGEST_SILENCE = 30.0
 #: Seconds between two attempts to open the stream.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
+
+
+@dataclass(slots=True)
+class _Followed:
+    """What the stream follows; only the thread writes it.
+
+    ``began`` is the revision after which it does, ``last`` that of the last change it has told, and
+    ``unwanted`` says how many it has told since somebody waited for one.
+    """
+
+    target: Target
+    began: float
+    last: int = 0
+    unwanted: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -32,7 +53,7 @@ class Watch:
     """A watch on a key, or on all keys that begin with it, which calls back once."""
 
     key: str
-    #: the revision after which a change counts; it may be set to a later one
+    #: the revision after which a change counts
     since: int
     callback: Callable[[], object]
     prefix: bool
@@ -40,29 +61,38 @@ class Watch:
     number: int
     _cancel: Callable[[int], bool] = field(repr=False)
 
+    @property
+    def target(self) -> Target:
+        """What is watched."""
+        return self.key, self.prefix, self.deletes_only
+
     def cancel(self) -> bool:
         """Do not call back; False if it was called, or is about to be."""
         return self._cancel(self.number)
 
-    def request(self) -> Json:
-        """Return the request for it."""
-        request: dict[str, Any] = {
-            "key": to_bytes(self.key),
-            "start_revision": self.since + 1,
-            "watch_id": self.number,
-        }
-        if self.prefix:
-            request["range_end"] = to_bytes(after(self.key))
-        if self.deletes_only:
-            request["filters"] = ["NOPUT"]
-        return request
+
+def _request(number: int, target: Target, since: int) -> Json:
+    """Return the request to follow something; ``number`` is told with its events."""
+    key, prefix, deletes_only = target
+    request: dict[str, Any] = {
+        "key": to_bytes(key),
+        "start_revision": since + 1,
+        "watch_id": number,
+    }
+    if prefix:
+        request["range_end"] = to_bytes(after(key))
+    if deletes_only:
+        request["filters"] = ["NOPUT"]
+    return request
 
 
 class Watches:
     """All watches of a process in one cluster, and the thread that reads their stream.
 
-    The stream is closed for a further watch, and opened anew with all of them, each from its
-    revision on: nothing is missed.
+    The stream is closed for a watch of something that it does not follow, and opened anew with all
+    that is watched, from the revisions on: nothing is missed. It goes on following what was watched
+    for a while: so who waits for one change after the other opens no stream for each. etcd may tell
+    100 ms late of a change that came before the stream.
 
     Events are hints. A member that is cut off sends none and says nothing; who waits for one has to
     look now and then.
@@ -83,6 +113,7 @@ class Watches:
         self._stream = None
         #: Who pops a watch from here is the one who calls back, or cancels it.
         self._watches: dict[int, Watch] = {}
+        self._followed: dict[Target, _Followed] = {}
         #: Wakes the thread; None while there is none.
         self._wakeups: SimpleQueue[None] | None = None
 
@@ -97,15 +128,21 @@ class Watches:
     ) -> Watch:
         """Call back once when a key changes, or may have changed, after the revision ``since``.
 
-        The callback runs on the thread of the watches and must not block. With ``prefix`` it is for
-        all keys that begin with ``key``; ``deletes_only``: for no other changes. RuntimeError if
-        the thread is needed, and no more threads can be had.
+        The callback runs on the thread of the watches, or before this returns, and must not block.
+        With ``prefix`` it is for all keys that begin with ``key``; ``deletes_only``: for no other
+        changes. RuntimeError if the thread is needed, and no more threads can be had.
         """
         number = next(self._numbers)
         watch = Watch(key, since, callback, prefix, deletes_only, number, self._cancel)
         try:
+            # The thread notes what it follows and has told, and then looks for watches: so what
+            # one of the two does not see yet, the other one does.
             self._watches[number] = watch
-            self._wake()
+            followed = self._followed.get(watch.target)
+            if followed is None or since < followed.began:
+                self._wake()
+            elif since < followed.last:
+                self._answer(watch)
         except BaseException:  # also Ctrl-C: nobody would have the watch to cancel it
             watch.cancel()
             raise
@@ -176,40 +213,63 @@ class Watches:
 
     def _follow(self, wanted: Mapping[int, Watch], wakeups: SimpleQueue[None]) -> bool:
         """Call back for events until the stream ends; False if it has ended by itself."""
-        stream = self._open_stream([watch.request() for watch in wanted.values()])
+        since: dict[Target, int] = {}
+        for watch in wanted.values():
+            since[watch.target] = min(watch.since, since.get(watch.target, watch.since))
+        numbers = {number: _Followed(*one) for number, one in enumerate(since.items(), 1)}
+        stream = self._open_stream(
+            [_request(number, one.target, since[one.target]) for number, one in numbers.items()]
+        )
+        followed = {one.target: one for one in numbers.values()}
         try:
-            self._stream = stream
-            while wakeups.empty():
-                line = stream.line(_LONGEST_SILENCE)
+            self._stream, self._followed = stream, followed
+            while wakeups.empty() and all(
+                one.unwanted < _MOST_UNWANTED for one in followed.values()
+            ):
+                line = stream.line(_LONGEST_SILENCE if self._watches else _LINGER)
                 if line is None:
                     return True
                 if not line:
                     return False
                 if line.strip():
-                    self._on_message(json.loads(line))
-                if self._watches.keys().isdisjoint(wanted):
-                    break
+                    self._on_message(json.loads(line), numbers)
             return True
         finally:
+            if self._followed is followed:
+                self._followed = {}
             if self._stream is stream:
                 self._stream = None
             stream.close()
 
-    def _on_message(self, message: Json) -> None:
+    def _on_message(self, message: Json, numbers: Mapping[int, _Followed]) -> None:
         result = message.get("result")
         if result is None:
             raise Unanswered(OSError(str(message.get("error"))), sent=True)
-        number = int(result.get("watch_id", 0))
+        followed = numbers.get(int(result.get("watch_id", 0)))
+        if followed is None:
+            return
         if result.get("canceled"):
-            watch = self._watches.pop(number, None)
-            if watch is not None and int(result.get("compact_revision", 0)):
-                self._call(watch)  # what happened after that revision is not known any more
-        elif result.get("events"):
-            watch = self._watches.pop(number, None)
-            if watch is not None:
-                self._call(watch)
+            followed.began = math.inf
+            for watch in self._watching(followed.target):
+                if int(result.get("compact_revision", 0)):
+                    self._answer(watch)  # what happened before that is not known any more
+                else:
+                    self._watches.pop(watch.number, None)
+        elif events := result.get("events"):
+            followed.last = max(int(event["kv"]["mod_revision"]) for event in events)
+            watching = self._watching(followed.target)
+            woken = [watch for watch in watching if watch.since < followed.last]
+            followed.unwanted = 0 if woken else followed.unwanted + 1
+            for watch in woken:
+                self._answer(watch)
 
-    def _call(self, watch: Watch) -> None:
+    def _watching(self, target: Target) -> list[Watch]:
+        return [watch for watch in self._watches.copy().values() if watch.target == target]
+
+    def _answer(self, watch: Watch) -> None:
+        """Call back, unless another thread does, or the watch was cancelled."""
+        if self._watches.pop(watch.number, None) is None:
+            return
         try:
             watch.callback()
         except Exception:
