@@ -64,8 +64,7 @@ class Plan:
 
     - ``changes``, ``conditions``: see RecordStore.apply(); without changes nothing is asked.
     - ``result``: what the caller is told when it is done.
-    - ``data``: what the record of a new member says; None refuses the member.
-    - ``members``: the same of each of several new members.
+    - ``members``: what the record of each new member says; without any they are refused.
     - ``beside``: returns further changes that name the claim of a member that joins or leaves.
     - ``bound``: values by key of other records that are to vanish with its session.
     """
@@ -73,15 +72,9 @@ class Plan:
     changes: Sequence[Change] = ()
     conditions: Collection[Condition] = ()
     result: Any = None
-    data: Mapping[str, Any] | None = None
     beside: Callable[[Claim], Sequence[Change]] = _nothing
     bound: Mapping[str, Any] = field(default_factory=dict)
     members: Sequence[Mapping[str, Any]] = ()
-
-    @property
-    def newcomers(self) -> Sequence[Mapping[str, Any]]:
-        """What the records of the new members are to say."""
-        return self.members if self.data is None else [self.data]
 
     def records(self, claim: Claim, data: Mapping[str, Any], session: str) -> list[Change]:
         """Return the changes that make a claim a member."""
@@ -113,9 +106,6 @@ class Done(NamedTuple):
     def lease(self) -> Lease | None:
         """The lease of the new member; None if it was refused."""
         return self.leases[0] if self.leases else None
-
-
-Joined = Done
 
 
 class RecipeRecords:
@@ -161,11 +151,11 @@ class RecipeRecords:
             except LockUnavailable as error:
                 error.maybe_applied = False
                 raise
-            if not (plan.newcomers if claims else plan.changes):
+            if not (plan.members if claims else plan.changes):
                 return Done(None, plan.result)
             changes, conditions, sent_at = [*plan.changes], [*plan.conditions], clock()
             sessions = []
-            for claim, data in zip(claims, plan.newcomers, strict=False):
+            for claim, data in zip(claims, plan.members, strict=False):
                 session = self._requests.session_for(claim, deadline)
                 sessions.append((claim, session))
                 self._requests.bound[claim.nonce] = session

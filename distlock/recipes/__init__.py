@@ -6,7 +6,6 @@ barrier     Barrier, DoubleBarrier: so many wait for each other
 event       Event: one process sets it, all others see it
 log         Config: one value in all processes, with versions; Topic: messages that every
             subscriber gets, in order
-twins       a blocking method and its async twin, of one body
 following   what changes in the directory of a recipe, look by look
 election    Election: of several candidates one leads at a time
 candidacy   one candidate, from when it is to stand until it has left
@@ -21,7 +20,7 @@ queue       Queue, Mailbox: items that are delivered until they are acknowledged
 queue_records  what the records of a queue say, and how they are changed
 delivery    one delivery of an item of a queue
 membership  a record of this process, for as long as it keeps it
-recipe      what all recipes over records do
+recipe      what all recipes over records do; a blocking method and its async twin, of one body
 slots       a lock, or a slot of a semaphore, for tasks and commands
 parts       the locks that are held together, and how they are left
 """

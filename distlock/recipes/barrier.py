@@ -24,7 +24,7 @@ from functools import partial
 from threading import BrokenBarrierError
 from typing import Any
 
-from distlock.backends.recipe_records import GENERATION, Joined, Plan
+from distlock.backends.recipe_records import GENERATION, Done, Plan
 from distlock.backends.seats import Seats
 from distlock.backends.store import Absent, Condition, Exists, Put, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
@@ -33,9 +33,8 @@ from distlock.conf import DEFAULT_ALIAS
 from distlock.core.manager import undo
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of
+from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.recipes.semaphore import checked_count
-from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_callback
 from distlock.types.lease import Holder, Kind
 from distlock.types.owners import current_liveness, current_owner
@@ -101,7 +100,7 @@ class Generation:
         value = self.said | said
         passed = value["passed"].items()
         value["passed"] = {one: place for one, place in passed if int(one) in self.present}
-        return Plan([Put(GENERATION, value)], [self.same, *conditions], data={})
+        return Plan([Put(GENERATION, value)], [self.same, *conditions], members=[{}])
 
 
 class BaseBarrier(Recipe):
@@ -175,7 +174,7 @@ class BaseBarrier(Recipe):
             )
         goes_on = now.parties == parties and now.said["broken"] is None
         # Who comes relies on the generation as it is, and changes it only to begin anew.
-        return Plan((), [now.same], data={}) if goes_on else now.begin(parties=parties)
+        return Plan((), [now.same], members=[{}]) if goes_on else now.begin(parties=parties)
 
     def _break(self, why: str, token: int | None, snapshot: Snapshot) -> Plan:
         """Break the generation; if a token is given, only if a party with that is of it.
@@ -202,7 +201,7 @@ class BaseBarrier(Recipe):
         )
         try:
             if inside is None:
-                joined: Joined = yield from party.joining(deadline)
+                joined: Done = yield from party.joining(deadline)
                 if joined.lease is None:
                     raise self._error(joined.result)
                 self._keep(None)

@@ -143,13 +143,13 @@ class Candidates:
     def joining(self, order: str, said: Mapping[str, Any], election: object) -> Plan:
         """Return the plan for one who comes; ValueNotAgreed if others have said another order."""
         if self._orders.get("order") == order:
-            return Plan([], [self._same(ORDERS)], data=said)
+            return Plan([], [self._same(ORDERS)], members=[said])
         if self.standing:
             raise ValueNotAgreed(
                 f"order={order!r}: {election!r} has order={self.order!r} for those who stand now;"
                 " say the same everywhere"
             )
-        return Plan([_put(ORDERS, order=order)], [Unchanged(self._revision)], data=said)
+        return Plan([_put(ORDERS, order=order)], [Unchanged(self._revision)], members=[said])
 
     def ordering(self, **orders: Any) -> Plan:
         """Return the plan that changes what people want."""

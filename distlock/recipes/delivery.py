@@ -19,8 +19,7 @@ from distlock.core.manager import undo
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
 from distlock.recipes.queue_records import MOST_REASON, TAKEN, QueueItem, QueueRecords, key_of
-from distlock.recipes.recipe import Block
-from distlock.recipes.twins import twins
+from distlock.recipes.recipe import Block, twins
 from distlock.types.arguments import checked_seconds, checked_text
 from distlock.types.lease import Lease
 from distlock.types.printable import escaped

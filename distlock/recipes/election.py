@@ -16,8 +16,7 @@ from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
 from distlock.recipes.following import Follower
-from distlock.recipes.recipe import Entered, deadline_of
-from distlock.recipes.twins import twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.types.arguments import checked_callback, checked_data, checked_label, checked_token
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import new_owner
@@ -26,7 +25,7 @@ from distlock.types.owners import new_owner
 _LAST_ANSWER = 1.0
 
 
-class Election(Entered):
+class Election(Block, Recipe):
     """Of several candidates one leads at a time; when it ends, the next one does.
 
     ::

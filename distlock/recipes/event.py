@@ -15,8 +15,7 @@ from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import moment
 from distlock.backends.store import Absent, Exists, Put, Snapshot
 from distlock.concurrency.steps import Steps
-from distlock.recipes.recipe import Recipe, deadline_of
-from distlock.recipes.twins import twins
+from distlock.recipes.recipe import Recipe, deadline_of, twins
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
 

@@ -28,9 +28,8 @@ from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.recipes.following import Follower, Watch
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Entered, deadline_of
+from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.recipes.semaphore import checked_count
-from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_data, checked_name
 from distlock.types.lease import Claim, Kind, Owner
 
@@ -64,7 +63,7 @@ class Change(NamedTuple):
     member: Member
 
 
-class Group(Entered):
+class Group(Block, Recipe):
     """Which processes are there: each joins with a name and some data, and all see who is there.
 
     A member that has left is gone at once, one whose process died within a lease. One that was
@@ -196,7 +195,7 @@ class Group(Entered):
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         old = Roll(snapshot).gone[:-_KEPT][:_AT_ONCE]
-        return Plan([Delete(one.key) for one in old], data={}, beside=self._describe)
+        return Plan([Delete(one.key) for one in old], members=[{}], beside=self._describe)
 
     def _describe(self, claim: Claim) -> list[Put]:
         name = self._member or f"{claim.owner.host}:{claim.owner.pid}"

@@ -32,9 +32,8 @@ from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable, StaleToken
 from distlock.recipes.following import Follower, Watch
-from distlock.recipes.recipe import Recipe, checked_json, deadline_of
+from distlock.recipes.recipe import Recipe, checked_json, deadline_of, twins
 from distlock.recipes.semaphore import checked_count
-from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_flag, checked_int, checked_text
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner

@@ -21,8 +21,7 @@ from distlock.concurrency.steps import Steps
 from distlock.core.held import OnLost
 from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of
-from distlock.recipes.twins import twins
+from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
 from distlock.types.lease import Kind, Owner
 
@@ -227,7 +226,7 @@ class Registration(Block):
         return Plan(
             [Delete(key) for key in before],
             [same, *(Exists(key, snapshot.records[key].revision) for key in before)],
-            data=self._said,
+            members=[self._said],
             bound={self._key: {}},
         )
 

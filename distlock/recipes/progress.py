@@ -30,9 +30,8 @@ from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import Cancelled, LockError
 from distlock.recipes.following import Follower
 from distlock.recipes.membership import Membership
-from distlock.recipes.recipe import Block, Recipe, deadline_of
+from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
-from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
 from distlock.types.owners import current_liveness, current_owner
@@ -245,7 +244,7 @@ class Progress(Block, Recipe):
         self._attempt = int(record.value["attempt"]) + 1 if record else max(self._attempt, 1)
         others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
         same = Exists(REPORT, record.revision) if record else Absent(REPORT)
-        return Plan([Put(REPORT, self._value()), *others], [same], data={})
+        return Plan([Put(REPORT, self._value()), *others], [same], members=[{}])
 
     def _going_on(self, snapshot: Snapshot) -> Plan:
         """Plan to write how it stands, if there is something new, and no other attempt."""

@@ -21,9 +21,8 @@ from distlock.recipes import queue_records as records
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
-from distlock.recipes.recipe import deadline_of
+from distlock.recipes.recipe import deadline_of, twins
 from distlock.recipes.semaphore import Semaphore, checked_count
-from distlock.recipes.twins import twins
 from distlock.types.arguments import checked_flag, waiting_limit
 from distlock.types.owners import current_actor
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from functools import partial, wraps
 from reprlib import repr
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
@@ -20,11 +20,12 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run
 from distlock.concurrency.threads import start
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.section import add_leave_error
+from distlock.core.section import add_leave_error, refuse_in_event_loop, twin_of
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.lease import Kind
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Seconds between two attempts to ask a backend that does not answer one who waits.
@@ -99,22 +100,12 @@ class Recipe:
         and then. Raises LockUnavailable if the backend does not answer by the deadline, and without
         one if it does not for the length of a lease.
         """
-        snapshot: Snapshot = yield from self._read_patiently(deadline)
-        while (found := look(snapshot)) is None:
-            if deadline is not None and clock() >= deadline:
-                return None
-            snapshot = yield from self._read_later(snapshot, deadline, key=key)
-        return found
-
-    def _read_later(
-        self, seen: Snapshot, deadline: float | None, *, key: str | None = None
-    ) -> Steps[Snapshot]:
-        """Return the next snapshot after one, when there was a change; or now and then, without.
-
-        With ``key``: after a change of that record. See _patiently() for outages.
-        """
-        yield from self._wait_for_change(seen, deadline, key)
-        return (yield from self._read_patiently(deadline))
+        while True:
+            snapshot: Snapshot = yield from self._read_patiently(deadline)
+            found = look(snapshot)
+            if found is not None or (deadline is not None and clock() >= deadline):
+                return found
+            yield from self._wait_for_change(snapshot, deadline, key)
 
     def _wait_for_change(
         self,
@@ -202,8 +193,29 @@ class Block(ABC):
         return isinstance(error, GeneratorExit)
 
 
-class Entered(Block, Recipe):
-    """A recipe that is entered and left."""
+def twins(
+    name: str, body: Callable[P, Steps[T]]
+) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
+    """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
+
+    That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
+    body. The first one is refused in an event loop::
+
+        put, aput = twins("put", _put)
+    """
+
+    @wraps(body)
+    def method(*args: P.args, **kwargs: P.kwargs) -> T:
+        return run(body(*args, **kwargs))
+
+    @wraps(body)
+    async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await arun(body(*args, **kwargs))
+
+    owner = body.__qualname__.rpartition(".")[0]
+    method.__name__, twin.__name__ = name, twin_of(name)
+    method.__qualname__, twin.__qualname__ = f"{owner}.{name}", f"{owner}.{twin_of(name)}"
+    return refuse_in_event_loop(method), twin
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:

@@ -320,7 +320,7 @@ class TestOneProcess:
     @pytest.mark.parametrize("late", ["before", "after"])
     def test_a_late_update_does_not_undo_a_later_one(self, local, wrapped, name, late):
         """Its answer was lost; it is carried out before the next one, or after it."""
-        member = Membership(Group(name), lambda _: Plan(data={"n": 0}))
+        member = Membership(Group(name), lambda _: Plan(members=[{"n": 0}]))
         token, apply, kept = run(member.joining()).lease.token, wrapped("apply"), []
 
         def delay(known, *args):
@@ -358,7 +358,7 @@ class TestOneProcess:
                     eventually(lambda: member.held and member.check().token > token)
                 return super()._backend
 
-        member = Membership(group := Losing(name), lambda _: Plan(data={}), rejoins=True)
+        member = Membership(group := Losing(name), lambda _: Plan(members=[{}]), rejoins=True)
         token = run(member.joining()).lease.token
         group.loses = True
         assert run(member.leaving()) is True
@@ -367,7 +367,7 @@ class TestOneProcess:
 
     def test_without_rejoining_it_can_be_joined_again(self, brief, name):
         told = Once()
-        member = Membership(Group(name), lambda _: Plan(data={}), on_lost=told)
+        member = Membership(Group(name), lambda _: Plan(members=[{}]), on_lost=told)
         lease = run(member.joining()).lease
         assert run(member.joining()).lease is None
         end_sessions(brief, name)

@@ -84,7 +84,7 @@ LAYERS = [
     ["core"],
     ["core.base_lock", "core.shared_options"],
     ["lock"],
-    ["recipes.parts", "recipes.recipe", "recipes.twins"],
+    ["recipes.parts", "recipes.recipe"],
     [
         "recipes.membership",
         "recipes.following",
