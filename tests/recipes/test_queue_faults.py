@@ -230,6 +230,9 @@ def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief,
     other.put("goes on")
     kept = other.get()
     directory = directory_of(Kind.QUEUE, other.name)
+    shared = Queue(f"{name}:shared")
+    shared.put("keeps the session of the others alive")
+    alive = shared.get()
 
     def remaining():
         seen = brief.store.read(directory)
@@ -251,3 +254,4 @@ def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief,
     before = remaining()
     eventually(lambda: remaining() > before)
     kept.ack()
+    del alive

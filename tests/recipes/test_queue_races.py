@@ -112,6 +112,27 @@ def test_one_who_waits_waits_an_outage_out(using, name, monkeypatch):
     assert queue.get().body == "two"
 
 
+def test_a_put_in_line_whose_answer_is_lost_is_told_and_not_made_twice(using, name, monkeypatch):
+    queue = Queue(name, 1, using=using)
+    queue.put("one")
+    changes = Wrapped(monkeypatch, "apply")
+
+    def lose_answer(store, directory, *rest):
+        if directory == f"queue:{name}" and threading.current_thread() is not me:
+            changes.original(store, directory, *rest)
+            raise LockUnavailable("the answer was lost")
+
+    me = threading.current_thread()
+    waiting = in_thread(queue.put, "two", timeout=PATIENCE)
+    seat = f"semaphore:queue:put:{name}"
+    eventually(lambda: locks[using].shared.inspect(seat).taken)
+    changes.before = lose_answer
+    queue.get().ack()
+    assert isinstance(error := waiting(), LockUnavailable)
+    assert error.maybe_applied
+    assert [one.body for one in queue.get_many(5)] == ["two"]
+
+
 def test_only_what_was_abandoned_is_put_back(using, name):
     queue = Queue(name, using=using)
     queue.put_many(["one", "two"])
