@@ -186,15 +186,10 @@ class Membership:
 
     def _claim(self, lost: HeldLease | None) -> Claim:
         """Return a new claim, of who joins; of whoever had the one that was lost."""
-        recipe = self.recipe
-        return Claim(
-            recipe.name,
-            self.owner or (lost.lease.owner if lost else current_owner()),
-            checked_lease(recipe._backend, self.length),
-            current_activity(),
-            renews=True,
-            kind=recipe.kind,
-        )
+        recipe, what = self.recipe, current_activity()
+        owner = self.owner or (lost.lease.owner if lost else current_owner())
+        length = checked_lease(recipe._backend, self.length)
+        return Claim(recipe.name, owner, length, what, renews=True, kind=recipe.kind)
 
     def _new_hold(self, lease: Lease) -> HeldLease:
         known = ref(self)  # the renewer must not keep this alive
@@ -246,15 +241,9 @@ def joining_all(
             backend.cleanup.add(claim)
 
     try:
-        change = partial(
-            backend.records.change,
-            first.recipe._directory,
-            first.decide,
-            read=read,
-            claims=claims,
-            once=once,
-        )
-        done: Done = yield backend.asking(change, deadline, take_back)
+        change = partial(backend.records.change, first.recipe._directory, first.decide)
+        join = partial(change, read=read, claims=claims, once=once)
+        done: Done = yield backend.asking(join, deadline, take_back)
         for member, lease in zip(members, done.leases, strict=False):
             if not member._replace(lost, member._new_hold(lease)):
                 backend.cleanup.add(lease.claim)
