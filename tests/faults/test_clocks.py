@@ -34,11 +34,12 @@ READERS = {
     "backends/etcd/records.py": "since when a lock is held, for people: etcd does not tell",
     "backends/etcd/store.py": "since when a directory is empty; swept early, it is made anew",
     "backends/seats.py": "since when a seat is held, for people, where the store does not tell",
+    "recipes/candidacy.py": "since when a term goes, for people",
     "recipes/candidates.py": "since when and until when a term goes, for people",
     "recipes/event.py": "when a flag was set, for people",
     "recipes/log.py": "when a value was set or a message published, for people",
     "recipes/progress.py": "when a report was written, for people",
-    "recipes/queue.py": "when an item was put, for people",
+    "recipes/queue_records.py": "when an item was put, for people",
     "backends/local_store.py": "revisions that outlive a restart",
     "backends/local.py": "since when a lock is held, for people, and tokens that outlive a restart",
 }
