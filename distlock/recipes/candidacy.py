@@ -64,8 +64,8 @@ class Candidacy:
         self.lock = LeaderLock(election._directory, is_alive, **terms)
         decide = Candidates.plan(Candidates.joining, order, said, repr(election))
         self._membership = Membership(election, decide, owner=self.lock.owner, is_alive=is_alive)
-        #: answered when it is to stand or lead no more
-        self.stopped: Pending[None] = Pending()
+        #: answered when it stands no more: because it leads, or because it is to leave
+        self.decided: Pending[None] = Pending()
         #: that of the lock, once this candidate leads, or has led
         self.lease: Lease | None = None
         #: why it is to lead no more, if somebody wants that
@@ -85,18 +85,18 @@ class Candidacy:
     def goes_on(self) -> bool:
         """Whether it stands, or leads."""
         if self.lease is None:
-            return not self.stopped.over
+            return not self.decided.over
         return not self._recalled and self.lock.held
 
     # The way to lead
 
     def campaigning(self, deadline: float | None, *, patient: bool) -> Steps[bool]:
-        """Stand, and wait until it leads; False if it is stopped, or does not by the deadline.
+        """Stand, and wait until it leads; False if it was resigned, or does not by the deadline.
 
         It goes on through outages, if it is ``patient`` from the beginning; LockUnavailable if
         there is one when the time is up.
         """
-        while not self.stopped.over:
+        while not self.decided.over:
             try:
                 with suppress(LockNotHeld, LockLost):  # it had it, and could not begin
                     yield from self.lock._leaving(self.lock.owner)
@@ -105,27 +105,29 @@ class Candidacy:
                 snapshot: Snapshot = yield self._election._read(deadline)
                 awaited = Candidates(snapshot).awaited_by(self.lock.owner)
                 if not awaited and (yield from self._taking_office(deadline)):
-                    return not self.stopped.over
+                    return True
                 if not left(deadline, 1):
                     break
                 if awaited:
                     wait = self._election._wait_for_change
-                    yield from wait(snapshot, deadline, awaited, self.stopped)
+                    yield from wait(snapshot, deadline, awaited, self.decided)
             except LockUnavailable:
                 if not patient or not left(deadline, 1):
                     raise
-                yield Wait(self.stopped, clock() + left(deadline, _PAUSE))
+                yield Wait(self.decided, clock() + left(deadline, _PAUSE))
         return False
 
     def _taking_office(self, deadline: float | None) -> Steps[bool]:
         """Try to get the lock, for a while, and lead if this candidate is still the next then."""
         if not (yield from self.lock.taking(left(deadline, self._election._backend.pause))):
             return False
-        with suppress(LockLost):
+        with suppress(LockLost, LockNotHeld):
             lease = self.lock._hold.lease
             term = Term(lease.token, self._said["name"], self.lock.owner, datetime.now(UTC))
             begin = Candidates.plan(Candidates.beginning, term)
-            if (yield self._election._change(begin, deadline)).result:
+            begun = (yield self._election._change(begin, deadline)).result
+            self.lock.check()
+            if begun and self.decided.resolve(None):  # else it was resigned meanwhile
                 self.lease = lease
                 self.lock.check()  # nobody was told if it was lost before that
                 beside = Directory(self._election.name, self._election.using)
@@ -159,7 +161,7 @@ class Candidacy:
 
     def stop(self) -> Decide:
         """Stop what goes on; return the plan that writes down why it ends, as things are now."""
-        self.stopped.resolve(None)
+        self.decided.resolve(None)
         if self._orders is not None:
             self._orders.close()
         term, led_on = self.lease.token if self.lease else 0, self.lock.held
@@ -171,7 +173,7 @@ class Candidacy:
     def _obey(self, snapshot: Snapshot) -> None:
         """Step down if somebody wants that: hold the lock until it is left, or its lease ends."""
         lease = self.lease
-        if lease is None or self.stopped.over or self._recalled:
+        if lease is None or not self.goes_on:
             return
         if Candidates(snapshot).is_recalled(self._said["name"], lease.token):
             why = f"the leader of term {lease.token} was asked to step down"

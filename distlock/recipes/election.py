@@ -152,16 +152,8 @@ class Election(Block, Recipe):
         if to is not None:
             this.check()
             yield from self._appoint(to)
-        if this.lease is None and this.goes_on:
-            this.stopped.resolve(None)
-            if this.lease is None:  # it may have begun to lead just now
-                return
-        led = self.leading
-        try:
+        if this.lease is not None or not this.decided.resolve(None):  # else campaign() does it
             yield from this.leaving()
-        except LockNotHeld:
-            if not led:  # else its campaign(), which had only just won, has left it first
-                raise
 
     resign, aresign = twins("resign", _leaving)
 
