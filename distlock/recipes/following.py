@@ -6,7 +6,7 @@ import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, TypeVar
 from weakref import ref
 
@@ -91,20 +91,19 @@ class Follower(Iterator[T], AsyncIterator[T]):
         Without keys these are all, and any change counts. It looks now and then, too, and goes on
         through outages. None at the end.
         """
-        at_once, pauses = seen is None, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        recipe, at_once, pauses = self.recipe, seen is None, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
         if seen is not None:
-            watched = keys[0] if keys else None
-            yield from self.recipe._wait_for_change(seen, self._deadline, watched, self.stopped)
+            yield from recipe._wait_for_change(seen, self._deadline, keys[:1] or None, self.stopped)
         while at_once or (not self.stopped.over and left(self._deadline, 1.0) > 0):
             try:
-                return (yield self.recipe._read(self._deadline, keys=keys or None))  # type: ignore[no-any-return]
+                return (yield recipe._read(self._deadline, keys=keys or None))  # type: ignore[no-any-return]
             except LockUnavailable:
                 at_once = False
             yield Wait(self.stopped, clock() + next(pauses))
         return None
 
 
-class Watch:
+class Watch(AbstractContextManager["Watch"]):
     """Calls a function with what comes to one who follows, on a thread of its own.
 
     It ends when it is closed, or collected as garbage. In the child of a fork it goes on, and
@@ -137,9 +136,6 @@ class Watch:
     def __del__(self) -> None:
         with suppress(AttributeError):  # an interrupt may have come before there was one
             self.close()
-
-    def __enter__(self) -> Watch:
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         self.close()
