@@ -174,6 +174,7 @@ class Candidacy:
         """Step down if somebody wants that: hold the lock until it is left, or its lease ends."""
         lease = self.lease
         if lease is None or not self.goes_on:
+            self.stop()  # it has left, perhaps while this began
             return
         if Candidates(snapshot).is_recalled(self._said["name"], lease.token):
             why = f"the leader of term {lease.token} was asked to step down"
