@@ -107,7 +107,8 @@ class Group(Block, Recipe):
         LockUnavailable if the backend cannot be asked: then it is no member.
         """
         yield from self._membership.joining()
-        return self._membership.check().token
+        # One that is lost again by now joins again by itself.
+        return (self._membership.lease or self._membership.check()).token
 
     join, ajoin = twins("join", _entering)
 
