@@ -123,12 +123,20 @@ def test_a_wait_that_ends_leaves_nothing_behind(actor, using, held, etcd, name):
     assert not etcd.keys(f"/distlock/locks/{name}/")
 
 
-def test_who_does_not_wait_does_not_overtake_who_does(actor, using, held, name):
-    """The one that waits may not have heard yet that the lock is free."""
+@pytest.mark.parametrize("owner", [None, pytest.param("order-42", marks=pytest.mark.slow)])
+def test_who_does_not_wait_does_not_overtake_who_does(
+    configure, actor, proxied, hintless, owner, name
+):
+    """The one that waits has not heard yet that the lock is free."""
+    proxy = proxied("etcd")
+    using = configure()
+    held = Lock(name, using="other")
+    held.acquire()
+    hintless(proxy)
     wait = actor("thread", using).lock(name).start("acquire")
     waiting(held)
     held.release()
-    taken = Lock(name, using="third").acquire(blocking=False)
+    taken = Lock(name, using="third", owner=owner).acquire(blocking=False)
     assert not taken
     assert wait.result(PATIENCE)
 
