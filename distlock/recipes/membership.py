@@ -244,11 +244,11 @@ def joining_all(
         change = partial(backend.records.change, first.recipe._directory, first.decide)
         join = partial(change, read=read, claims=claims, once=once)
         done: Done = yield backend.asking(join, deadline, take_back)
-        for member, lease in zip(members, done.leases, strict=False):
-            if not member._replace(lost, member._new_hold(lease)):
-                backend.cleanup.add(lease.claim)
-                done = done._replace(leases=())
-        return done
+        pairs = zip(members, done.leases, strict=False)
+        if all(member._replace(lost, member._new_hold(lease)) for member, lease in pairs):
+            return done
+        take_back()
+        return done._replace(leases=())
     except LockUnavailable as error:
         if error.maybe_applied:
             undo(error, take_back)

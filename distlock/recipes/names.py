@@ -198,11 +198,17 @@ class Registration(Block):
             found = self._names._found(snapshot, self.name)
             return None if key in found else any(one.address == wanted for one in found.values())
 
-        try:
-            yield from membership.updating({**self._said, "promised": wanted}, deadline=deadline)
+        # A function of its own: an interrupt at the end of a loop would pass by the `try`.
+        def until_taken() -> Steps[bool | None]:
             while (taken := (yield from self._names._until(look, deadline))) is None:
                 if (yield from membership.updating(self._said)) is not None:
-                    return False
+                    break
+            return taken
+
+        try:
+            yield from membership.updating({**self._said, "promised": wanted}, deadline=deadline)
+            if (taken := (yield from until_taken())) is None:
+                return False
             yield from membership.leaving()
         except BaseException:
             membership.leave_soon(Plan([Delete(self._key)]))
