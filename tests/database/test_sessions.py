@@ -12,7 +12,7 @@ from django.db import connections
 from distlock.backends.database import errors
 from distlock.backends.database.drivers import PsycopgConnection
 from distlock.backends.database.statements import Statement
-from distlock.backends.store import Put, Unchanged
+from distlock.backends.store import Delete, Exists, Put, Unchanged
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.contract.watch import eventually
@@ -309,3 +309,30 @@ def test_a_change_is_made_once_though_its_session_forgets_what_it_had_prepared(m
         session.run(Statement("DEALLOCATE ALL"), 5)
     revision = store.apply("directory", [Put("key", 7)], [Unchanged(revision)])
     assert store.read("directory").revision == revision
+
+
+@pytest.mark.parametrize("kind", ["postgresql"])
+def test_what_was_planned_for_empty_tables_looks_at_few_rows_of_full_ones(make, sql):
+    backend = make(wait="native")
+    store, number = backend.store, 500
+
+    def use():
+        for value in range(10):
+            store.apply("directory", [Put("key", value), Delete("other")], [Exists("key")])
+            store.peek("directory", {"k": 1}, ["o"])
+
+    def scans():
+        return sql(
+            "SELECT idx_scan, seq_tup_read FROM pg_stat_user_tables"
+            " WHERE relname = 'database_lock_record'"
+        )[0]
+
+    store.apply("directory", [Put("key", 0)])
+    sql("ANALYZE database_lock_record")
+    use()
+    store.apply("full", [Put(f"{key:04}", key) for key in range(number)])
+    before = scans()
+    use()
+    backend.pool.close()  # its sessions tell what they did when they end
+    eventually(lambda: scans()[0] > before[0])
+    assert scans()[1] - before[1] < number

@@ -134,6 +134,7 @@ class PostgreSQLRecords(RecordSQL):
     """
 
     PRIMARY: ClassVar[str] = "SET LOCAL lock_timeout = '1s'; "
+    BY_INDEX: ClassVar[str] = "SET LOCAL enable_seqscan = off; "
 
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
@@ -158,7 +159,8 @@ class PostgreSQLRecords(RecordSQL):
         if create:
             statements.insert(0, self._create)
         params = {**edit.params(), **_channels(edit)}
-        answer = connection.ask(Statement("; ".join(statements), params, prepare=not create))
+        text = self.BY_INDEX + "; ".join(statements)
+        answer = connection.ask(Statement(text, params, prepare=not create))
         revision, found, held, stale, heard = answer.rows[-1]
         return ApplyResult(revision, found, held, stale, heard.split(",") if heard else ())
 

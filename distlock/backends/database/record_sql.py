@@ -103,6 +103,8 @@ class RecordSQL(ABC):
     #: begins a packet that only reads: a proxy that splits reads sends several statements to the
     #: primary
     PRIMARY: ClassVar[str] = ""
+    #: begins a packet that is planned once: when that was done, the tables may have been empty
+    BY_INDEX: ClassVar[str] = ""
     #: the first and the longest pause, in seconds, between two looks for changes
     PAUSES: ClassVar[tuple[float, float]] = (0.05, 1.0)
     GREATEST: ClassVar[str] = "GREATEST"
@@ -133,8 +135,8 @@ class RecordSQL(ABC):
         some = [] if keys is None else [*keys]
         those = f" AND {in_list('r.name', 'key', some)}" if some else ""
         return Statement(
-            f"{self.PRIMARY}SELECT {self.now}, d.revision, r.name, r.value, r.created, r.revision,"
-            " r.session, s.expires_at FROM (SELECT 1 AS one) one"
+            f"{self.PRIMARY}{self.BY_INDEX}SELECT {self.now}, d.revision, r.name, r.value,"
+            " r.created, r.revision, r.session, s.expires_at FROM (SELECT 1 AS one) one"
             f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
             f" LEFT JOIN {RECORDS} r ON r.directory = d.id{those}"
             f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
@@ -172,7 +174,8 @@ class RecordSQL(ABC):
                     f"SELECT {self.now}, 0, '{number - len(first)}', NULL, COUNT(*), NULL,"
                     f" r.session, s.expires_at {those} GROUP BY r.session, s.expires_at"
                 )
-        return Statement(self.PRIMARY + " UNION ALL ".join(parts), params, prepare=True)
+        text = self.PRIMARY + self.BY_INDEX + " UNION ALL ".join(parts)
+        return Statement(text, params, prepare=True)
 
     @abstractmethod
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
