@@ -326,6 +326,17 @@ class TestDoubleBarrier:
         other.result(PATIENCE)
 
     @pytest.mark.faults
+    def test_one_too_many_whose_time_is_over_breaks_nothing(self, threads, using, name):
+        first, second, third = (DoubleBarrier(name, 2, using=using) for _ in "abc")
+        entered = threads.submit(first.enter)
+        second.enter(PATIENCE)
+        entered.result(PATIENCE)
+        with pytest.raises(BrokenBarrierError, match="others were in it"):
+            third.enter(0.05)
+        left = threads.submit(first.leave)
+        assert sorted([second.leave(PATIENCE), left.result(PATIENCE)]) == [0, 1]
+
+    @pytest.mark.faults
     def test_tasks_enter_and_leave(self, using, name):
         async def measure():
             async with DoubleBarrier(name, 2, using=using) as barrier:
