@@ -243,7 +243,7 @@ class BaseBarrier(Recipe):
                 deadline, grace = deadline + grace, 0.0
             is_over = deadline is not None and clock() >= deadline
             is_late = bool(now.full) and not is_party  # others are in it, and it waits for the next
-            seen = set() if is_late else seen.union(now.full, now.arrived)
+            seen = set() if is_late else set(now.full) or seen.union(now.arrived)
             plan = None
             if is_late and is_over:
                 party.leave_soon()
