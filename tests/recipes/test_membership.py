@@ -317,6 +317,23 @@ class TestOneProcess:
         eventually(lambda: is_empty(group))
         assert not group.joined
 
+    def test_one_who_leaves_in_the_middle_of_joining_again_has_left(self, brief, wrapped, name):
+        """The session of the process goes on for another one."""
+        group, apply, left = Group(name, "member"), wrapped("apply"), []
+
+        def leave(known, directory, changes, *_):
+            if joins(changes) and directory == f"group:{name}":
+                apply.before = lambda *_: None
+                left.append(group.leave())
+
+        with Group(f"{name}:other"):
+            group.join()
+            apply.before = leave
+            end_sessions(brief, name)
+            eventually(lambda: left == [False])
+            eventually(lambda: not held_records(name), SOON)
+            assert not group.joined
+
     @pytest.mark.parametrize("late", ["before", "after"])
     def test_a_late_update_does_not_undo_a_later_one(self, local, wrapped, name, late):
         """Its answer was lost; it is carried out before the next one, or after it."""
