@@ -56,6 +56,26 @@ def test_the_directory_is_touched_when_its_records_vanish_with_a_session(store, 
     assert store.read(name).revision > revision
 
 
+@EVERYWHERE
+def test_a_revision_ahead_of_the_clock_is_not_forgotten(make, sql, name):
+    """The server's clock was a week ahead for a while. Tokens are revisions."""
+    store = make(keep=0.001).store
+    store.apply(name, [Put("a", 1)])
+    sql(f"UPDATE database_lock_directory SET revision = revision + {7 * 24 * 3600 * 1_000_000}")
+    ahead = store.apply(name, [Delete("a")])
+    store.sweep()
+    assert store.apply(name, [Put("a", 1)]) > ahead
+
+
+@EVERYWHERE
+def test_revisions_that_a_standby_has_missed_are_not_given_again(store, sql, name):
+    store.apply(name, [Put("a", 1)])
+    (before,) = sql(f"SELECT revision FROM database_lock_directory WHERE name = '{name}'")
+    revisions = [store.apply(name, [Put("a", number)]) for number in range(3)]
+    sql(f"UPDATE database_lock_directory SET revision = {before[0]} WHERE name = '{name}'")
+    assert store.apply(name, [Put("a", 4)]) > max(revisions)
+
+
 @pytest.fixture
 def without_tables(store, sql):
     for table in TABLES:
