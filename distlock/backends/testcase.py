@@ -8,7 +8,8 @@ from typing import Any
 from django.core import mail
 from django.db.backends.signals import connection_created
 
-_connections: weakref.WeakSet[Any] = weakref.WeakSet()
+#: by their ids; a WeakSet cannot be looked through while another thread adds to it
+_connections: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 
 
 def watch() -> None:
@@ -29,8 +30,11 @@ def connection_of_test_case(database: str) -> Any:
     """
     if not in_test_environment():
         return None
-    for connection in list(_connections):
-        if connection.alias == database and is_around_test_case(connection):
+    for known in _connections.valuerefs():
+        connection = known()
+        if connection is None or connection.alias != database:
+            continue
+        if is_around_test_case(connection):
             return connection
     return None
 
@@ -47,4 +51,4 @@ def blocks_of_test_case(connection: Any) -> int:
 
 def _note(connection: Any, **kwargs: Any) -> None:
     if connection.vendor == "sqlite":
-        _connections.add(connection)
+        _connections[id(connection)] = connection

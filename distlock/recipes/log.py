@@ -40,7 +40,7 @@ from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
 
-_LAST = "last"
+LAST = "last"
 #: Records that one change removes at the most: ``keep`` may have become much smaller.
 _MOST_REMOVED = 50
 #: Seconds that others may be faster each time, until one who puts without a limit gives up.
@@ -88,12 +88,12 @@ class Log(Recipe):
             number = max(last, above) + 1
             kept = max(first, min(number - self._keep + 1, first + _MOST_REMOVED))
             entry = {**said, "number": number, "first": kept}
-            changes: list[Change] = [Put(_LAST, entry), Put(_entry_key(number), entry)]
+            changes: list[Change] = [Put(LAST, entry), Put(_entry_key(number), entry)]
             changes += [Delete(_entry_key(old)) for old in range(first, kept)]
-            return Plan(changes, [found.as_found(_LAST)], entry)
+            return Plan(changes, [found.as_found(LAST)], entry)
 
-        done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=[_LAST])
-        return Record(_LAST, done.result, done.revision or 0, done.revision or 0)
+        done: Done = yield self._change(plan, deadline_of(MOST_BUSY), keys=[LAST])
+        return Record(LAST, done.result, done.revision or 0, done.revision or 0)
 
 
 def _entry_key(number: int) -> str:
@@ -103,13 +103,13 @@ def _entry_key(number: int) -> str:
 
 def _numbers_of(found: Snapshot) -> tuple[int, int]:
     """Return the number of the last entry, and of the first one that is kept."""
-    last = found.records.get(_LAST)
+    last = found.records.get(LAST)
     return (last.value["number"], last.value["first"]) if last else (0, 1)
 
 
 def _entries(found: Snapshot) -> list[Record]:
     """Return the entries that were found, in the order of their numbers."""
-    return [found.records[key] for key in sorted(found.records) if key != _LAST]
+    return [found.records[key] for key in sorted(found.records) if key != LAST]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +147,13 @@ class Config(Log):
         """
         checked_flag("stale", stale)
         try:
-            found: Snapshot = yield self._read(keys=[_LAST])
+            found: Snapshot = yield self._read(keys=[LAST])
         except LockUnavailable:
             known = _known(self.using, self.name)
             if not stale or not known:
                 raise
             return replace(_value_of(known[0]), stale=True)
-        record = found.records.get(_LAST)
+        record = found.records.get(LAST)
         return Value(default, 0) if record is None else _seen(self, record)
 
     get, aget = twins("get", getting)
@@ -234,7 +234,7 @@ class Config(Log):
 class _ConfigFollower(Follower[Value]):
     """What one who follows a Config has seen of it."""
 
-    keys = (_LAST,)
+    keys = (LAST,)
     #: the revision of the value that was told last
     _revision = 0
     #: since when the servers have shown an older one
@@ -328,8 +328,8 @@ class Topic(Log):
         ``Message.missed``. Raises ValueError if ``since`` is no number of a message,
         LockUnavailable if the backend cannot be asked now.
         """
-        key = _LAST if since is None else _entry_key(checked_int("since", since))
-        found: Snapshot = yield self._read(keys=[_LAST, key])
+        key = LAST if since is None else _entry_key(checked_int("since", since))
+        found: Snapshot = yield self._read(keys=[LAST, key])
         last, _ = _numbers_of(found)
         number = last if since is None else since
         if not 0 <= number <= last:
@@ -360,7 +360,7 @@ class _Subscriber(Follower[Message]):
     def _looking(self) -> Steps[Snapshot | None]:
         """Return the last entry and the next few; all of them if these are not the next ones."""
         few = range(self._number, self._number + _BATCH + 1)
-        found = yield from self._looked(self._seen, [_LAST, *map(_entry_key, few)])
+        found = yield from self._looked(self._seen, [LAST, *map(_entry_key, few)])
         if found is None:
             return None
         read, (_, first) = found.records.get(_entry_key(self._number)), _numbers_of(found)

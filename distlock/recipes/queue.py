@@ -143,7 +143,8 @@ class Queue(records.QueueRecords):
     def _looking(self) -> Steps[records.QueueInfo]:
         """Return what is in the queue now, and who works on it; a moment later it may differ."""
         seen: Snapshot = yield self._read()
-        return self._describe(seen, (yield from self._config.getting(self._maxsize)).value)
+        bound = yield from self._config.getting(self._maxsize, stale=False)
+        return self._describe(seen, bound.value)
 
     def _counting(self) -> Steps[int]:
         """Return how many items are not acknowledged; see also info()."""

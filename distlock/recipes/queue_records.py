@@ -29,10 +29,10 @@ from distlock.backends.seats import owner_of
 from distlock.backends.store import Change, Condition, Delete, Exists, Put, Record, Snapshot
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Call, run
+from distlock.concurrency.steps import Call
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable
-from distlock.recipes.log import Config
+from distlock.recipes.log import LAST, Config
 from distlock.recipes.recipe import Recipe, checked_json
 from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import checked_seconds
@@ -211,10 +211,11 @@ class QueueRecords(Recipe):
         try:
             seen = self._store.peek(self._directory, first, [ITEM], deadline)
             # After the tail: resize() sets the value, and then writes the tail anew.
-            most = checked_size(run(self._config.getting(self._maxsize)).value)
+            bounds = self._store.look(self._config._directory, [LAST], deadline).records
         except LockUnavailable as error:
             error.maybe_applied = False  # nothing was put
             raise
+        most = checked_size(bounds[LAST].value["value"]) if bounds else self._maxsize
         record, room = seen.records.get(TAIL), most - seen.counts[ITEM] if most else math.inf
         number = record.value["number"] if record else 0
         return _Tail(number, seen.as_found(TAIL), room, until), seen

@@ -88,6 +88,23 @@ def test_the_bound_is_lowered_between_two_looks_of_a_producer(using, name, monke
     assert {f"queue:{name}", f"config:queue:{name}"} <= {*looks}
 
 
+def test_who_cannot_learn_the_bound_puts_nothing(using, name, monkeypatch):
+    """What this process has seen of the bound may have been changed by others."""
+
+    def fail(*_):
+        raise LockUnavailable("away")
+
+    queue = Queue(name, using=using)
+    queue.resize(5)
+    Wrapped(monkeypatch, "look").before = fail
+    with pytest.raises(LockUnavailable, match="away") as caught:
+        queue.put("late", blocking=False)
+    assert not caught.value.maybe_applied
+    assert queue.dead() == ()
+    with pytest.raises(standard.Empty):
+        queue.get(blocking=False)
+
+
 def test_one_who_waits_waits_an_outage_out(using, name, monkeypatch):
     """What was surely not done is tried again; what may have been done is told."""
     queue = Queue(name, 1, using=using)
