@@ -26,7 +26,7 @@ from typing import Any
 
 from distlock.backends.recipe_records import GENERATION, Done, Plan
 from distlock.backends.seats import Seats
-from distlock.backends.store import Absent, Condition, Exists, Put, Snapshot, Unchanged
+from distlock.backends.store import Condition, Put, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Either, Steps
 from distlock.conf import DEFAULT_ALIAS
@@ -68,7 +68,7 @@ class Generation:
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
         record = snapshot.records.get(GENERATION)
-        self.same = Exists(GENERATION, record.revision) if record else Absent(GENERATION)
+        self.same = snapshot.as_found(GENERATION)
         self.said: dict[str, Any] = record.value if record else _NONE
         self.parties: int | None = self.said["parties"]
         self.present = {party.created: party for party in Seats(snapshot).holders}

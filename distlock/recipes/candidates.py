@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 from distlock.backends.recipe_records import Decide, Plan
 from distlock.backends.seats import held_key, owner_of, since_when
-from distlock.backends.store import Absent, Condition, Exists, Put, Record, Snapshot, Unchanged
+from distlock.backends.store import Exists, Put, Record, Snapshot, Unchanged
 from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Recipe
@@ -89,7 +89,7 @@ class Candidates:
     """The records of one election, as a snapshot shows them."""
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self._records, self._revision = snapshot.records, snapshot.revision
+        self._found = snapshot
         self._orders = self._said(ORDERS)
         self.order: str = self._orders.get("order", "first")
         #: the last ones, the newest one last
@@ -143,18 +143,18 @@ class Candidates:
     def joining(self, order: str, said: Mapping[str, Any], election: object) -> Plan:
         """Return the plan for one who comes; ValueNotAgreed if others have said another order."""
         if self._orders.get("order") == order:
-            return Plan([], [self._same(ORDERS)], members=[said])
+            return Plan([], [self._found.as_found(ORDERS)], members=[said])
         if self.standing:
             raise ValueNotAgreed(
                 f"order={order!r}: {election!r} has order={self.order!r} for those who stand now;"
                 " say the same everywhere"
             )
-        return Plan([_put(ORDERS, order=order)], [Unchanged(self._revision)], members=[said])
+        return Plan([_put(ORDERS, order=order)], [Unchanged(self._found.revision)], members=[said])
 
     def ordering(self, **orders: Any) -> Plan:
         """Return the plan that changes what people want."""
         put = _put(ORDERS, **{"order": self.order, **self._orders, **orders})
-        return Plan([put], [self._same(ORDERS)], True)
+        return Plan([put], [self._found.as_found(ORDERS)], True)
 
     def appointing(self, wanted: Candidate | str | None, election: object) -> Plan:
         """Return the plan that appoints a candidate, or nobody; LockError if it does not stand."""
@@ -178,7 +178,7 @@ class Candidates:
             return Plan(result=last == new.term)
         ended = [one if one.why else _ended(one, "crashed") for one in self.terms]
         here = Exists(self._keys[new.owner])
-        return Plan([_history([*ended, new])], [self._same(HISTORY), here], True)
+        return Plan([_history([*ended, new])], [self._found.as_found(HISTORY), here], True)
 
     def ending(self, term: int, why: str) -> Plan:
         """Return the plan that writes down why a term has ended; without changes if that is so."""
@@ -187,14 +187,12 @@ class Candidates:
             _ended(one, why) if one.term == term and (not one.why or why == "broken") else one
             for one in self.terms
         ]
-        return Plan() if terms == self.terms else Plan([_history(terms)], [self._same(HISTORY)])
+        if terms == self.terms:
+            return Plan()
+        return Plan([_history(terms)], [self._found.as_found(HISTORY)])
 
     def _said(self, key: str) -> dict[str, Any]:
-        return self._records[key].value if key in self._records else {}
-
-    def _same(self, key: str) -> Condition:
-        record = self._records.get(key)
-        return Absent(key) if record is None else Exists(key, record.revision)
+        return self._found.records[key].value if key in self._found.records else {}
 
     # For people
 

@@ -13,7 +13,7 @@ from datetime import datetime
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import moment
-from distlock.backends.store import Absent, Exists, Put, Snapshot
+from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.recipes.recipe import Recipe, deadline_of, twins
 from distlock.types.lease import Kind
@@ -92,8 +92,8 @@ class Event(Recipe):
         said = {"set": wanted, "by": str(current_owner()), "at": time.time_ns() // 1000}
 
         def decide(found: Snapshot) -> Plan:
-            now = self._seen(found)
-            same = Exists(_EVENT, now.token) if now.token else Absent(_EVENT)
-            return Plan() if now.is_set == wanted else Plan([Put(_EVENT, said)], [same])
+            if self._seen(found).is_set == wanted:
+                return Plan()
+            return Plan([Put(_EVENT, said)], [found.as_found(_EVENT)])
 
         yield self._change(decide)

@@ -20,7 +20,7 @@ from weakref import ref
 from distlock.activity import current_activity
 from distlock.backends.recipe_records import REPORT, Plan
 from distlock.backends.seats import held_key, value_of
-from distlock.backends.store import Absent, Delete, Exists, Put, Snapshot
+from distlock.backends.store import Delete, Exists, Put, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -102,10 +102,8 @@ class Progress(Block, Recipe):
         if self._membership is not None:
             raise RuntimeError(f"{self!r} has begun already")
         self.after_fork_in_child()
-        claim, alive = (
-            Claim(self.name, current_owner(), 0.0, current_activity()),
-            current_liveness(),
-        )
+        claim = Claim(self.name, current_owner(), 0.0, current_activity())
+        alive = current_liveness()
         #: who reports; the run tells it from others who have reported under the name
         self._who = {**value_of(claim), "run": claim.nonce}
         self._membership = Membership(self, self._decide, rejoins=True, is_alive=alive)
@@ -243,8 +241,8 @@ class Progress(Block, Recipe):
         self._cancelled |= own and bool(record and record.value["cancelling"])
         self._attempt = int(record.value["attempt"]) + 1 if record else max(self._attempt, 1)
         others = [Delete(key) for key in snapshot.records if key.startswith(held_key(""))]
-        same = Exists(REPORT, record.revision) if record else Absent(REPORT)
-        return Plan([Put(REPORT, self._value()), *others], [same], members=[{}])
+        begun = Put(REPORT, self._value())
+        return Plan([begun, *others], [snapshot.as_found(REPORT)], members=[{}])
 
     def _going_on(self, snapshot: Snapshot) -> Plan:
         """Plan to write how it stands, if there is something new, and no other attempt."""

@@ -245,5 +245,4 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:
     """Return the names, sorted, under which a backend has something of a kind."""
     start = directory_of(kind, "")
-    found: Any = locks[using].store.directories(start + prefix)
-    return [directory.removeprefix(start) for directory in found]
+    return [one.removeprefix(start) for one in locks[using].store.directories(start + prefix)]
