@@ -170,7 +170,10 @@ class PsycopgConnection(RawConnection):
                 self._pgconn.send_query("; ".join(packet).encode())
             else:
                 name, order = self._prepared.get(sql) or self._prepare(sql, until)
-                self._send_prepared(name, [str(params[key]) for key in order])
+                texts = list(map(str, map(params.__getitem__, order)))
+                if "\0" in "".join(texts):  # libpq would send what is before it
+                    raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
+                self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
         transformer, results = self._transformer, []
         for result in self._answers(until):
             if result.status not in self._good:
@@ -223,11 +226,6 @@ class PsycopgConnection(RawConnection):
                     raise error
         self._prepared[sql] = prepared = name, tuple(numbers)
         return prepared
-
-    def _send_prepared(self, name: bytes, texts: list[str]) -> None:
-        if "\0" in "".join(texts):  # libpq would send what is before it
-            raise ValueError(f"PostgreSQL stores no NUL characters: {texts!r}")
-        self._pgconn.send_query_prepared(name, list(map(str.encode, texts)))
 
     def _executed(self, sql: str, literals: Mapping[str, str], until: float | None) -> str:
         """Return what runs one statement of a packet; those that have parameters are prepared."""

@@ -264,9 +264,11 @@ class Pool:
         """Keep the session if it can still be used, else close it; let the next thread have one."""
         try:
             session = loan.session
+            # While there is a reaper, sessions are kept.
+            keeps = self._reaper is not None or self.idle > 0
             if session is None:
                 pass
-            elif session.usable and loan.home is self._idle and self.idle > 0:
+            elif session.usable and loan.home is self._idle and keeps:
                 session.idle_since = clock()
                 loan.home.append(session)
                 if self._reaper is None:
