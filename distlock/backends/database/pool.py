@@ -264,8 +264,8 @@ class Pool:
         """Keep the session if it can still be used, else close it; let the next thread have one."""
         try:
             session = loan.session
-            # While there is a reaper, sessions are kept.
-            keeps = self._reaper is not None or self.idle > 0
+            keep = self._keep_idle  # as idle, but without a call on the way of each lock
+            keeps = not hasattr(mail, "outbox") if keep is None else keep > 0
             if session is None:
                 pass
             elif session.usable and loan.home is self._idle and keeps:
