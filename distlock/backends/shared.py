@@ -138,7 +138,9 @@ class SharedBackend(BaseBackend):
                 yield Wait(hint, until if deadline is None else min(until, deadline))
             finally:
                 hint.abandon()
-            if overdue is not None and clock() - since >= _PATIENCE:
+            # Who comes after one that is passed over is told of nothing: it looks now and then.
+            patience = _PATIENCE + (self.pause if passed_over else 0.0)
+            if overdue is not None and clock() - since >= patience:
                 passed_over |= {overdue}
             look = yield from self._look(claim, passed_over, deadline, waits=True)
             if look.overdue != overdue:

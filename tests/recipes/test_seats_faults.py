@@ -148,6 +148,35 @@ def test_one_who_is_stopped_at_the_head_of_the_queue_keeps_nobody_out(
     stopped.finish()
 
 
+@pytest.mark.shared
+@pytest.mark.slow
+def test_one_who_comes_when_the_head_is_stopped_does_not_pass_by_the_next(
+    child, kind, actor, using, name
+):
+    """The next one is told of nothing, so it may be some seconds before it looks."""
+    options = {"make": "semaphore", "value": 1}
+    held = actor("thread").take(name, **options)
+    stopped = child(wait, name, options)
+    stopped.line()
+    lock = Semaphore(name, using=using)
+    eventually(lambda: len(lock.info().waiters) == 1)
+    following, late = (actor("thread").lock(name, **options) for _ in range(2))
+    earlier = following.start("acquire")
+    eventually(lambda: len(lock.info().waiters) == 2)
+    stop(stopped, kind)
+    held.release()
+    later = late.start("acquire")
+    assert earlier.result(PATIENCE)
+    assert not later.done()
+    following.release()
+    assert later.result(PATIENCE)
+    late.release()
+    stopped.signal(signal.SIGCONT)
+    assert int(stopped.line()) > 0
+    stopped.tell("leave")
+    stopped.finish()
+
+
 def work_for_ever(name, who):
     """As a child: take one or two of three seats, again and again."""
     dice, number = random.Random(who), 0
