@@ -221,10 +221,7 @@ class SharedBackend(BaseBackend):
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         """See BaseBackend.cancel(). A request that comes later finds the claim cancelled."""
-        changes: list[Change] = [
-            Delete(held_key(claim.nonce)),
-            Delete(waiting_key(claim.nonce)),
-        ]
+        changes: list[Change] = [Delete(held_key(claim.nonce)), Delete(waiting_key(claim.nonce))]
         if self._late_requests:
             session = self._store.open_session(_REMEMBERED, deadline)
             changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
