@@ -47,8 +47,10 @@ class ReportCommand(RecipeCommand[Any]):
         part_heading: output.Row = (),
         part_row: Callable[[Any], output.Row] | None = None,
     ) -> None:
-        """``part`` is the field of the report, empty for the report itself, whose entries ``show``
-        lists with ``part_heading`` and ``part_row``. For the others see RecipeCommand.
+        """Describe the command; see RecipeCommand for what is not told here.
+
+        ``show`` lists the entries of a field of the report, ``part``, or of the report itself if
+        that is empty, with ``part_heading`` and ``part_row``.
         """
         verbs = {"show": Verb("Show one.", add_shown, self._show)}
         super().__init__(kind, help, read, heading, row, verbs)

@@ -180,7 +180,7 @@ def test_what_a_killed_process_held_is_freed_after_a_long_outage(worker, proxy, 
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(WorkerLostError):
         result.get(timeout=LIMIT)
-    time.sleep(100)
+    time.sleep(100)  # the outage itself: longer than any minute of tries
     assert locks[FRAGILE].inspect(key).state is State.HELD
     proxy.heal()
     eventually(lambda: locks[FRAGILE].inspect(key).state is State.FREE)

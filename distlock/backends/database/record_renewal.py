@@ -16,8 +16,8 @@ from distlock.concurrency.clock import clock, left
 #: Sessions or records in one statement.
 _BATCH = 400
 
-#: Sessions that were asked for, and what there() has answered.
-Answer = tuple[Sequence[str], Sequence[tuple[str, str]]]
+#: The sessions that were renewed, and the sessions and records that are there.
+RenewedBatch = tuple[Sequence[str], Sequence[tuple[str, str]]]
 
 
 def renew(
@@ -49,7 +49,7 @@ def _renew_around_locked(
     sessions: Sequence[str],
     records: Sequence[Address],
     deadline: float | None,
-) -> Answer:
+) -> RenewedBatch:
     """Renew sessions although the row of one is locked, or one connection is silent.
 
     If that holds the first attempt up, another connection has the second half of the time, and
@@ -77,7 +77,7 @@ def _renew(
     connection: Connection,
     *,
     around_locked: bool = False,
-) -> Answer:
+) -> RenewedBatch:
     if around_locked:
         sessions = _unlocked(sql, sessions, connection)
     if not sessions and not records:
