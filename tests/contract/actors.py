@@ -117,7 +117,7 @@ class Actor:
         def acquire():
             return handle.acquire(timeout=PATIENCE)
 
-        brief = (options.get("lease") or PATIENCE) <= BRIEF
+        brief = (options.get("lease") or PATIENCE) <= 2 * BRIEF
         assert answered(acquire) if brief else acquire()
         return handle
 

@@ -97,9 +97,15 @@ def kind():
 
 
 @pytest.fixture
-def using(kind, request, backend_settings, configured):
+def lasting(kind):
+    """What lets a backend's locks last on a busy machine, where their leases have one length."""
+    return {"OPTIONS": {"session_timeout": SESSION}} if kind in ONE_LEASE else {}
+
+
+@pytest.fixture
+def using(kind, request, backend_settings, configured, lasting):
     """The alias of the backend under test."""
-    wanted = {"OPTIONS": {"session_timeout": SESSION}} if kind == "zookeeper" else {}
+    wanted = dict(lasting)
     if request.node.get_closest_marker("eager") and kind not in ONE_LEASE:
         wanted |= {"LEASE": 2 * PATIENCE, "RENEW": EAGER}
     configured(backend_settings(kind, **wanted))

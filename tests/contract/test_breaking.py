@@ -54,9 +54,11 @@ def test_breaking_twice_breaks_once(first, second, name):
     assert second.lock(name).force_release(token) is False
 
 
-def test_an_ended_lease_can_be_broken_and_then_is_gone(first, third, backend, short, name):
-    held = first.take(name, lease=short(0.2), renew=False)
-    token = held.info().token
+def test_an_ended_lease_can_be_broken_and_then_is_gone(
+    first, third, backend, short, name, sent_events
+):
+    first.take(name, lease=short(0.2), renew=False)
+    token = sent_events.wait_for("acquired", name)[2]
     eventually(lambda: not third.lock(name).locked())
     assert third.lock(name).force_release(token) is backend.capabilities.shows_expired
     assert list(backend.list(name)) == []

@@ -90,19 +90,22 @@ def test_one_owner_may_hold_many_locks(first, name):
         lock.release()
 
 
-def test_two_aliases_of_one_place_are_one_lock(kind, backend_settings, settings, actor, name):
+@pytest.fixture
+def two_aliases(kind, using, backend_settings, settings, lasting):
+    """Two aliases, ``default`` and ``other``, of one place."""
+    default = backend_settings(kind, **lasting)
+    settings.DISTLOCK = {**default, **backend_settings(kind, alias="other", **lasting)}
+
+
+def test_two_aliases_of_one_place_are_one_lock(kind, two_aliases, actor, name):
     """The alias is a way to the lock; where it lives decides."""
-    settings.DISTLOCK = {**backend_settings(kind), **backend_settings(kind, alias="other")}
     actor("thread", "default").take(name)
     assert actor("thread", "other").tries(name) is (kind in ONE_PROCESS)
 
 
 @pytest.mark.shared
-def test_who_holds_a_lock_by_one_alias_cannot_take_it_by_another(
-    kind, backend_settings, settings, actor, name
-):
+def test_who_holds_a_lock_by_one_alias_cannot_take_it_by_another(two_aliases, actor, name):
     """It would be taken from the first hold, which nobody would tell."""
-    settings.DISTLOCK = {**backend_settings(kind), **backend_settings(kind, alias="other")}
     first = actor("thread", "default")
     lock = first.take(name)
     assert not first.tries(name, using="other")
@@ -110,9 +113,12 @@ def test_who_holds_a_lock_by_one_alias_cannot_take_it_by_another(
 
 
 @pytest.mark.parametrize("other", ["sqlite"])
-def test_the_same_name_in_two_places_is_two_locks(kind, other, backend_settings, settings, name):
+def test_the_same_name_in_two_places_is_two_locks(
+    kind, other, backend_settings, settings, lasting, name
+):
     other = "local" if kind == other else other
-    settings.DISTLOCK = {**backend_settings(kind), **backend_settings(other, alias="other")}
+    first = backend_settings(kind, **lasting)
+    settings.DISTLOCK = {**first, **backend_settings(other, alias="other")}
     with Lock(name, using="default") as one, Lock(name, using="other", blocking=False) as two:
         assert one.held
         assert two.held

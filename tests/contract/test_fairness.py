@@ -53,10 +53,14 @@ def test_processes_get_their_turns_as_the_backend_says(actor, backend, using, na
         assert not set(tokens[0]) & set(tokens[1])
         return runs(tokens)
 
+    def mostly_one():
+        lengths = eventually(lambda: len(lengths := compete()) > 10 and lengths)
+        return lengths.count(1) > 0.75 * len(lengths)
+
     if backend.capabilities.fair:
-        found = eventually(lambda: len(lengths := compete()) > 10 and lengths)
-        # Not all, because one that the system keeps from running does not stand in line.
-        assert found.count(1) > 0.75 * len(found)
+        # Not all, because one that the system keeps from running does not stand in line; and not
+        # every time, because it may do that for as long as they compete.
+        assert any(mostly_one() for _ in range(5))
     else:
         compete()  # whoever waits gets in at last, when the other one has stopped
 

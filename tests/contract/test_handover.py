@@ -262,7 +262,8 @@ def test_a_lease_that_ends_where_it_was_taken_is_told(refused, view, sent_events
     if refused:
         return
     lost = Once()
-    token = view(lease=short(0.5), on_lost=lost).token
+    view(lease=short(0.5), on_lost=lost)
+    token = sent_events.wait_for("acquired", name)[2]
     assert lost.wait()[0].token == token
     assert sent_events.wait_for("lost", name)[2] == token
 

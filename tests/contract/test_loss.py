@@ -56,7 +56,7 @@ def test_on_lost_and_the_signal_tell_of_the_loss_once(
 ):
     on_lost = Once()
     lock = take(renew, on_lost=on_lost)
-    token = lock.info().token
+    token = sent_events.wait_for("acquired", name)[2]
     lose(lock, third, name)
     (lease,) = on_lost.wait()
     assert (lease.name, lease.token) == (name, token)

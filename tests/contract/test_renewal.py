@@ -6,7 +6,7 @@ import pytest
 
 from distlock.concurrency.clock import clock
 from distlock.types.lease import State
-from tests.contract.actors import PATIENCE
+from tests.contract.actors import PATIENCE, answered
 from tests.contract.conftest import EAGER
 from tests.contract.watch import Once, eventually, passed, steadily
 
@@ -117,19 +117,22 @@ def test_a_loop_that_is_closed_does_not_keep_its_locks_for_ever(actor, using, sh
 
     from distlock import Lock
 
-    asyncio.run(Lock(name, using=using, lease=short(LEASE)).aacquire())
+    assert answered(lambda: asyncio.run(Lock(name, using=using, lease=short(LEASE)).aacquire()))
     assert actor("thread").lock(name).acquire(timeout=PATIENCE)
 
 
 @pytest.mark.shared
 @pytest.mark.essential
-def test_a_process_that_is_killed_does_not_keep_its_lock_for_ever(actor, short, name):
-    killed = actor("process")
-    token = killed.take(name, lease=short(LEASE)).info().token
-    killed.end()
-    lock = actor("thread").lock(name)
-    assert lock.acquire(timeout=PATIENCE)
-    assert lock.token > token
+def test_a_process_that_is_killed_does_not_keep_its_lock_for_ever(actor, third, short, name):
+    def attempt(lease):
+        killed = actor("process")
+        token = killed.take(f"{name}:{lease}", lease=lease).token
+        killed.end()
+        lock = third.lock(f"{name}:{lease}")
+        assert lock.acquire(timeout=PATIENCE)
+        assert lock.token > token
+
+    steadily(attempt, *short.each(LEASE, 6))
 
 
 @pytest.mark.slow

@@ -51,9 +51,11 @@ def test_a_failed_try_uses_no_token_of_the_holder(first, second, name):
     assert held.info().token == held.token
 
 
-def test_a_successor_after_the_lease_ended_has_a_greater_token(first, third, short, name):
-    old = first.take(name, lease=short(0.3), renew=False)
-    token = old.info().token
+def test_a_successor_after_the_lease_ended_has_a_greater_token(
+    first, third, short, name, sent_events
+):
+    first.take(name, lease=short(0.3), renew=False)
+    token = sent_events.wait_for("acquired", name)[2]
     assert third.take(name).token > token
 
 
@@ -66,9 +68,9 @@ def test_a_successor_after_a_break_has_a_greater_token(first, second, name):
         old.release()
 
 
-def test_tokens_grow_over_a_sweep_of_ended_leases(first, third, backend, short, name):
+def test_tokens_grow_over_a_sweep_of_ended_leases(first, third, backend, short, name, sent_events):
     old = first.take(name, lease=short(0.2), renew=False)
-    token = old.info().token
+    token = sent_events.wait_for("acquired", name)[2]
     eventually(lambda: old.info().state is not State.HELD)
     backend.sweep()
     assert third.take(name).token > token

@@ -16,10 +16,21 @@ def answer_limit():
 
 
 @pytest.fixture
-def using(kind, answer_limit, backend_settings, settings):
+def renew():
+    """Seconds between two renewals of a lease, None for a third of its length."""
+    return None
+
+
+#: Lets leases that outlast a pause be renewed often all the same.
+EAGER = pytest.mark.parametrize("renew", [0.3], ids=["eager"])
+
+
+@pytest.fixture
+def using(kind, answer_limit, renew, backend_settings, settings):
     """The alias of the backend under test."""
     options = {"timeout": answer_limit} if kind in DATABASES else {}
-    settings.DISTLOCK = backend_settings(kind, OPTIONS=options)
+    entry = {} if renew is None else {"RENEW": renew}
+    settings.DISTLOCK = backend_settings(kind, OPTIONS=options, **entry)
     yield "default"
     # The server is back by now: what could not be left is left, and disturbs no other test.
     eventually(cleaned_up)

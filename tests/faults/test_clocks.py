@@ -18,11 +18,11 @@ from distlock import Lock
 from distlock.concurrency.clock import clock
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
-from tests.faults.conftest import renewed
+from tests.faults.conftest import EAGER, renewed
 
 HOUR = 3600
-LEASE = 0.9  # seconds, of a lease that is to end
-RENEWED = 3  # and of one that is not
+LEASE = 3  # seconds, of a lease that is to end
+RENEWED = 12  # and of one that is not
 
 #: modules of the package that may read the clock of the day, and what for
 READERS = {
@@ -81,6 +81,7 @@ SHIFTS = [
 ]
 
 
+@EAGER
 @pytest.mark.slow
 @pytest.mark.parametrize(("seconds", "env"), SHIFTS)
 def test_a_holder_with_a_wrong_clock_keeps_its_lock(child, actor, using, name, seconds, env):
@@ -132,6 +133,7 @@ def test_a_waiter_with_a_wrong_clock_gets_the_lock_neither_early_nor_never(
         assert int(got) > token
 
 
+@EAGER
 @pytest.mark.slow
 def test_a_jump_of_the_clock_while_holding_changes_nothing(actor, using, name, monkeypatch):
     lock = actor("thread").take(name, lease=RENEWED)

@@ -8,7 +8,7 @@ from distlock.models import DatabaseLock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, waits
 from tests.databases import ALIASES, publish
-from tests.faults.conftest import renewed
+from tests.faults.conftest import EAGER, renewed
 
 
 def delete(database, name):
@@ -144,6 +144,7 @@ def test_one_owner_holds_locks_in_two_databases(using, second, name):
         assert two.info().using == second
 
 
+@EAGER
 @pytest.mark.every_day_on("postgresql")
 def test_an_outage_of_one_database_does_not_disturb_the_other(
     kind, actor, using, second, server, name
@@ -152,7 +153,7 @@ def test_an_outage_of_one_database_does_not_disturb_the_other(
     other = "postgresql" if kind == "mariadb" else "mariadb"
     lost = Once()
     actor("thread", second).take(f"{name}:gone", lease=0.9, on_lost=lost)
-    lock = actor("thread", using).take(name, lease=3)
+    lock = actor("thread", using).take(name, lease=12)
     server(other).pause()
     lost.wait()
     renewed(lock)

@@ -49,15 +49,15 @@ def test_a_cancelled_action_is_not_called():
     assert not called
 
 
-def test_actions_are_called_in_order_of_time():
+def test_actions_are_called_in_order_of_time(monkeypatch):
     own, called, over = Timers(), [], threading.Event()
     with Busy(own):
         now = clock()
+        monkeypatch.setattr(timers, "clock", lambda: now)
         for number in (3, 1, 2, 4):
             action = over.set if number == 4 else lambda number=number: called.append(number)
-            own.call_after(now + number / 1000 - clock(), action)
-        while clock() < now + 0.004:
-            pass
+            own.call_after(number / 1000, action)
+        now += 0.004
     assert over.wait(PATIENCE)
     assert called == [1, 2, 3]
 

@@ -41,7 +41,8 @@ def test_no_call_waits_for_another_while_there_are_threads_left(limit):
 
 
 @LIMITS
-def test_calls_one_after_the_other_need_one_thread(limit):
+def test_calls_one_after_the_other_need_one_thread(limit, monkeypatch):
+    monkeypatch.setattr("distlock.concurrency.workers._LINGER", PATIENCE)
     workers = WorkerThreads(limit, "test")
     assert len({outcome(workers.submit(threading.get_ident)) for _ in range(100)}) == 1
 
@@ -218,20 +219,20 @@ async def test_a_task_gets_what_the_call_returns_or_raises():
 
 
 async def test_a_task_is_told_whether_a_late_call_has_begun():
-    workers, over = WorkerThreads(1, "test"), threading.Event()
-    begun = threading.Event()
-
-    def call():
-        begun.set()
-        return over.wait(PATIENCE)
-
     for limit in (0.05, 0.5, 5.0):  # a thread may take long to start on a busy machine
+        workers, begun, over = WorkerThreads(1, "test"), threading.Event(), threading.Event()
+
+        def call(begun=begun, over=over):
+            begun.set()
+            return over.wait(PATIENCE)
+
         with pytest.raises(NotDone) as late:
             await workers.run(call, clock() + limit)
-        assert late.value.begun is begun.is_set()
         if begun.is_set():
             break
+        over.set()
     assert begun.is_set()
+    assert late.value.begun
     made = []
     with pytest.raises(NotDone) as late:
         await workers.run(lambda: made.append(True), clock() + 0.001)
