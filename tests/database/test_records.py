@@ -1,6 +1,7 @@
 """Records in a database: what the common suite of the stores cannot know of."""
 
 import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -72,6 +73,7 @@ def test_revisions_that_a_standby_has_missed_are_not_given_again(store, sql, nam
     store.apply(name, [Put("a", 1)])
     (before,) = sql(f"SELECT revision FROM database_lock_directory WHERE name = '{name}'")
     revisions = [store.apply(name, [Put("a", number)]) for number in range(3)]
+    time.sleep(0.01)  # SQLite's clock counts milliseconds
     sql(f"UPDATE database_lock_directory SET revision = {before[0]} WHERE name = '{name}'")
     assert store.apply(name, [Put("a", 4)]) > max(revisions)
 

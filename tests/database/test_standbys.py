@@ -108,12 +108,13 @@ def contend(name):
     while word.is_alive():
         try:
             if lock.acquire(timeout=5):
-                since = until = clock()
+                believed = []
                 for _ in range(5):
                     time.sleep(0.002)
+                    moment = clock()  # before the check, after which the process may stand still
                     lock.check()
-                    until = clock()
-                write_line(lock.token, since, until)
+                    believed.append(moment)
+                write_line(lock.token, believed[0], believed[-1])
                 lock.release()
         except LockError:
             time.sleep(0.05)

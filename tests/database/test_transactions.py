@@ -109,7 +109,7 @@ def test_between_the_check_and_the_commit_nobody_can_take_the_lock(
     proxy = proxied(kind)
     backend = make()
     connections[database].ensure_connection()  # not while the lease runs
-    lease = backend.try_acquire(claim(name, duration=2))
+    lease = backend.try_acquire(claim(name, duration=5))
     commit = proxy.delay(b"COMMIT")
 
     def is_over():

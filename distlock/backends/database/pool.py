@@ -271,7 +271,9 @@ class Pool:
             elif session.usable and loan.home is self._idle and keeps:
                 session.idle_since = clock()
                 loan.home.append(session)
-                if self._reaper is None:
+                if loan.home is not self._idle:  # all were closed just now
+                    _close_while(loan.home, lambda session: True)
+                elif self._reaper is None:
                     with suppress(RuntimeError):  # no more threads can be had: it is kept longer
                         self._reaper = call_after(self.idle, self._start_reaping)
             else:
