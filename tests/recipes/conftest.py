@@ -5,15 +5,19 @@ from pathlib import Path
 import pytest
 
 from distlock import locks
+from distlock.backends import shared
 from tests import kinds
+from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually
 from tests.kinds import ONE_LEASE, ONE_PROCESS, SESSION, one_after_the_other
-from tests.recipes.every_kind import SHORT, SHORTEST
+from tests.recipes.every_kind import RENEWED, SHORT, SHORTEST
 from tests.recipes.standing import stand  # noqa: F401 - a fixture
 from tests.recipes.wrapping import Wrapped
 
 #: seconds; a server that does not answer is told of after that
 ANSWER_LIMIT = 1
+#: seconds; less than tests wait for what must come, and more than a machine stands still
+UNHURRIED = 15.0
 
 configured = kinds.configured
 pytest_pyfunc_call = kinds.pytest_pyfunc_call
@@ -28,6 +32,33 @@ def pytest_configure(config):
     config.addinivalue_line("markers", "not_on(*kinds): there is nothing to try on these")
     config.addinivalue_line("markers", "faults: left out every day on some kinds of backends")
     config.addinivalue_line("markers", "brief: the leases of the backend are as short as they can")
+    config.addinivalue_line("markers", "eager: long leases, too, are renewed at short intervals")
+
+
+@pytest.fixture(scope="package", autouse=True)
+def late_answers():
+    """No backend is taken for one that does not answer, because the machine stands still."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "_LAST_ANSWER", UNHURRIED)
+        yield
+
+
+@pytest.fixture
+def soon_given_up(monkeypatch):
+    """A backend that does not answer is given up soon after the caller's time is over."""
+    monkeypatch.setattr(shared, "_LAST_ANSWER", 0.1)
+
+
+@pytest.fixture
+def only_hints(monkeypatch):
+    """Nobody looks by itself meanwhile, but those who are told that there is something to see."""
+    monkeypatch.setattr(shared.SharedBackend, "pause", UNHURRIED)
+
+
+@pytest.fixture
+def nobody_is_passed_over(monkeypatch):
+    """Who could have its seats keeps its place, however long it takes to take them."""
+    monkeypatch.setattr(shared, "_PATIENCE", 2 * PATIENCE)
 
 
 @pytest.fixture
@@ -48,7 +79,9 @@ def using(kind, short, request, backend_settings, configured):
     if kind in ONE_LEASE:
         wanted = {"OPTIONS": {"session_timeout": short if brief else SESSION}}
     else:
-        wanted = {"LEASE": short} if brief else {}
+        wanted = {"LEASE": short, "RENEW": RENEWED} if brief else {}
+        if request.node.get_closest_marker("eager"):
+            wanted = {"LEASE": 2 * PATIENCE, "RENEW": RENEWED}
     configured(backend_settings(kind, **wanted))
     yield "default"
     if kind in ONE_PROCESS:
@@ -64,7 +97,15 @@ def other(kind):
 @pytest.fixture
 def brief(backend_settings, settings):
     """A backend in this process whose leases are short."""
-    settings.DISTLOCK = backend_settings("local", LEASE=SHORT)
+    settings.DISTLOCK = backend_settings("local", LEASE=SHORT, RENEW=RENEWED)
+    yield locks["default"]
+    locks.close_all()
+
+
+@pytest.fixture
+def eager(backend_settings, settings):
+    """A backend in this process whose leases are long, and whose losses are seen soon."""
+    settings.DISTLOCK = backend_settings("local", LEASE=2 * PATIENCE, RENEW=RENEWED)
     yield locks["default"]
     locks.close_all()
 

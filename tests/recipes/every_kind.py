@@ -8,10 +8,12 @@ import pytest
 
 from tests.kinds import KINDS, ONE_LEASE, ONE_PROCESS  # noqa: F401 - tests use them from here
 
-#: the shortest lease of each kind, in seconds; the tests' for the others. Two thirds of it may pass
-#: before a renewal is answered: machines stand still for a moment, and disks for longer.
-SHORTEST = {"zookeeper": 3.0, "etcd": 2.0, "sqlite": 2.0}
-SHORT = 1.5
+#: The shortest lease of each kind, in seconds; the tests' for the others. Machines stand still for
+#: a second or two, and disks for longer: so these are renewed more often than leases usually are.
+SHORTEST = {"zookeeper": 4.0, "etcd": 3.0, "sqlite": 3.0}
+SHORT = 2.5
+#: seconds between two renewals of them
+RENEWED = 0.25
 #: what the tests of faults run on every day; on the others they take long
 FAULTS_EVERY_DAY = {"local", "postgresql"}
 

@@ -274,6 +274,7 @@ PARTIES = 32
 
 
 @pytest.mark.faults
+@pytest.mark.usefixtures("only_hints")
 @pytest.mark.parametrize(
     "parties", [pytest.param(2, marks=pytest.mark.slow), pytest.param(PARTIES)]
 )

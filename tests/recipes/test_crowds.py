@@ -5,6 +5,7 @@ import threading
 
 import pytest
 
+from distlock.backends import shared
 from distlock.recipes import RWLock, Semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
@@ -93,6 +94,7 @@ def hand_over(using, name, number, counter):
     return asked / number
 
 
+@pytest.mark.usefixtures("only_hints", "nobody_is_passed_over")
 @pytest.mark.every_day_on("local", "postgresql")
 def test_all_are_served_and_a_hand_over_costs_the_same(backend, using, name, monkeypatch):
     counter = Counter(monkeypatch, backend.store)
@@ -112,10 +114,12 @@ def stand_in_line(using, name, number):
             tokens[f"{os.getpid()}:{threading.current_thread().name}"] = lock.token
 
     threads = [threading.Thread(target=wait, name=f"waiter-{one}") for one in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(shared, "_PATIENCE", 2 * PATIENCE)  # nobody is passed over
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
     return tokens
 
 
@@ -131,6 +135,7 @@ def test_those_of_several_processes_are_served_in_their_order(actor, using, name
     assert sorted(tokens, key=tokens.__getitem__) == [f"{one.pid}:{one.thread}" for one in line]
 
 
+@pytest.mark.usefixtures("nobody_is_passed_over")
 @pytest.mark.slow
 def test_readers_and_writers_are_served_in_their_order(using, name):
     """No writer with anyone: it counts as all seats, and one reader as one."""

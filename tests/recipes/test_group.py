@@ -129,7 +129,7 @@ class TestOneProcess:
         apply.original(*late[0])
         assert [member.data for member in group.members()] == [{"n": 2}]
 
-    def test_what_is_said_while_it_is_lost_is_said_when_it_is_back(self, brief, name, wrapped):
+    def test_what_is_said_while_it_is_lost_is_said_when_it_is_back(self, eager, name, wrapped):
         group, apply = Group(name), wrapped("apply")
         group.join()
 
@@ -138,7 +138,7 @@ class TestOneProcess:
                 raise LockUnavailable("not now")
 
         apply.before = fail
-        end_sessions(brief, name)
+        end_sessions(eager, name)
         eventually(lambda: not group.joined)
         with pytest.raises(LockLost):
             group.update({"n": 1})
@@ -147,14 +147,14 @@ class TestOneProcess:
         assert [member.data for member in group.members()] == [{"n": 1}]
 
     def test_an_update_of_a_member_that_is_lost_just_then_is_that_of_no_other(
-        self, brief, name, monkeypatch
+        self, eager, name, monkeypatch
     ):
         """It has joined again, with the new data, before anything is asked."""
         group, updating = Group(name), Membership.updating
         token = group.join()
 
         def lose_it_first(membership, *args):
-            end_sessions(brief, name)
+            end_sessions(eager, name)
             eventually(lambda: group.joined and group.token > token)
             return (yield from updating(membership, *args))
 

@@ -103,7 +103,8 @@ class TestOneProcess:
     def kind(self):
         return "local"
 
-    def test_a_change_costs_32_watchers_a_look_each(self, brief, name, watcher, group_requests):
+    @pytest.mark.usefixtures("only_hints")
+    def test_a_change_costs_32_watchers_a_look_each(self, local, name, watcher, group_requests):
         watchers = [watcher() for _ in range(32)]
         eventually(lambda: all(one.watch._follower._seen for one in watchers))
         group_requests()
@@ -111,15 +112,17 @@ class TestOneProcess:
         group.join()
         for one in watchers:
             one.wait_for(("joined", "one"))
-        assert group_requests() == {"read": 1 + 32, "apply": 1}
-        (held,) = [key for key in brief.store.read(f"group:{name}").records if key[:2] == "h/"]
+        counted = group_requests()
+        assert counted["apply"] == 1
+        assert counted["read"] <= 1 + 32
+        (held,) = [key for key in local.store.read(f"group:{name}").records if key[:2] == "h/"]
         group_requests()
-        brief.store.apply(f"group:{name}", [Delete(held)])
+        local.store.apply(f"group:{name}", [Delete(held)])
         for one in watchers:
             eventually(lambda: ("crashed", "one") in one.told)  # noqa: B023
         counted = group_requests()
-        assert counted["apply"] <= 1 + 32 + 1  # one of them notes it; and it joins again
-        assert counted["read"] <= 4 * 32 + 1
+        assert counted["apply"] <= 1 + 32  # one of them notes it
+        assert counted["read"] <= 2 * 32
 
     def test_two_who_find_a_crash_at_the_same_moment_note_it_once(
         self, local, wrapped, name, watcher
@@ -201,7 +204,7 @@ class TestOneProcess:
         group.leave()
         assert next(watching) == ("left", replace(member, data={"n": 5}))
 
-    def test_all_watchers_are_told_the_same(self, brief, name, watcher):
+    def test_all_watchers_are_told_the_same(self, local, name, watcher):
         """Members that come, go and vanish."""
         dice, watchers = random.Random(name), [watcher() for _ in range(3)]
         eventually(lambda: all(one.watch._follower._seen for one in watchers))
@@ -212,7 +215,7 @@ class TestOneProcess:
                 group.join()
                 if dice.choice(["leave", "vanish"]) == "vanish":
                     nonce = group._membership.lease.nonce
-                    brief.store.apply(f"group:{name}", [Delete(f"h/{nonce}")])
+                    local.store.apply(f"group:{name}", [Delete(f"h/{nonce}")])
                 group.leave()
 
         for living in [in_thread(live, number) for number in range(4)]:
@@ -238,15 +241,22 @@ def test_watchers_go_on_through_outages_and_never_back(kind, proxy, name, watche
     watchers = [watcher() for _ in range(2)]
     for each in watchers:
         each.wait_for(("joined", "one"))
+    tokens = []  # of the joins that were answered; another one may have been carried out, too
     for outage in (proxy.refuse, proxy.cut, proxy.silence):
         outage()
         proxy.heal()
-        answer(two.join)
+        tokens.append(answer(two.join))
         answer(two.leave)
-    names = [("joined", "two"), ("left", "two")]
+
+    def of_two(watcher):
+        changes = watcher.changes.copy()
+        return [(what, member.token) for what, member in changes if member.token in tokens]
+
+    expected = [(what, token) for token in tokens for what in ("joined", "left")]
     for each in watchers:
-        eventually(lambda: each.told.count(("left", "two")) == 3)  # noqa: B023
-        assert [change for change in each.told if change[1] == "two"] == names * 3
+        eventually(lambda: len(of_two(each)) >= len(expected))  # noqa: B023
+        assert of_two(each) == expected
+        assert len(set(each.changes)) == len(each.changes)
     answer(one.leave)
 
 

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.once
 
 
 class TestOutages:
+    @pytest.mark.usefixtures("soon_given_up")
     @pytest.mark.parametrize("sent", [False, True])
     def test_who_waits_through_one_that_lasts_stands_in_no_queue(self, local, wrapped, sent, name):
         reads, held = wrapped("read"), Semaphore(name, 1)
