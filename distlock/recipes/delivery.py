@@ -141,7 +141,10 @@ class Delivery(Block):
     @staticmethod
     def acking_all(deliveries: Sequence[Delivery]) -> Steps[None]:
         """See Queue.ack_many()."""
-        leases, queue = [one.check() for one in deliveries], deliveries[0]._queue
+        leases, queue = list[Lease](), deliveries[0]._queue
+        for one in deliveries:
+            with suppress(LockLost):  # the others are acknowledged all the same
+                leases.append(one.check())
         changes = [change for one in deliveries for change in one._done.changes]
 
         def ack_soon() -> None:
@@ -153,7 +156,8 @@ class Delivery(Block):
             for one in deliveries:
                 one._member.renew(False)
             leave = partial(queue._backend.records.leave, leases, Plan(changes))
-            if (yield queue._ask(leave)) is not None:
+            known_lost = len(leases) < len(deliveries)
+            if not known_lost and (yield queue._ask(leave)) is not None:
                 for one in deliveries:
                     one._settled = "acknowledged"
             for one in deliveries:

@@ -442,3 +442,15 @@ def test_of_several_those_that_were_lost_are_delivered_again(letters):
         letters.ack_many(taken)
     assert bodies(letters, 1) == ["two"]
     assert letters.empty()
+
+
+def test_of_several_the_others_are_acknowledged_also_when_a_loss_is_known(eager, name):
+    letters = Queue(name)
+    letters.put_many(["one", "two", "three"])
+    taken = letters.get_many(3)
+    assert letters.force_release(taken[1].id, taken[1].token)
+    eventually(lambda: not taken[1].held)
+    with pytest.raises(LockLost):
+        letters.ack_many(taken)
+    assert bodies(letters, 1) == ["two"]
+    assert letters.empty()
