@@ -89,6 +89,21 @@ def using(kind, short, request, backend_settings, configured):
 
 
 @pytest.fixture
+def long_leases(kind, using, settings):
+    """``long_leases()``: from now on those of this process are long; its children keep theirs."""
+
+    def lengthen():
+        ((alias, entry),) = settings.DISTLOCK.items()
+        if kind in ONE_LEASE:
+            changed = {"OPTIONS": {**entry["OPTIONS"], "session_timeout": SESSION}}
+        else:
+            changed = {"LEASE": 2 * PATIENCE}
+        settings.DISTLOCK = {alias: {**entry, **changed}}
+
+    return lengthen
+
+
+@pytest.fixture
 def other(kind):
     """What an actor is that is another process, where there can be one."""
     return "thread" if kind in ONE_PROCESS else "process"

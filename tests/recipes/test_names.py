@@ -11,7 +11,7 @@ from distlock import LockLost, LockNotHeld, LockTimeout, ValueNotAgreed, locks
 from distlock.backends.shared import shared_locks
 from distlock.recipes import Names
 from tests.children import read_line, write_line
-from tests.contract.actors import PATIENCE
+from tests.contract.actors import PATIENCE, answered
 from tests.contract.forks import forked
 from tests.contract.watch import Once, eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
@@ -20,7 +20,7 @@ from tests.recipes.wrapping import in_thread
 
 def serve(namespace, name, address):
     """As a child: have a name until told to leave."""
-    with Names(namespace).register(name, address) as registration:
+    with Names(namespace).register(name, address, timeout=PATIENCE) as registration:
         write_line(registration.token)
         read_line()
 
@@ -39,7 +39,7 @@ def take_number_and_path(namespace, count):
 
 def _try(names, path):
     try:
-        return names.register(path, "worker")
+        return answered(lambda: names.register(path, "worker"))
     except LockTimeout:
         return None
 
@@ -183,7 +183,7 @@ def test_the_name_of_one_that_is_killed_can_be_had_within_a_lease(child, names):
 class TestHere:
     """What has nothing to do with the kind of backend."""
 
-    def test_who_wants_a_name_at_the_same_time_gets_it_once(self, brief, name, wrapped):
+    def test_who_wants_a_name_at_the_same_time_gets_it_once(self, eager, name, wrapped):
         names = Names(name)
         apply, faster = wrapped("apply"), []
 
@@ -196,7 +196,7 @@ class TestHere:
             names.register("front", "slower")
         assert names.resolve("front").token == faster[0].token
 
-    def test_a_lost_name_is_not_taken_back(self, brief, name):
+    def test_a_lost_name_is_not_taken_back(self, eager, name):
         names = Names(name)
         first = names.register("front", "1", on_lost=(lost := Once()))
         lose(names, first.token)
@@ -209,7 +209,7 @@ class TestHere:
         with pytest.raises(LockLost), names.register("front", "1") as third:
             lose(names, third.token)
 
-    def test_the_address_of_a_service_comes_back(self, brief, name):
+    def test_the_address_of_a_service_comes_back(self, eager, name):
         names = Names(name)
         first = names.register("mail", "1", unique=False)
         token = first.token
@@ -222,9 +222,9 @@ class TestHere:
         names = Names(name)
         names.register("front", "1")
         gc.collect()
-        assert names.register("front", "2", timeout=PATIENCE).held
+        assert names.register("front", "2", timeout=PATIENCE).address == "2"
 
-    def test_the_child_of_a_fork_has_no_name(self, brief, name):
+    def test_the_child_of_a_fork_has_no_name(self, eager, name):
         registration = Names(name).register("front", "1")
         assert forked(lambda: registration.held) is False
         assert forked(registration.unregister) is False
@@ -245,14 +245,14 @@ class TestHere:
         ],
         ids=str,
     )
-    def test_what_is_wrong_is_refused_by_name(self, brief, name, arguments):
+    def test_what_is_wrong_is_refused_by_name(self, eager, name, arguments):
         (argument,) = arguments
         names = Names(name)
         with pytest.raises((TypeError, ValueError), match=argument):
             names.register(**{"name": "front", "address": "1", **arguments})
         assert names.resolve_all() == ()
 
-    def test_requests(self, brief, name, wrapped):
+    def test_requests(self, eager, name, wrapped):
         names = Names(name)
         names.register("other", "1").__enter__()  # opens the session
         reads, changes = wrapped("read"), wrapped("apply")
@@ -263,7 +263,7 @@ class TestHere:
         registration.unregister()
         assert (len(reads.calls), len(changes.calls)) == (2, 3)
 
-    def test_a_stale_name_of_a_process_that_lives_is_taken_over(self, brief, name):
+    def test_a_stale_name_of_a_process_that_lives_is_taken_over(self, eager, name):
         names = Names(name)
         first = names.register("front", "1")
         lose(names, first.token)

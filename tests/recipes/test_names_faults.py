@@ -2,6 +2,7 @@
 
 import random
 import signal
+import threading
 
 import pytest
 
@@ -22,7 +23,8 @@ pytestmark = pytest.mark.once
 def have(namespace, name, address):
     """As a child: have a name; once told to go on, say what has become of it."""
     told = []
-    registration = Names(namespace).register(name, address, on_lost=told.append)
+    names = Names(namespace)
+    registration = names.register(name, address, timeout=PATIENCE, on_lost=told.append)
     write_line(registration.token)
     read_line()
     write_line("held" if registration.held else "not held")
@@ -38,7 +40,7 @@ def have(namespace, name, address):
 
 def hand_over(namespace, name, successor):
     """As a child: hand a name over."""
-    registration = Names(namespace).register(name, "old")
+    registration = Names(namespace).register(name, "old", timeout=PATIENCE)
     write_line(registration.token)
     write_line(registration.hand_over(successor))
 
@@ -58,10 +60,13 @@ def fight(namespace, seed, turns):
 @pytest.mark.shared
 @pytest.mark.brief
 @pytest.mark.faults
-def test_who_was_stopped_has_lost_the_name_and_takes_nothing_away(child, kind, using, name):
+def test_who_was_stopped_has_lost_the_name_and_takes_nothing_away(
+    child, kind, using, long_leases, name
+):
     stopped = child(have, name, "front", "1")
     token = int(stopped.line())
     stop(stopped, kind)
+    long_leases()
     names = Names(name)
     with names.register("front", "2", timeout=PATIENCE) as successor:
         assert successor.token > token
@@ -94,7 +99,7 @@ def test_of_many_who_want_one_name_one_has_it(child, using, name):
     assert Names(name).resolve_all() == ()
 
 
-def test_an_answer_that_was_lost_leaves_no_name_behind(brief, name, wrapped):
+def test_an_answer_that_was_lost_leaves_no_name_behind(eager, name, wrapped):
     """It may have been registered all the same, and is taken back."""
     names, apply = Names(name), wrapped("apply")
 
@@ -110,7 +115,7 @@ def test_an_answer_that_was_lost_leaves_no_name_behind(brief, name, wrapped):
         assert [one.token for one in names.resolve_all()] == [registration.token]
 
 
-def test_a_name_that_could_not_be_left_is_left_later(brief, name, wrapped):
+def test_a_name_that_could_not_be_left_is_left_later(eager, name, wrapped):
     names, apply = Names(name), wrapped("apply")
     registration = names.register("front", "1")
 
@@ -126,7 +131,7 @@ def test_a_name_that_could_not_be_left_is_left_later(brief, name, wrapped):
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, LockUnavailable])
-def test_who_is_interrupted_while_handing_over_gives_the_name_up(brief, name, wrapped, error):
+def test_who_is_interrupted_while_handing_over_gives_the_name_up(eager, name, wrapped, error):
     """Somebody may have it by then, so this process must not think that it has."""
     names = Names(name)
     first = names.register("front", "1")
@@ -146,25 +151,29 @@ def test_who_is_interrupted_while_handing_over_gives_the_name_up(brief, name, wr
         assert [one.address for one in names.resolve_all()] == ["3"]
 
 
-def test_who_comes_as_a_promise_is_taken_back_gets_no_name(brief, name, wrapped):
+def test_who_comes_as_a_promise_is_taken_back_gets_no_name(eager, name, wrapped):
     names = Names(name)
     first = names.register("front", "1")
-    apply, handing = wrapped("apply"), in_thread(first.hand_over, "2", 0.5)
-    eventually(lambda: names.resolve("front").promised)
+    apply, somebody_comes = wrapped("apply"), threading.Event()
 
     def take_it_back(store, directory, changes, *_):
-        if any(isinstance(change, Delete) for change in changes):
-            apply.before = lambda *_: None
+        if any(isinstance(change, Delete) for change in changes):  # that of who comes
+            somebody_comes.set()
             assert handing() is False
+        elif not any("promised" in change.value["data"] for change in changes):
+            assert somebody_comes.wait(PATIENCE)
 
     apply.before = take_it_back
+    handing = in_thread(first.hand_over, "2", 0)
+    eventually(lambda: names.resolve("front").promised)
     with pytest.raises(LockTimeout):
         names.register("front", "2")
+    assert somebody_comes.is_set()
     assert first.held
     assert [one.address for one in names.resolve_all()] == ["1"]
 
 
-def test_a_name_that_is_lost_while_it_is_handed_over_is_told(brief, name):
+def test_a_name_that_is_lost_while_it_is_handed_over_is_told(eager, name):
     names = Names(name)
     first = names.register("front", "1")
     token = first.token
@@ -175,7 +184,7 @@ def test_a_name_that_is_lost_while_it_is_handed_over_is_told(brief, name):
 
 
 @pytest.mark.parametrize("unique", [True, False])
-def test_a_name_is_not_made_unique_and_a_service_at_the_same_moment(brief, name, wrapped, unique):
+def test_a_name_is_not_made_unique_and_a_service_at_the_same_moment(eager, name, wrapped, unique):
     applied, others, names = wrapped("apply"), [], Names(name)
 
     def register_the_other(*_):
