@@ -54,7 +54,7 @@ def work_and_roll_back(name, alias):
 @pytest.mark.shared
 @pytest.mark.brief
 @pytest.mark.faults
-def test_a_stale_attempt_cannot_write(child, kind, using, name):
+def test_a_stale_attempt_cannot_write(child, kind, using, long_leases, name):
     stopped = child(work, name)
     stopped.line()
     stopped.tell("row")
@@ -62,13 +62,15 @@ def test_a_stale_attempt_cannot_write(child, kind, using, name):
     eventually(lambda: Progress.get(name).done == 1)
     stop(stopped, kind)
     eventually(lambda: Progress.get(name).state == "lost")
+    before = Progress.get(name).attempt
+    long_leases()
     with Progress(name, 10) as successor:
         for line in ("row", "row", "end"):
             stopped.tell(line)
         stopped.signal(signal.SIGCONT)
         stopped.finish()
         report = Progress.get(name)
-        assert (report.state, report.done, report.attempt) == ("running", 0, 2)
+        assert (report.state, report.done, report.attempt) == ("running", 0, before + 1)
         successor.advance(3)
     assert (Progress.get(name).state, Progress.get(name).done) == ("done", 3)
 
@@ -146,8 +148,9 @@ def test_an_outage_does_not_fail_the_work(proxy, name, caplog):
         began = time.monotonic()
         for _ in range(1000):
             progress.advance()
-        assert time.monotonic() - began < PATIENCE / 10  # it waits for nobody
+        assert time.monotonic() - began < PATIENCE  # it waits for nobody
         proxy.heal()
         eventually(lambda: next(seen).done == 1002)
     assert Progress.get(name).state == "done"
-    assert caplog.text.count("cannot be reported now") == 1
+    told = [one for one in caplog.messages if "cannot be reported now" in one]
+    assert len([one for one in told if name in one]) == 1
