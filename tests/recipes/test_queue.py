@@ -4,15 +4,16 @@ import asyncio
 import queue as standard
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 
-from distlock import LockLost, LockNotHeld, NotSupported, locks
+from distlock import LockError, LockLost, LockNotHeld, NotSupported, locks
 from distlock.concurrency.clock import clock
 from distlock.recipes import Config, Mailbox, Queue
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import cleaned_up, eventually, passed
+from tests.contract.watch import cleaned_up, eventually, passed, steadily
 from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
     ONE_LEASE,
     pytest_generate_tests,
@@ -186,17 +187,23 @@ def test_what_is_purged_is_gone(using, name):
 
 
 @pytest.mark.not_on("etcd")  # its sessions last for whole seconds; see test_queue_faults
-def test_what_was_put_back_for_later_comes_later(letters):
-    delay = 0.3
-    letters.put("one")
-    before = clock()
-    letters.get().nack(delay)
-    with pytest.raises(standard.Empty):
-        letters.get(blocking=False)
-    info = letters.info()
-    assert (info.size, info.ready, info.delivered, info.delayed) == (1, 0, 0, 1)
-    assert done(letters.get(timeout=PATIENCE)) == "one"
-    assert clock() - before >= delay
+def test_what_was_put_back_for_later_comes_later(using, name):
+    def put_back_for(delay):
+        letters, early = Queue(f"{name}:{delay}", using=using), []
+        letters.put("one")
+        before = clock()
+        letters.get().nack(delay)
+        with suppress(standard.Empty):
+            early.append(letters.get(blocking=False))
+        info = letters.info()
+        if clock() - before >= delay:
+            raise LockError("the machine has stood still until it was time")
+        assert not early
+        assert (info.size, info.ready, info.delivered, info.delayed) == (1, 0, 0, 1)
+        assert done(letters.get(timeout=PATIENCE)) == "one"
+        assert clock() - before >= delay
+
+    steadily(put_back_for, 0.3, 5.0)
 
 
 def test_one_who_waits_is_woken(letters):
@@ -402,23 +409,26 @@ def test_a_lease_of_its_own_where_there_is_one(kind, using, name):
 @pytest.mark.brief
 @pytest.mark.faults
 def test_who_keeps_a_delivery_keeps_it_beyond_its_lease(kind, short, using, name):
-    # Where a lease can be longer than the shortest, a machine that stands still does not end it.
-    lease = short if kind in ONE_LEASE else 2 * short
-    letters = Queue(name, using=using, lease=None if kind in ONE_LEASE else lease)
-    letters.put("one")
-    taken = letters.get()
-    passed(1.5 * lease)
-    with pytest.raises(standard.Empty):
-        letters.get(blocking=False)
-    taken.ack()
+    def keep(lease):
+        letters = Queue(f"{name}:{lease}", using=using, lease=None if kind in ONE_LEASE else lease)
+        letters.put("one")
+        taken, again = letters.get(), []
+        passed(1.5 * lease)
+        with suppress(standard.Empty):
+            again.append(letters.get(blocking=False))
+        taken.ack()
+        assert not again
+
+    steadily(keep, short, short + 1 if kind in ONE_LEASE else 4 * short)
 
 
 @pytest.mark.brief
 @pytest.mark.faults
-def test_a_delivery_that_nobody_keeps_is_made_again(letters):
+def test_a_delivery_that_nobody_keeps_is_made_again(kind, using, letters):
     letters.put("one")
     letters.get()  # dropped
-    again = letters.get(timeout=PATIENCE)
+    lease = None if kind in ONE_LEASE else 2 * PATIENCE
+    again = Queue(letters.name, using=using, lease=lease).get(timeout=PATIENCE)
     assert (again.body, again.attempt) == ("one", 2)
     again.ack()
 

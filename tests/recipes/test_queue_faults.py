@@ -1,7 +1,6 @@
 """Consumers and producers that are killed or stopped, replies that are lost: no item is lost."""
 
 import gc
-import itertools
 import queue as standard
 import random
 import signal
@@ -9,7 +8,7 @@ import time
 
 import pytest
 
-from distlock import LockError, LockLost, LockUnavailable
+from distlock import LockError, LockLost, LockUnavailable, locks
 from distlock.backends.seats import directory_of
 from distlock.concurrency.clock import clock
 from distlock.recipes import Queue
@@ -48,26 +47,28 @@ def wait(name):
 @pytest.mark.brief
 @pytest.mark.faults
 class TestProcesses:
-    def test_what_a_killed_consumer_had_is_delivered_again(self, child, using, name):
+    def test_what_a_killed_consumer_had_is_delivered_again(self, child, using, long_leases, name):
         queue = Queue(name, using=using)
         queue.put_many(["one", "two"])
         consumer = child(hold, name)
         assert consumer.line() == "one"
         consumer.kill()
-        started = clock()
+        long_leases()
         taken = [queue.get(timeout=PATIENCE)]
         if taken[0].body == "two":  # before the lease had ended
             taken.append(queue.get(timeout=PATIENCE))
         assert sorted((one.body, one.attempt) for one in taken) == [("one", 2), ("two", 1)]
-        assert clock() - started < PATIENCE
         queue.ack_many(taken)
 
-    def test_who_was_stopped_past_its_lease_cannot_acknowledge(self, child, kind, using, name):
+    def test_who_was_stopped_past_its_lease_cannot_acknowledge(
+        self, child, kind, using, long_leases, name
+    ):
         queue = Queue(name, using=using)
         queue.put("one")
         consumer = child(hold, name)
         consumer.line()
         stop(consumer, kind)
+        long_leases()
         taken = queue.get(timeout=PATIENCE)
         assert (taken.body, taken.attempt) == ("one", 2)
         consumer.tell("go on")
@@ -85,7 +86,7 @@ def test_one_who_was_stopped_at_the_head_of_the_line_keeps_nobody_waiting(child,
     queue = Queue(name, using=using)
     stopped = child(wait, name)
     stopped.line()
-    time.sleep(0.5)
+    eventually(lambda: locks[using].shared.inspect(f"semaphore:queue:get:{name}").taken)
     stop(stopped, kind)
     queue.put("one")
     assert queue.get(timeout=PATIENCE).body == "one"
@@ -137,7 +138,7 @@ def produce(name, who, most):
 @pytest.mark.shared
 @pytest.mark.brief
 @pytest.mark.slow
-def test_a_storm_of_kills_and_stops(child, kind, using, name):
+def test_a_storm_of_kills_and_stops(child, kind, using, long_leases, name):
     """What was accepted is delivered, nothing is acknowledged twice, there are never too many."""
     dice, most = random.Random(name), 20
     queue = Queue(name, most, using=using, max_deliveries=1000)
@@ -164,6 +165,7 @@ def test_a_storm_of_kills_and_stops(child, kind, using, name):
             process.kill()
             said += map(int, process.rest())
     left = []
+    long_leases()
     while answer(queue.qsize):
         with queue.get(timeout=PATIENCE) as delivery:
             left.append(delivery.body)
@@ -226,7 +228,7 @@ def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, kind, name):
 
 def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief, name):
     """Nobody has the deliveries any more, and other leases of the process go on."""
-    queues, other = [], Queue(f"{name}:other", lease=3)
+    queues, other = [], Queue(f"{name}:other", lease=2 * PATIENCE)
     other.put("goes on")
     kept = other.get()
     directory = directory_of(Kind.QUEUE, other.name)
@@ -238,15 +240,22 @@ def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief,
         seen = brief.store.read(directory)
         return next(one.remaining for one in seen.records.values() if one.session)
 
-    for moment in itertools.count(1, 2):
-        queue = Queue(f"{name}:{moment}")
+    moment, stood_still = 1, 0
+    while True:
+        queue = Queue(f"{name}:{moment}:{stood_still}")
         queue.put_many(["one", "two"])
         queues.append(queue)
         taken = queue.get_many(2)
-        ended = interrupted(lambda: queue.ack_many(taken), moment) is None  # noqa: B023
+        try:
+            ended = interrupted(lambda: queue.ack_many(taken), moment) is None  # noqa: B023
+        except LockLost:  # the machine has stood still for as long as a lease
+            stood_still += 1
+            assert stood_still < 5
+            continue
         taken.clear()
         if ended:
             break
+        moment += 2
     assert moment > 50
     gc.collect()
     for queue in queues:
