@@ -7,11 +7,13 @@ import pytest
 from distlock import locks
 from distlock.backends import shared
 from tests import kinds
+from tests.contract.actor_process import ProcessActor
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually
 from tests.kinds import ONE_LEASE, ONE_PROCESS, SESSION, one_after_the_other
 from tests.recipes.every_kind import RENEWED, SHORT, SHORTEST
 from tests.recipes.standing import stand  # noqa: F401 - a fixture
+from tests.recipes.taking import be_patient
 from tests.recipes.wrapping import Wrapped
 
 #: seconds; a server that does not answer is told of after that
@@ -101,6 +103,19 @@ def long_leases(kind, using, settings):
         settings.DISTLOCK = {alias: {**entry, **changed}}
 
     return lengthen
+
+
+@pytest.fixture
+def actor(actor):
+    """``actor("thread")``: see the fixture of this name for all tests; processes are patient."""
+
+    def make(what="thread", **options):
+        new = actor(what, **options)
+        if isinstance(new, ProcessActor):
+            new.call(be_patient).result(PATIENCE)
+        return new
+
+    return make
 
 
 @pytest.fixture

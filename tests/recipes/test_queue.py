@@ -15,6 +15,7 @@ from distlock.recipes import Config, Mailbox, Queue
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, passed, steadily
 from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
+    FAULTS_EVERY_DAY,
     ONE_LEASE,
     pytest_generate_tests,
 )
@@ -419,7 +420,11 @@ def test_who_keeps_a_delivery_keeps_it_beyond_its_lease(kind, short, using, name
         taken.ack()
         assert not again
 
-    steadily(keep, short, short + 1 if kind in ONE_LEASE else 4 * short)
+    steadily(
+        keep,
+        1.2 if kind in FAULTS_EVERY_DAY else short,
+        short + 1 if kind in ONE_LEASE else 4 * short,
+    )
 
 
 @pytest.mark.brief

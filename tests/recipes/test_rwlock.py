@@ -127,6 +127,7 @@ class TestExclusion:
             RWLock(name, using=using, blocking=False).reader().__enter__()
 
 
+@pytest.mark.usefixtures("nobody_is_passed_over")
 class TestOrder:
     def test_a_waiting_writer_is_not_starved_by_readers(
         self, first, second, third, fourth, using, name
@@ -180,6 +181,7 @@ class TestBothSides:
         held.verify()
         assert reader(second, name).acquire(blocking=False) is False
 
+    @pytest.mark.usefixtures("nobody_is_passed_over")
     def test_a_writer_becomes_a_reader_and_no_writer_comes_between(
         self, first, second, third, using, name
     ):
@@ -286,11 +288,16 @@ class TestManyAtOnce:
         """Without the rule that a writer takes all seats, it is not alone."""
         monkeypatch.setattr(Seats, "taken", 0)
         referee = Referee(tmp_path / "log")
-        with ThreadPoolExecutor() as pool:
-            working = [pool.submit(work, "default", name, str(referee.path), n) for n in range(4)]
-            for each in working:
-                each.result(PATIENCE)
-        assert referee.most > WRITER
+
+        def is_broken():
+            with ThreadPoolExecutor() as pool:
+                log = str(referee.path)
+                working = [pool.submit(work, "default", name, log, n) for n in range(4)]
+                for each in working:
+                    each.result(PATIENCE)
+            return referee.most > WRITER
+
+        eventually(is_broken)  # one after the other they break no rule
 
 
 def work(using, name, log, who):
@@ -326,7 +333,7 @@ class TestDowngradeWithoutAnAnswer:
 
         def lose_the_reply(store, *args):
             revision = apply(store, *args)
-            if not lost:
+            if store is local.store and not lost:  # in others, what tests have left is freed
                 lost.append(revision)
                 raise LockUnavailable("the reply was lost")
             return revision
