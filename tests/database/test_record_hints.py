@@ -6,7 +6,7 @@ import psycopg
 import pytest
 
 from distlock import locks
-from distlock.backends.database.record_listener import channel_of
+from distlock.backends.database.record_listener import channel_of, key_of
 from distlock.backends.store import Exists, Put
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
@@ -38,7 +38,7 @@ def told(postgresql, name):
 def test_a_change_is_told_if_somebody_waits_for_it(store, make, name, told, sql):
     revision = store.apply(name, [Put("a", 1)])
     watch = store.watch(name, revision)
-    eventually(lambda: listeners(sql) == 1)
+    eventually(lambda: nobody_else_listens(sql, name))
     changed = make(wait="auto").store.apply(name, [Put("a", 2)])
     assert json.loads(told(PATIENCE)[0]) == [name, changed, ["a"]]
     assert watch.wait(clock() + PATIENCE)
@@ -51,7 +51,7 @@ def test_a_change_of_one_record_is_not_told_to_who_waits_for_another(store, make
         name += "'"
     revision = store.apply(name, [Put("a", 1), Put("b", 1)])
     watch = store.watch(name, revision, "b")
-    eventually(lambda: listeners(sql) == 1)
+    eventually(lambda: nobody_else_listens(sql, name, "b"))
     other = make(wait="auto").store
     other.apply(name, [Put("a", 2)])
     assert told(0) == []
@@ -64,7 +64,7 @@ def test_a_change_of_one_record_is_not_told_to_who_waits_for_another(store, make
 def test_the_end_of_a_session_is_told(store, make, session, name, told, sql, key):
     revision = store.apply(name, [Put("a", 1, session)])
     watch = store.watch(name, revision, key)
-    eventually(lambda: listeners(sql) == 1)
+    eventually(lambda: nobody_else_listens(sql, name, key))
     make(wait="auto").store.end_session(session)
     assert json.loads(told(PATIENCE)[0]) == [name, None, None]
     assert watch.wait(clock() + PATIENCE)
@@ -95,6 +95,19 @@ def listeners(sql):
     return number
 
 
+def nobody_else_listens(sql, directory, key=None):
+    """Return whether who changes this is told that it is listened to, by one session in all.
+
+    That of another test may not have ended yet.
+    """
+    number = key_of(channel_of(directory, key)) % 2**64
+    ((heard,),) = sql(
+        "SELECT COUNT(*) FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1"
+        f" AND classid = {number >> 32} AND objid = {number % 2**32}"
+    )
+    return heard and listeners(sql) == 1
+
+
 @EVERYWHERE
 def test_who_watches_looks_again_when_the_backend_is_closed(store, name):
     watch = store.watch(name, store.apply(name, [Put("a", 1)]))
@@ -108,7 +121,7 @@ def test_who_watches_looks_again_when_the_backend_is_closed(store, name):
 @ON_POSTGRESQL
 def test_a_listener_whose_session_was_ended_wakes_everybody(store, name, sql):
     watch = store.watch(name, 0)
-    eventually(lambda: listeners(sql) == 1)
+    eventually(lambda: nobody_else_listens(sql, name))
     sql(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
         " WHERE query LIKE 'LISTEN distlock%SELECT%'"

@@ -10,13 +10,21 @@ import pytest
 from django.db import connections
 
 from distlock import LockUnavailable, locks
+from distlock.backends.database import connect, runner
 from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.concurrency.clock import clock
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, steadily
 from tests.database.records import EVERYWHERE, ON_SERVERS, ON_SQLITE, keys
 from tests.databases import ALIASES
+
+
+@pytest.fixture
+def store(make, settings, backend_settings, kind):
+    """The records of the backend ``default``; what has to wait, waits until the test has looked."""
+    settings.DISTLOCK = backend_settings(kind)
+    return make(wait="auto", timeout=30).store
 
 
 @contextmanager
@@ -43,14 +51,15 @@ def row_of(session, kind):
 
 
 def put_with_session(directory, session):
+    """Try again and again: the test may not see the first packet before it fails."""
     store = locks["default"].store
     store.read(directory)
     write_line("ready")
     read_line()
-    with suppress(LockUnavailable):
-        store.apply(directory, [Put("bound", 1, session)], deadline=clock() + 1.5)
-    write_line("over")
-    read_line()
+    while True:
+        with suppress(LockUnavailable):
+            store.apply(directory, [Put("bound", 1, session)], deadline=clock() + 1.5)
+            return
 
 
 WAITING = {
@@ -86,11 +95,14 @@ def change(store, name):
 
 
 @ON_SERVERS
-def test_a_session_is_not_used_after_a_failure_in_the_middle(store, session, name, kind, sql):
+def test_a_session_is_not_used_after_a_failure_in_the_middle(
+    store, session, name, kind, sql, monkeypatch
+):
     """The transaction may be open, and what comes later would be a part of it."""
+    monkeypatch.setattr(runner, "ROW_WAIT", 60)  # the first refusal is told
     store.apply(name, [Put("old", 1)])
     with row_of(session, kind), pytest.raises(LockUnavailable) as failed:
-        store.apply(name, [Put("bound", 1, session)], deadline=clock() + 1.5)
+        store.apply(name, [Put("bound", 1, session)])
     assert not failed.value.maybe_applied
     later = store.open_session(600).id
     assert sql(f"SELECT id FROM database_lock_session WHERE id = '{later}'") == [(later,)]
@@ -137,6 +149,20 @@ BUSY = {
 
 
 @pytest.fixture
+def rows_are_waited_for(monkeypatch):
+    """A server lets statements wait for a row until the test has looked, and not for a second."""
+    for name in ("_MYSQL", "_POSTGRESQL_ONCE"):
+        text = getattr(connect, name)
+        for brief, long in (
+            ("innodb_lock_wait_timeout = 1,", "innodb_lock_wait_timeout = 20,"),
+            ("lock_timeout = '1s'", "lock_timeout = '20s'"),
+        ):
+            text = text.replace(brief, long)
+        assert text != getattr(connect, name)
+        monkeypatch.setattr(connect, name, text)
+
+
+@pytest.fixture
 def waiting(sql, kind):
     """``waiting(text, 2)``: wait until two statements with this text wait for a row."""
 
@@ -147,6 +173,7 @@ def waiting(sql, kind):
 
 
 @ON_SERVERS
+@pytest.mark.usefixtures("rows_are_waited_for")
 def test_no_record_outlives_a_session_that_is_ended_meanwhile(
     store, session, name, kind, sql, waiting
 ):
@@ -166,6 +193,7 @@ def test_no_record_outlives_a_session_that_is_ended_meanwhile(
 
 
 @ON_SERVERS
+@pytest.mark.usefixtures("rows_are_waited_for")
 def test_nobody_misses_a_record_whose_session_is_being_renewed(
     store, session, name, kind, sql, waiting
 ):
@@ -181,6 +209,7 @@ def test_nobody_misses_a_record_whose_session_is_being_renewed(
 
 
 @ON_SERVERS
+@pytest.mark.usefixtures("rows_are_waited_for")
 def test_conditions_are_looked_at_under_the_lock(store, name, kind, waiting):
     """And not before it was waited for, when they were true for both."""
     revision = store.apply(name, [Put("a", 1)])
@@ -203,13 +232,17 @@ def test_conditions_are_looked_at_under_the_lock(store, name, kind, waiting):
 def test_a_connection_that_has_fallen_silent_does_not_cost_a_session(make, kind, proxied, name):
     """As where a firewall has forgotten it: the renewal is sent again on another one."""
     proxy = proxied(kind)
-    store = make(timeout=4).store
+    store = make(timeout=20).store
     session = store.open_session(600).id
     store.apply(name, [Put("a", 1, session)])
-    silent = proxy.forget(b"UPDATE database_lock_session")
-    renewal = store.renew([session], [(name, "a")], clock() + 3)
-    assert silent.is_set()
-    assert (renewal.alive, renewal.present) == ({session}, {(name, "a")})
+
+    def renew(seconds):
+        silent = proxy.forget(b"UPDATE database_lock_session")
+        renewal = store.renew([session], [(name, "a")], clock() + seconds)
+        assert silent.is_set()
+        assert (renewal.alive, renewal.present) == ({session}, {(name, "a")})
+
+    steadily(renew, 3, 15)  # each half of it has to be enough
 
 
 @EVERYWHERE
@@ -234,7 +267,7 @@ def test_the_child_of_a_fork_watches_and_changes_on_its_own(store, name):
 
 @ON_SQLITE
 def test_children_that_are_forked_in_the_middle_of_changes_leave_these_alone(store, name, sql):
-    over = threading.Event()
+    begun, over = threading.Event(), threading.Event()
 
     def change():
         made = 0
@@ -242,11 +275,13 @@ def test_children_that_are_forked_in_the_middle_of_changes_leave_these_alone(sto
             changes = [Put("first", made), Put("second", made), Put(f"{made}", "x" * 10_000)]
             assert store.apply(name, changes)
             made += 1
+            begun.set()
         return made
 
     with ThreadPoolExecutor(1) as threads:
         changing = threads.submit(change)
         try:
+            assert begun.wait(PATIENCE)
             for _ in range(25):
                 child = os.fork()
                 if not child:
