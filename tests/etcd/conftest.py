@@ -9,8 +9,10 @@ from distlock import locks
 from tests.contract.actor_process import actors
 
 BACKEND = "distlock.backends.etcd.EtcdBackend"
-#: seconds; the time limit of a request, short enough for tests that reach it
+#: seconds; the time limit of a request, for tests that reach it
 TIMEOUT = 2
+#: for all others: a machine may stand still for a moment
+LONG_TIMEOUT = 10
 
 
 @pytest.fixture
@@ -18,7 +20,7 @@ def configure(backend_settings, settings):
     """``configure({alias: location}, option=value)``: clients, each as if in another process."""
 
     def make(locations=None, entry=None, **options):
-        options = {"timeout": TIMEOUT, **options}
+        options = {"timeout": LONG_TIMEOUT, **options}
         (usual,) = backend_settings("etcd", OPTIONS=options, **(entry or {})).values()
         settings.DISTLOCK = dict.fromkeys(("default", "other", "third"), usual)
         for alias, location in (locations or {}).items():

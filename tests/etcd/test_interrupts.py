@@ -8,7 +8,7 @@ import pytest
 
 from distlock import Lock, LockLost, LockNotHeld
 from distlock.backends import etcd as package
-from tests.contract.actors import PATIENCE
+from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 
@@ -62,7 +62,7 @@ def test_while_a_lock_is_waited_for(using, etcd, name):
     def wait(lock):
         held.append(Lock(lock.name, using="other"))
         held[-1].acquire()
-        lock.acquire(timeout=0.02)
+        answered(lambda: lock.acquire(timeout=0.02))
 
     made = interrupted_everywhere(wait, name, using=using)
     eventually(lambda: not any("/w/" in key for key in etcd.keys(f"/distlock/locks/{name}")))

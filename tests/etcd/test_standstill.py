@@ -11,6 +11,7 @@ from distlock.types.lease import State
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
+from tests.etcd.conftest import TIMEOUT
 from tests.faults.checker import Log, check
 from tests.servers.etcd import Etcd, EtcdEnsemble
 
@@ -30,7 +31,7 @@ def ensemble(etcd_ensemble):
 def using(configure, ensemble):
     """The alias of a client of all three; there are two more."""
     aliases = ("default", "other", "third")
-    return configure(dict.fromkeys(aliases, ensemble.hosts), {"LEASE": LEASE})
+    return configure(dict.fromkeys(aliases, ensemble.hosts), {"LEASE": LEASE}, timeout=TIMEOUT)
 
 
 @pytest.fixture
@@ -40,7 +41,7 @@ def apart(configure):
     def configured(ensemble, one):
         rest = ",".join(member.hosts for member in ensemble.members if member is not one)
         locations = {"default": one.hosts, "other": rest, "third": rest}
-        return configure(locations, {"LEASE": LEASE})
+        return configure(locations, {"LEASE": LEASE}, timeout=TIMEOUT)
 
     return configured
 
@@ -133,13 +134,14 @@ def test_a_leader_that_is_cut_off_keeps_no_lock(separable, apart, actor, name):
 def movable(configure):
     """A server of the test's own, whose wall clock can be moved."""
     with Etcd(movable=True) as server:
-        configure(dict.fromkeys(("default", "other", "third"), server.hosts), {"LEASE": 2})
+        addresses = dict.fromkeys(("default", "other", "third"), server.hosts)
+        configure(addresses, {"LEASE": 20, "RENEW": 0.5})
         yield server
         locks.close_all()
 
 
-def hold(using, name):
-    lock = Lock(name, using=using)
+def hold(using, name, lease=None):
+    lock = Lock(name, using=using, lease=lease)
     lock.acquire()
     write_line("held", lock.token)
     read_line()
@@ -158,7 +160,7 @@ def test_a_clock_that_is_moved_ends_no_lease_and_keeps_none(movable, child, seco
         eventually(lambda: lock.info().renewed_at > since)
         assert not Lock(name, using="other").acquire(blocking=False)
         lock.verify()
-    killed = child(hold, "other", name)
+    killed = child(hold, "other", name, 2)
     killed.line()
     killed.kill()
     with Lock(name, timeout=PATIENCE) as lock:

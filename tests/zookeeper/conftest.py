@@ -13,8 +13,10 @@ from tests.zookeeper.tree import Tree
 
 BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
 
-#: seconds; a lease lasts two thirds of it, and is renewed after a third of that
+#: seconds, of sessions whose end is waited for; a lease lasts two thirds of it
 SESSION = 4
+#: seconds, of all others: they are to survive a machine that stands still for a moment
+LONG_SESSION = 10
 
 #: each alias is a client of its own, as if it were another process
 CLIENTS = ("default", "other", "third")
@@ -59,12 +61,29 @@ def hosts(servers):
 
 @pytest.fixture
 def configure(settings, root, hosts):
-    """``configure({alias: location}, option=value)``: clients that reach the servers in a way."""
+    """``configure({alias: location}, option=value)``: clients that reach the servers in a way.
 
-    def make(locations=None, **options):
-        options = {"root": root, "session_timeout": SESSION, "timeout": 2 * SESSION, **options}
+    Of the clients ``brief`` the sessions end soon after nothing is heard of them.
+    """
+
+    def make(locations=None, *, brief=(), **options):
+        usual = {
+            "root": root,
+            "session_timeout": LONG_SESSION,
+            "timeout": 2 * SESSION,
+            "retry": {"max_delay": SESSION / 10},
+        }
         settings.DISTLOCK = {
-            alias: {"BACKEND": BACKEND, "LOCATION": hosts, "OPTIONS": options} for alias in CLIENTS
+            alias: {
+                "BACKEND": BACKEND,
+                "LOCATION": hosts,
+                "OPTIONS": {
+                    **usual,
+                    **({"session_timeout": SESSION} if alias in brief else {}),
+                    **options,
+                },
+            }
+            for alias in CLIENTS
         }
         for alias, location in (locations or {}).items():
             settings.DISTLOCK[alias] = {**settings.DISTLOCK[alias], "LOCATION": location}
@@ -79,6 +98,12 @@ def configure(settings, root, hosts):
 def using(configure):
     """The alias of the first client."""
     return configure()
+
+
+@pytest.fixture
+def brief(configure):
+    """The alias of the first client; its sessions, not those of the others, end soon."""
+    return configure(brief=("default",))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from distlock.concurrency.steps import run
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.children import read_line, write_line
+from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.servers.debian import jar
 from tests.servers.process import free_port
@@ -244,7 +245,7 @@ def test_locks_work_for_a_user_of_sasl(sasl_server, configure, name):
 def test_a_wrong_password_is_told_as_such_and_can_be_put_right(
     sasl_server, configure, name, caplog
 ):
-    using = configure({"default": sasl_server}, sasl=sasl("wr0ng-pass"), timeout=2)
+    using = configure({"default": sasl_server}, sasl=sasl("wr0ng-pass"), timeout=PATIENCE)
     for _ in range(2):
         with pytest.raises(LockUnavailable) as caught:
             Lock(name, using=using).acquire()

@@ -9,6 +9,7 @@ import time
 import pytest
 
 from distlock import Lock, LockLost, LockNotHeld, locks
+from distlock.backends.zookeeper.reader import UNBREAKABLE
 from distlock.concurrency.clock import clock
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
@@ -41,9 +42,9 @@ def test_holds_outlast_the_time_out_of_their_session(using, actor, name):
 
 
 @pytest.mark.slow
-def test_a_thread_that_ends_does_not_keep_its_lock(using, actor, name):
+def test_a_thread_that_ends_does_not_keep_its_lock(brief, actor, name):
     on_lost = Once()
-    gone = actor("thread", using)
+    gone = actor("thread", brief)
     gone.take(name, on_lost=on_lost)
     gone.end()
     assert actor("thread", "other").lock(name).acquire(timeout=PATIENCE)
@@ -51,18 +52,18 @@ def test_a_thread_that_ends_does_not_keep_its_lock(using, actor, name):
 
 
 @pytest.mark.slow
-def test_a_task_that_ends_does_not_keep_its_lock(using, actor, name):
-    asyncio.run(Lock(name, using=using).aacquire())
+def test_a_task_that_ends_does_not_keep_its_lock(brief, actor, name):
+    asyncio.run(Lock(name, using=brief).aacquire())
     assert actor("thread", "other").lock(name).acquire(timeout=PATIENCE)
 
 
 @pytest.mark.slow
 def test_a_lock_that_is_had_by_an_event_loop_that_was_stopped_goes_to_the_next(
-    using, tree, actor, name
+    brief, tree, actor, name
 ):
     """A task waits; its loop is stopped, for good or for a while, which nobody can tell."""
     loop = asyncio.new_event_loop()
-    lock = Lock(name, using=using)
+    lock = Lock(name, using=brief)
     held = Lock(name, using="other")
     held.acquire()
     waiting = loop.create_task(lock.aacquire())
@@ -77,9 +78,9 @@ def test_a_lock_that_is_had_by_an_event_loop_that_was_stopped_goes_to_the_next(
 
 
 @pytest.mark.slow
-def test_without_renewal_a_lock_is_left_after_its_lease(using, actor, tree, name):
+def test_without_renewal_a_lock_is_left_after_its_lease(brief, actor, tree, name):
     on_lost = Once()
-    lock = Lock(name, using=using, renew=False, on_lost=on_lost)
+    lock = Lock(name, using=brief, renew=False, on_lost=on_lost)
     lock.acquire()
     token = lock.token
     assert 0 < lock.remaining <= LEASE
@@ -100,8 +101,8 @@ def hold(using, name):
 
 
 @pytest.mark.slow
-def test_the_lock_of_a_killed_process_is_had_by_the_next(using, child, actor, tree, name):
-    holder = child(hold, using, name)
+def test_the_lock_of_a_killed_process_is_had_by_the_next(brief, child, actor, tree, name):
+    holder = child(hold, brief, name)
     token = int(holder.line().split()[1])
     waiting = actor("thread", "other").lock(name).start("acquire")
     eventually(lambda: len(tree.queue(name)) == 2)
@@ -138,8 +139,8 @@ def test_a_lock_is_left_even_if_the_process_ends_in_the_same_moment(
 
 
 @pytest.mark.slow
-def test_a_stopped_holder_has_lost_the_lock_the_moment_it_goes_on(using, child, actor, name):
-    stopped = child(look_at_once, using, name)
+def test_a_stopped_holder_has_lost_the_lock_the_moment_it_goes_on(brief, child, actor, name):
+    stopped = child(look_at_once, brief, name)
     token = int(stopped.line().split()[1])
     stopped.signal(signal.SIGSTOP)
     successor = actor("thread", "other").lock(name)
@@ -185,7 +186,7 @@ def test_after_its_first_renewal_a_hold_is_told_of_a_break(
     configure, zookeeper, tree, name, monkeypatch
 ):
     """Its node is watched, and need not be asked for again."""
-    using = configure(session_timeout=4)
+    using = configure()
     on_lost = Once()
     with pytest.raises(LockLost, match="deleted"), Lock(name, using=using, on_lost=on_lost):
         session = session_of(locks[using])
@@ -211,12 +212,15 @@ def test_of_leaving_and_breaking_one_comes_first_and_both_know_which(using, acto
     for _ in range(5):
         lock.acquire()
         breaking = actor("thread", "other").lock(name).start("force_release", lock.token)
+        begun_at = clock()
         try:
             lock.release()
             left = True
         except LockLost:
             left = False
-        assert breaking.result(PATIENCE) is not left
+        # Who left it in time, and then stood still before that was sent, may be overtaken.
+        stood_still = left and clock() - begun_at > UNBREAKABLE
+        assert breaking.result(PATIENCE) is not left or stood_still
 
 
 def test_the_successor_of_a_broken_hold_is_not_disturbed(using, actor, name):
@@ -240,7 +244,7 @@ def test_closing_the_backend_ends_every_hold_and_says_so(using, backend, actor, 
     backend.close()
     assert not lock.held
     on_lost.wait()
-    assert tree.queue(name) == []
+    eventually(lambda: tree.queue(name) == [])
     with pytest.raises(LockLost, match="closed"):
         lock.release()
     with pytest.raises(LockNotHeld):

@@ -9,6 +9,7 @@ from pathlib import Path
 from distlock import Lock
 from distlock.backends import zookeeper
 from distlock.backends.zookeeper.connection import Connection
+from tests.contract.actors import PATIENCE, answered
 from tests.core.interrupting import interrupted
 
 CODE = (str(Path(zookeeper.__file__).parent),)
@@ -18,7 +19,8 @@ def test_the_garbage_of_an_interrupted_wait_may_be_collected_while_a_request_is_
     """The collector may run anywhere, also in a thread that has the mutex of the connection."""
 
     def wait():
-        Lock("popular", using=using).acquire(timeout=0.02)
+        lock = Lock("popular", using=using)
+        answered(lambda: lock.acquire(timeout=0.02))
 
     def collect(frame, event, arg):
         in_submit = frame.f_code is Connection.submit.__code__
@@ -41,7 +43,7 @@ def test_the_garbage_of_an_interrupted_wait_may_be_collected_while_a_request_is_
             assert moment > 20, "the interrupts did not reach the code"
             thread = threading.Thread(target=take, daemon=True)
             thread.start()
-            thread.join(10)
+            thread.join(PATIENCE)
             assert taken
     finally:
         gc.enable()

@@ -14,6 +14,12 @@ from tests.zookeeper.tree import session_of, watches
 
 
 @pytest.fixture
+def using(configure):
+    """In sessions that need no proof between two requests, and no ping."""
+    return configure(session_timeout=60)
+
+
+@pytest.fixture
 def store(using):
     return locks[using].store
 
@@ -60,10 +66,10 @@ def test_what_is_bound_to_a_session_is_ephemeral(store, other, backend, node, na
     other.apply(name, [Put("bound", 2, theirs.id)])
     store.apply(name, [Put("free", 2, session.id)])
     locks["other"].close()
-    assert set(store.read(name).records) == {"free"}
+    eventually(lambda: set(store.read(name).records) == {"free"})
     store.apply(name, [Put("free", 3)])
     backend.close()
-    assert set(store.read(name).records) == {"free"}
+    eventually(lambda: set(store.read(name).records) == {"free"})
 
 
 def test_a_record_that_is_bound_or_freed_stays_the_same_record(store, name):

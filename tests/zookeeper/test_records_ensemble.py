@@ -69,11 +69,12 @@ def test_no_change_is_lost_or_made_twice(configure, servers, ensemble, actor, na
         if revision is not None:
             assert records[key].created == records[key].revision == revision
     assert set(records) <= set(made)
-    assert sum(revision is None for revision in made.values()) <= 3 * len(chosen)
+    # Each client has one change under way, and may lose more than one connection.
+    assert sum(revision is None for revision in made.values()) <= 6 * len(chosen)
 
 
 def test_a_session_outlives_the_server_that_its_client_was_connected_to(configure, servers, name):
-    configure(session_timeout=8, timeout=PATIENCE)
+    configure(session_timeout=20, timeout=PATIENCE)
     store = locks["default"].store
     session = store.open_session(600)
     store.apply(name, [Put("a", 1, session.id)])

@@ -27,6 +27,12 @@ def using(configure, network):
 
 
 @pytest.fixture
+def brief(configure, network):
+    """The alias of the first client; its sessions, not those of the others, end soon."""
+    return configure({"default": network.location}, brief=("default",))
+
+
+@pytest.fixture
 def successor(actor):
     """``successor(name, lock)``: another client takes the lock when it is free.
 

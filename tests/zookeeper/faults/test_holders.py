@@ -6,7 +6,7 @@ from distlock import Lock, LockLost, locks
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
-from tests.zookeeper.conftest import SESSION
+from tests.zookeeper.conftest import LONG_SESSION
 from tests.zookeeper.faults.outages import (
     drop_replies,
     drop_requests,
@@ -29,7 +29,7 @@ def test_a_hold_survives_an_outage_that_its_session_survives(
     outage(network)
     passed(0.4)
     network.heal()
-    end = clock() + 1.1 * SESSION
+    end = clock() + 1.1 * LONG_SESSION
     while clock() < end:
         assert lock.held
         assert not Lock(name, using="other").acquire(blocking=False)
@@ -56,10 +56,10 @@ def test_a_hold_survives_many_short_cuts(using, network, tree, name):
 @pytest.mark.slow
 @everywhere_once(silence, refuse, drop_requests)
 def test_an_outage_that_outlasts_the_session_is_told_before_anyone_else_can_hold(
-    using, network, tree, actor, successor, outage, name
+    brief, network, tree, actor, successor, outage, name
 ):
     on_lost = Once()
-    lock = actor("thread", using).take(name, on_lost=on_lost)
+    lock = actor("thread", brief).take(name, on_lost=on_lost)
     token = lock.token
     taking = successor(name, lock)
     eventually(lambda: len(tree.queue(name)) == 2)
@@ -72,16 +72,16 @@ def test_an_outage_that_outlasts_the_session_is_told_before_anyone_else_can_hold
     with pytest.raises(LockLost):
         lock.release()
     network.heal()
-    again = Lock(name, using=using)
+    again = Lock(name, using=brief)
     assert again.acquire(blocking=False) is False  # on a new session
     eventually(lambda: len(tree.queue(name)) == 1)  # the answer does not wait for its node to go
 
 
 @pytest.mark.slow
-def test_an_answer_from_the_server_is_needed_for_a_hold_to_go_on(using, network, name):
+def test_an_answer_from_the_server_is_needed_for_a_hold_to_go_on(brief, network, name):
     """Requests reach it, and its session lives; but this side cannot know that."""
     on_lost = Once()
-    lock = Lock(name, using=using, on_lost=on_lost)
+    lock = Lock(name, using=brief, on_lost=on_lost)
     lock.acquire()
     network.drop_replies()
     on_lost.wait()
@@ -108,14 +108,14 @@ def test_a_session_that_the_server_ends_is_told_at_once(using, tree, servers, na
 
 
 @pytest.mark.slow
-def test_a_lost_hold_is_not_brought_back_by_a_new_session(using, network, tree, name):
+def test_a_lost_hold_is_not_brought_back_by_a_new_session(brief, network, tree, name):
     on_lost = Once()
-    lock = Lock(name, using=using, on_lost=on_lost)
+    lock = Lock(name, using=brief, on_lost=on_lost)
     lock.acquire()
     network.refuse()
     eventually(lambda: tree.queue(name) == [])
     network.heal()
-    with Lock(f"{name}:other", using=using):  # connected again
+    with Lock(f"{name}:other", using=brief):  # connected again
         assert not lock.held
         with pytest.raises(LockLost):
             lock.verify()

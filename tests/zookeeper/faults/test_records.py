@@ -15,6 +15,12 @@ MARK = "markmarkmarkmarkmark"
 
 
 @pytest.fixture
+def using(configure, network):
+    """In a session that outlasts what a test keeps back; it ends when the test ends it."""
+    return configure({"default": network.location}, session_timeout=60)
+
+
+@pytest.fixture
 def store(using):
     """The store whose network breaks."""
     return locks[using].store
@@ -130,7 +136,7 @@ def test_a_record_that_a_session_takes_along_does_not_count_as_there(
 @pytest.mark.slow
 def test_a_session_that_is_not_renewed_ends_though_the_process_lives(store, name):
     """And one that is renewed does not."""
-    one, other = store.open_session(1.5), store.open_session(1.5)
+    one, other = store.open_session(4), store.open_session(4)
     store.apply(name, [Put("one", 1, one.id), Put("other", 1, other.id)])
 
     def only_one():
@@ -142,7 +148,7 @@ def test_a_session_that_is_not_renewed_ends_though_the_process_lives(store, name
     assert other.id in store.renew([other.id]).ended
     with pytest.raises(SessionEnded):
         store.apply(name, [Put("other", 2, other.id)])
-    passed(1.5)
+    passed(4)
     eventually(lambda: not store.read(name).records)
 
 
@@ -179,9 +185,13 @@ def test_what_was_put_without_an_answer_goes_with_its_session(
     """Nobody has to try again: it is not left to the end of the process."""
     store.apply(name, [Put("free", 1)])
     before_a_change(network.drop_replies)
-    with pytest.raises(LockUnavailable) as caught:
-        store.apply(name, [Put("a", 1, session.id)], (), shortly())
-    assert caught.value.maybe_applied
+
+    def is_sent():
+        with pytest.raises(LockUnavailable) as caught:
+            store.apply(name, [Put("a", 1, session.id)], (), shortly())
+        return caught.value.maybe_applied
+
+    eventually(is_sent)  # where this stood still, the time was over before
     eventually(lambda: "a" in other.read(name).records)
     with pytest.raises(LockUnavailable):
         store.end_session(session.id, shortly())
@@ -308,6 +318,7 @@ def test_a_lost_answer_is_told_where_a_later_change_hides_what_came_of_it(
     changing = actor("thread").call(store.apply, name, [Put("a", 1)], [Absent("a")], soon())
     eventually(lambda: "a" in other.read(name).records)
     other.apply(name, [Put("b", 1)])
+    network.cut()  # the answer may be under way still
     network.heal()
     with pytest.raises(LockUnavailable) as caught:
         changing.result(PATIENCE)

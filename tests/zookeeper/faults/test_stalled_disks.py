@@ -21,7 +21,7 @@ WAYS = ["thread", pytest.param("task", marks=pytest.mark.slow)]
 
 @pytest.fixture
 def using(configure):
-    return configure()
+    return configure(session_timeout=SESSION)
 
 
 @pytest.fixture
