@@ -14,7 +14,7 @@ from distlock.concurrency.clock import clock
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
-from tests.zookeeper.conftest import SESSION
+from tests.zookeeper.conftest import LONG_SESSION, SESSION
 from tests.zookeeper.tree import session_of, watches
 
 LEASE = SESSION * 2 / 3
@@ -28,17 +28,17 @@ def test_holds_outlast_the_time_out_of_their_session(using, actor, name):
     held.append(busy.take(f"{name}:2"))
 
     async def block_the_loop():
-        time.sleep(1.5 * SESSION)
+        time.sleep(1.2 * LONG_SESSION)
 
     blocked = busy.call(block_the_loop)
     tries = actor("thread", "other")
-    end = clock() + 2 * SESSION
+    end = clock() + 1.4 * LONG_SESSION
     while clock() < end:
         assert not any(tries.tries(f"{name}:{n}") for n in range(3))
     blocked.result(PATIENCE)
     for lock in held:
         lock.verify()
-        assert 0 < lock.remaining <= LEASE
+        assert 0 < lock.remaining <= LONG_SESSION * 2 / 3
 
 
 @pytest.mark.slow
