@@ -213,5 +213,5 @@ class ProgramSupervisor:
         self._outcome.problem = self._outcome.problem or "the watchdog of the command was killed"
         until = clock() + KILL_LIMIT
         send = processes.send_to_descendants if self._alone else processes.send_to_group
-        while self._program and clock() < until and send(signal.SIGKILL, self._program):
+        while self._program and send(signal.SIGKILL, self._program) and clock() < until:
             time.sleep(POLL_INTERVAL)

@@ -79,6 +79,8 @@ class Watchdog:
         self._margin = margin
         self._ended = False  # the program itself; its descendants may still run
         self._kill_at: float | None = None
+        self._killed_at: float | None = None  # when KILL was first sent
+        self._given_up = False
 
     def run(self, command: list[str], ignored: list[int], terminal: int | None) -> None:
         """Start the program, and stay until it and all that it started have ended."""
@@ -108,14 +110,15 @@ class Watchdog:
         """Return whether no process is left, or only such as cannot be killed."""
         if not self._ended:
             return False
-        if self._kill_at is not None and clock() >= self._kill_at + KILL_LIMIT:
-            return True
-        return not processes.send_to_descendants(0, self._program)
+        return self._given_up or not processes.send_to_descendants(0, self._program)
 
     def _end_what_is_due(self) -> None:
         if self._kill_at is not None:
-            if clock() >= self._kill_at:
+            if (now := clock()) >= self._kill_at:
                 processes.send_to_descendants(signal.SIGKILL, self._program)
+                # Not from _kill_at on: this process may have been stopped since then.
+                self._killed_at = now if self._killed_at is None else self._killed_at
+                self._given_up = now >= self._killed_at + KILL_LIMIT
         elif self._ended or self._channel.closed:
             self._end()
         elif clock() >= self._end_at:

@@ -8,8 +8,9 @@ import pytest
 
 from distlock import Lock
 from distlock.commands.exit_codes import LOST
+from distlock.supervisor.watchdog_process import KILL_LIMIT
 from distlock.types.lease import State
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.servers.guard import descendants, is_at_rest, started_at
 from tests.supervisor.conftest import gone, watchdog_of
 
@@ -103,6 +104,25 @@ def test_who_kills_both_kills_the_program(start, backend):
     eventually(lambda: gone(born))
 
 
+@pytest.mark.slow
+def test_a_watchdog_that_is_stopped_until_long_after_the_grace_still_kills(start, backend):
+    stubborn = ["sh", "-c", 'trap "echo asked" TERM; echo $$; while :; do sleep 0.05; done']
+    run = start("stock", "--grace=2", "--", "sh", "-c", '"$@" & read word', "sh", *stubborn)
+    left = int(run.line())
+    born = {left: started_at(left)}
+    watchdog = watchdog_of(run)
+    run.tell("go on")
+    assert run.line() == "asked"
+    os.kill(watchdog, signal.SIGSTOP)
+    passed(2 + KILL_LIMIT)
+    os.kill(watchdog, signal.SIGCONT)
+    assert run.wait() == 0
+    works_on = not gone(born)
+    if works_on:
+        os.kill(left, signal.SIGKILL)
+    assert not works_on
+
+
 @on_a_server
 def test_going_on_while_the_lock_is_freed_is_no_loss(start, backend, server, kind):
     there = server(kind)
@@ -122,12 +142,12 @@ def test_going_on_while_the_lock_is_freed_is_no_loss(start, backend, server, kin
 @pytest.mark.slow
 @on_a_server
 def test_a_program_that_starts_late_runs_if_the_lease_was_renewed(start, backend):
-    run = start("stock", "--lease=3", "--", "sh", "-c", "echo here; read word")
+    run = start("stock", "--lease=6", "--grace=0.1", "--", "sh", "-c", "echo here; read word")
     eventually(lambda: len(descendants(run.pid)) > 1)
     watchdog = watchdog_of(run)
     until = backend.inspect("stock").until
     os.kill(watchdog, signal.SIGSTOP)
-    eventually(lambda: backend.inspect("stock").until > until + timedelta(seconds=1.9))
+    eventually(lambda: backend.inspect("stock").until > until + timedelta(seconds=5.9))
     os.kill(watchdog, signal.SIGCONT)
     assert run.line() == "here"
     run.tell()
