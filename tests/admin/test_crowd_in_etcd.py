@@ -40,14 +40,13 @@ def names(page):
     return [info.name for info in page.locks]
 
 
-def test_the_admin_lists_them_in_time(crowd, operator, url, usual_timeout):
-    usual_timeout()
-    page = operator.get(url("list"))
+def test_the_admin_lists_them_in_time(crowd, in_time, url):
+    page = in_time(url("list"))
     overview = page.context["overview"]
     assert [card.alias for card in overview.silent] == []
     assert [row.info.name for row in overview.rows] == NAMES[:50]
     assert f"{NUMBER + 1} names are too many to look at each lock" in page.content.decode()
-    page = operator.get(url("list"), {"q": "stock", "order": "age"})
+    page = in_time(url("list"), {"q": "stock", "order": "age"})
     assert [row.info.name for row in page.context["overview"].rows] == ["stock"]
     last = crowd.page(LockQuery(backwards=True, size=3))
     assert names(last) == [*NAMES[-2:], "stock"]

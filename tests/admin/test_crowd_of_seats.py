@@ -21,7 +21,7 @@ COPIES = (
 
 
 @pytest.fixture(params=["held", "left"])
-def crowd(request, mariadb, backend_settings, settings, usual_timeout):
+def crowd(request, mariadb, backend_settings, settings):
     """So many that are as one which is held, or was; and a lock."""
     settings.DISTLOCK = backend_settings("mariadb")
     with Lock("stock"):
@@ -30,15 +30,14 @@ def crowd(request, mariadb, backend_settings, settings, usual_timeout):
         if request.param == "left":
             job.release()
         mariadb.execute(*COPIES)
-        usual_timeout()
         yield request.param
         if request.param == "held":
             job.release()
     locks.close_all()
 
 
-def test_locks_are_shown_and_some_of_the_crowd(crowd, operator, url):
-    page = operator.get(url("list"))
+def test_locks_are_shown_and_some_of_the_crowd(crowd, in_time, url):
+    page = in_time(url("list"))
     overview = page.context["overview"]
     assert [card.alias for card in overview.silent] == []
     names = [row.info.name for row in overview.rows]
@@ -50,8 +49,8 @@ def test_locks_are_shown_and_some_of_the_crowd(crowd, operator, url):
     assert note in page.content.decode()
 
 
-def test_a_search_finds_what_is_held(crowd, operator, url):
-    page = operator.get(url("list"), {"q": "JOB:0012", "order": "age"})
+def test_a_search_finds_what_is_held(crowd, in_time, url):
+    page = in_time(url("list"), {"q": "JOB:0012", "order": "age"})
     rows = page.context["overview"].rows
     assert len(rows) == (10 if crowd == "held" else 0)
     assert all(re.fullmatch(r"job:0012\d", row.info.name) for row in rows)

@@ -234,9 +234,15 @@ def test_silence_costs_two_seconds_and_hides_nothing_else(
     assert {row.status for row in show().overview.rows} == {"held"}
     network.silence()
     usual_timeout()
-    began = time.monotonic()
-    page = show()
-    assert TIMEOUT - 0.1 <= time.monotonic() - began < 10
+
+    def asked():
+        """Ask for a page; one that the local backend has not answered for is no use."""
+        began = time.monotonic()
+        page = show(retry="1")
+        assert TIMEOUT - 0.1 <= time.monotonic() - began < 10
+        return page.overview.cards[1].counts and page
+
+    page = eventually(asked)
     assert [(row.info.name, row.status) for row in page.overview.rows] == [
         ("here", "held"),
         ("mine", "suspended"),
@@ -258,10 +264,14 @@ def test_many_looks_at_a_silent_backend_do_not_pile_up(local):
         began.append(1)
         answer.wait(30)
 
-    for _ in range(MAX_THREADS + 3):
-        last = call_backends(["default"], hang, timeout=0.05)["default"]
-    eventually(lambda: len(began) >= MAX_THREADS)
-    assert "No answer" in last.problem
+    def look():
+        answer = call_backends(["default"], hang, timeout=0.05)["default"]
+        assert "No answer" in answer.problem
+        return len(began) >= MAX_THREADS
+
+    eventually(look)  # on a busy machine some are given up before a thread has begun with them
+    for _ in range(3):
+        look()
     answer.set()
     eventually(lambda: not call_backends(["default"], lambda *args: None)["default"].problem)
     assert len(began) == MAX_THREADS

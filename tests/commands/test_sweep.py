@@ -68,11 +68,13 @@ class TestOnce:
     def test_goes_on_when_one_has_no_answer_in_time(
         self, settings, backend_settings, run, abandoned
     ):
-        settings.DISTLOCK = {
+        hasty = {
             **backend_settings("sqlite", OPTIONS={"timeout": 0.5}),
             **backend_settings("local", alias="second"),
         }
+        settings.DISTLOCK = backend_settings("sqlite")
         abandoned("stock")
+        settings.DISTLOCK = hasty
         with closing(connections[ALIASES["sqlite"]].copy()) as other, other.cursor() as cursor:
             cursor.execute("BEGIN IMMEDIATE")
             result = run("sweep")
@@ -127,6 +129,7 @@ class TestAgainAndAgain:
         server("postgresql").stop()
         eventually(lambda: "could not be asked" in sweeping.errors)
         server("postgresql").start()
+        settings.DISTLOCK = backend_settings("postgresql")  # an answer may take longer here
         abandoned("stock")
         while sweeping.line() != "default: 1 expired, 0 removed":
             pass
