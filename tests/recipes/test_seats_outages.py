@@ -6,15 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from distlock import LockLost, LockUnavailable
+from distlock import LockError, LockLost, LockUnavailable, locks
 from distlock.backends.local_store import LocalStore
 from distlock.backends.store import Put
 from distlock.concurrency.clock import clock
 from distlock.recipes import Semaphore
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import Once, eventually, passed
-from tests.recipes.every_kind import SHORT as LEASE
-from tests.recipes.wrapping import grants, in_thread
+from tests.contract.watch import Once, eventually, passed, steadily
+from tests.recipes.wrapping import grants, in_thread, joins
 
 pytestmark = pytest.mark.once
 
@@ -23,23 +22,30 @@ class TestOutages:
     @pytest.mark.usefixtures("soon_given_up")
     @pytest.mark.parametrize("sent", [False, True])
     def test_who_waits_through_one_that_lasts_stands_in_no_queue(self, local, wrapped, sent, name):
-        reads, held = wrapped("read"), Semaphore(name, 1)
+        reads = wrapped("read")
 
-        def refuse(*_):
-            error = LockUnavailable("not now")
-            error.maybe_applied = sent
-            raise error
+        def wait_for(seconds):
+            held, looks = Semaphore(f"{name}:{seconds}", 1), itertools.count(1)
 
-        def acquire():
-            return Semaphore(name, 1).acquire(timeout=0.5)
+            def acquire():
+                return Semaphore(held.name, 1).acquire(timeout=seconds)
 
-        with held:
-            waiting = in_thread(acquire)
-            eventually(lambda: held.info().waiters)
-            reads.before = refuse
-            assert isinstance(waiting(), LockUnavailable)
-            reads.before = lambda *_: None
-            eventually(lambda: not held.info().waiters)
+            def refuse(*_):
+                # It looks, joins the queue, looks, and waits; then the backend is away.
+                if threading.current_thread() is not me and next(looks) > 2:
+                    error = LockUnavailable("not now")
+                    error.maybe_applied = sent
+                    raise error
+
+            me = threading.current_thread()
+            with held:
+                reads.before = refuse
+                if (result := in_thread(acquire)()) is False:
+                    raise LockError("the machine has stood still: it has not looked any more")
+                assert isinstance(result, LockUnavailable)
+                eventually(lambda: not held.info().waiters)
+
+        steadily(wait_for, 0.1, 5.0)
 
     def test_who_waits_keeps_its_place_over_a_short_one(self, local, wrapped, name):
         reads, held = wrapped("read"), Semaphore(name, 1)
@@ -64,18 +70,19 @@ class TestOutages:
         apply, held = wrapped("apply"), Semaphore(name, 1)
 
         def refuse(known, directory, changes, *_):
-            raise LockUnavailable("not now")
+            if not joins(changes):
+                raise LockUnavailable("not now")
 
         with held:
-            waiting = in_thread(Semaphore(name, 1, lease=0.1).acquire, timeout=0.3)
-            eventually(lambda: held.info().waiters)
             apply.before = refuse
+            waiting = in_thread(Semaphore(name, 1, lease=0.1).acquire, timeout=0.1)
             assert waiting() is False
             passed(0.5)
+            assert held.info().waiters
             apply.before = lambda *_: None
             eventually(lambda: not held.info().waiters)
 
-    def test_who_waits_keeps_its_place_where_nothing_can_be_watched(self, brief, monkeypatch, name):
+    def test_who_waits_keeps_its_place_where_nothing_can_be_watched(self, eager, monkeypatch, name):
         def refuse(*_):
             error = LockUnavailable("not now")
             error.maybe_applied = False
@@ -123,46 +130,58 @@ class TestOutages:
 
 class TestLostLeases:
     def test_when_the_session_of_the_process_ends_holders_are_told_and_waiters_line_up_anew(
-        self, brief, name
+        self, eager, name
     ):
         told = Once()
         lock = Semaphore(name, 1, on_lost=told)
         lock.acquire()
         waiting = in_thread(Semaphore(name, 1).acquire, timeout=PATIENCE)
         eventually(lambda: lock.info().waiters)
-        records = brief.store.read(f"semaphore:{name}").records.values()
+        records = eager.store.read(f"semaphore:{name}").records.values()
         (session,) = {record.session for record in records} - {None}
-        brief.store.end_session(session)
+        eager.store.end_session(session)
         assert waiting() is True
         told.wait()
         with pytest.raises(LockLost):
             lock.release()
         assert lock.info().taken == 1
 
-    def test_a_lost_seat_is_freed_though_the_session_goes_on(self, brief, name):
+    def test_a_lost_seat_is_freed_though_the_session_goes_on(
+        self, backend_settings, settings, name
+    ):
         """Its thread has ended, so it is not renewed; the seats of other threads are."""
-        told, other = Once(), Semaphore(f"{name}:other", 1)
-        with other:
-            in_thread(Semaphore(name, 1, on_lost=told).acquire)()
-            told.wait()
-            assert Semaphore(name, 1).acquire(timeout=PATIENCE)
-            passed(LEASE)
-            other.verify()
+
+        def lose(lease):
+            settings.DISTLOCK = backend_settings("local", LEASE=lease, RENEW=0.1)
+            told, other = Once(), Semaphore(f"{name}:other", 1)
+            with other:
+                in_thread(Semaphore(name, 1, on_lost=told).acquire)()
+                told.wait()
+                assert Semaphore(name, 1).acquire(timeout=PATIENCE)
+                passed(lease)
+                other.verify()
+
+        steadily(lose, 1.0, 5.0)
+        locks.close_all()
 
     def test_a_session_that_is_shorter_than_was_asked_for_is_relied_on_for_no_longer(
         self, local, monkeypatch, name
     ):
         """ZooKeeper's servers have a longest session, which is known when one is connected."""
         open_session = LocalStore.open_session
-        monkeypatch.setattr(
-            LocalStore, "open_session", lambda store, *_: open_session(store, LEASE)
-        )
-        with Semaphore(name, 1) as lock:
-            end = clock() + lock.remaining
-            while clock() < end:
-                assert lock.remaining <= LEASE
-                passed(0.05)
-            lock.verify()
+
+        def rely_on(seconds):
+            monkeypatch.setattr(
+                LocalStore, "open_session", lambda store, *_: open_session(store, seconds)
+            )
+            with Semaphore(f"{name}:{seconds}", 1) as lock:
+                end = clock() + lock.remaining
+                while clock() < end:
+                    assert lock.remaining <= seconds
+                    passed(0.05)
+                lock.verify()
+
+        steadily(rely_on, 1.0, 5.0)
 
     def test_sessions_of_own_leases_are_ended_with_them(self, local, wrapped, name):
         opened, ended = wrapped("open_session"), wrapped("end_session")
