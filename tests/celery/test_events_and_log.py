@@ -10,6 +10,7 @@ from distlock.recipes import Semaphore
 from distlock.types.lease import State
 from tests.celery.app import app
 from tests.celery.stage import LIMIT, cue, published
+from tests.contract.actors import answered
 from tests.contract.watch import eventually
 
 
@@ -77,8 +78,7 @@ def test_a_short_run_keeps_its_lock_for_a_while(tasks, key, using):
 
 
 def test_the_sweep_is_a_task(key, prefork):
-    lock = Lock(key, using="mariadb", lease=0.5, renew=False)
-    lock.acquire()
+    answered(Lock(key, using="mariadb", lease=0.5, renew=False).acquire)
     with Semaphore(key, 3, using="mariadb"):
         pass
     eventually(lambda: locks["mariadb"].inspect(key).state is not State.HELD)

@@ -27,6 +27,7 @@ from tests.celery.tasks import patient as patient_task
 from tests.contract.watch import eventually
 from tests.databases import ALIASES, moved
 from tests.nodes import ROOT
+from tests.servers.guard import descendants
 from tests.servers.proxy import Proxy
 
 pytestmark = pytest.mark.once
@@ -43,7 +44,7 @@ def fragile(locked, postgresql, zookeeper):
     entry = {
         "BACKEND": "distlock.backends.database.DatabaseBackend",
         "LEASE": LEASE,
-        "OPTIONS": {"database": ALIASES["postgresql"], "idle": 60, "timeout": 1},
+        "OPTIONS": {"database": ALIASES["postgresql"], "idle": 60},
     }
     patient = {
         **settings.DISTLOCK["zookeeper"],
@@ -56,8 +57,18 @@ def fragile(locked, postgresql, zookeeper):
 
 @pytest.fixture(scope="module")
 def worker(start_worker, fragile):
-    """A worker that reaches PostgreSQL through the proxy."""
-    with moved(ALIASES["postgresql"], fragile.port):
+    """A worker that reaches PostgreSQL through the proxy, and soon gives up an answer.
+
+    The test's own requests may take as long as they do on a machine that stands still.
+    """
+    from django.conf import settings
+
+    entry = settings.DISTLOCK[FRAGILE]
+    hasty = {**entry, "OPTIONS": {**entry["OPTIONS"], "timeout": 1}}
+    with (
+        moved(ALIASES["postgresql"], fragile.port),
+        override_settings(DISTLOCK={**settings.DISTLOCK, FRAGILE: hasty}),
+    ):
         worker = start_worker("outages", "prefork", 2)
     return worker.ready()
 
@@ -93,6 +104,7 @@ def test_a_place_that_nobody_could_free_is_not_that_of_the_next_call(worker, pro
     cue(f"{key}:end")
     assert first.get(timeout=LIMIT) == key
     os.kill(pid, signal.SIGKILL)  # what was to free the place is gone with it
+    eventually(lambda: pid not in descendants(worker.pid))  # it is given no other task
     proxy.heal()
     assert locks[FRAGILE].inspect(f"queueing:{key}").state is State.HELD
     second = fragile_queued.apply_async((key,), queue=worker.queue)

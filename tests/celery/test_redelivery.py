@@ -39,7 +39,7 @@ def test_the_second_delivery_waits_for_the_first(worker, broker_url, key):
     for using, result in results.items():
         where = f"{key}-{using}"
         published(f"{where}:started")
-        eventually(lambda: worker.log.count(f"[{result.id}] received") == 2)  # noqa: B023
+        eventually(lambda: worker.log.count(f"[{result.id}] received") >= 2)  # noqa: B023
         assert silence(f"{where}:started")
         cue(f"{where}:end", 9)
         published(f"{where}:started")

@@ -69,9 +69,9 @@ class Worker:
         return "" if self._log.file.closed else self.log[-8000:]
 
     def await_log(self, text: str, timeout: float = LIMIT) -> str:
-        """Wait until it has logged ``text``; returns the whole log."""
+        """Wait until it has logged a line with ``text``; returns the whole log."""
         until = time.monotonic() + timeout
-        while text not in (log := self.log):
+        while text not in (log := self.log).rpartition("\n")[0]:
             assert self._process.poll() is None, f"the worker ended:\n{log}"
             assert time.monotonic() < until, f"the worker did not log {text!r}:\n{log}"
             time.sleep(0.02)
