@@ -3,6 +3,7 @@
 import pytest
 
 from distlock import Lock, locks
+from distlock.backends.database.queue import lock_rows, wait_session
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import waits
 from tests.queue.engine import unhurried
@@ -30,8 +31,11 @@ def test_eight_processes_are_served_in_the_order_they_came(actor, engine, name):
 
 
 @unhurried
-def test_a_newcomer_does_not_take_a_lock_that_others_stand_in_line_for(engine, using, name):
+def test_a_newcomer_does_not_take_a_lock_that_others_stand_in_line_for(
+    engine, using, name, monkeypatch
+):
     """A moment in which the lock is free and the first in line has not taken it yet."""
+    monkeypatch.setattr(lock_rows, "_HANDOVER", PATIENCE)
     with Lock(name):
         pass
     with engine.taken_by_hand(engine_alias(using), name):
@@ -68,9 +72,10 @@ def test_whoever_tries_once_does_not_stand_in_line(actor, engine, name):
 @pytest.mark.parametrize("timeout", [1e-9, 0.0002, 0.001])
 @pytest.mark.parametrize("owner", [None, "order-42"])
 def test_a_free_lock_is_had_in_no_time_also_where_it_was_waited_for(
-    actor, engine, using, name, timeout, owner
+    actor, engine, using, name, timeout, owner, monkeypatch
 ):
     """However little time the caller has left, there is one look at the lock."""
+    monkeypatch.setattr(wait_session, "_IDLE", PATIENCE)
     before, waited = actor().take(name), actor("thread").lock(name)
     got = waited.start("acquire")
     engine.reaches_line(1)
