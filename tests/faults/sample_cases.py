@@ -82,4 +82,4 @@ class LeftOver(TestCase):
         Lock("forgotten").acquire()
 
     def test_2_finds_its_own(self):
-        self.assertTrue(Lock("forgotten", timeout=1).acquire())
+        self.assertTrue(Lock("forgotten", timeout=10).acquire())
