@@ -79,7 +79,8 @@ def test_a_silent_database_does_not_hold_up_the_tasks_of_another(
     actor, using, kind, server, backend_settings, settings, name
 ):
     other = "postgresql" if kind == "mariadb" else "mariadb"
-    settings.DISTLOCK = {**settings.DISTLOCK, **backend_settings(other, alias="second")}
+    second = backend_settings(other, alias="second", OPTIONS={"timeout": PATIENCE})
+    settings.DISTLOCK = {**settings.DISTLOCK, **second}
     server(other).pause()
     waiting = actor("task").call(all_try, name, "second")
 
