@@ -6,7 +6,7 @@ import pytest
 
 from distlock import locks
 from tests import kinds
-from tests.kinds import KINDS, ONE_PROCESS, one_after_the_other
+from tests.kinds import KINDS, ONE_LEASE, ONE_PROCESS, SESSION, one_after_the_other
 
 #: kinds without a server
 FILES = {"sqlite"}
@@ -18,13 +18,14 @@ configured = kinds.configured
 
 
 def pytest_collection_modifyitems(items):
-    one_after_the_other(items, Path(__file__).parent)
+    one_after_the_other(items, Path(__file__).parent, mark="brief")
 
 
 def pytest_configure(config):
     for line in [
         "shared: for stores that several processes share",
         "served: for stores behind a server",
+        "brief: waits for the end of a process; what ends with it is to end soon",
         "lengthy: waits for whole sessions or for servers; run every day only in memory",
     ]:
         config.addinivalue_line("markers", line)
@@ -55,9 +56,12 @@ def kind():
 
 
 @pytest.fixture
-def using(kind, backend_settings, configured):
+def using(kind, request, backend_settings, configured):
     """The alias of the backend under test."""
-    configured(backend_settings(kind))
+    wanted = {}
+    if kind in ONE_LEASE and not request.node.get_closest_marker("brief"):
+        wanted = {"OPTIONS": {"session_timeout": SESSION}}
+    configured(backend_settings(kind, **wanted))
     return "default"
 
 

@@ -2,8 +2,9 @@
 
 import pytest
 
-from distlock.backends.store import Delete, Put
-from tests.contract.watch import eventually
+from distlock.backends.store import Delete, Put, SessionEnded
+from distlock.concurrency.clock import clock
+from tests.contract.watch import eventually, steadily
 
 
 def fill(store, directory, keys):
@@ -52,11 +53,18 @@ def test_what_was_deleted_is_not_counted(store, directory):
 
 
 @pytest.mark.lengthy
-def test_what_was_bound_to_a_session_that_has_ended_is_gone(store, directory, seconds):
-    fill(store, directory, ["i/1"])
-    session = store.open_session(seconds)
-    store.apply(directory, [Put("h/1", 1, session.id)])
-    assert store.peek(directory, {"i/": 1}, ["h/"]).counts == {"h/": 1}
-    eventually(lambda: store.peek(directory, {"i/": 1}, ["h/"]).counts == {"h/": 0})
-    assert not store.renew([session.id], [(directory, "h/1")]).alive
-    assert [*store.peek(directory, {"h/": 1, "i/": 1}).records] == ["i/1"]
+def test_what_was_bound_to_a_session_that_has_ended_is_gone(store, name, seconds):
+    def end(length):
+        directory = f"{name}:{length}"
+        fill(store, directory, ["i/1"])
+        session = store.open_session(length)
+        store.apply(directory, [Put("h/1", 1, session.id)])
+        counts = store.peek(directory, {"i/": 1}, ["h/"]).counts
+        if clock() >= session.deadline:
+            raise SessionEnded("the machine has stood still")
+        assert counts == {"h/": 1}
+        eventually(lambda: store.peek(directory, {"i/": 1}, ["h/"]).counts == {"h/": 0})
+        assert not store.renew([session.id], [(directory, "h/1")]).alive
+        assert [*store.peek(directory, {"h/": 1, "i/": 1}).records] == ["i/1"]
+
+    steadily(end, seconds, seconds + 4)
