@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple, TypeAlias
 
 from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, SeatRequests, lease_on
@@ -24,6 +25,7 @@ from distlock.backends.seats import (
     value_of,
 )
 from distlock.backends.store import (
+    MOST_KEYS,
     Absent,
     Change,
     Condition,
@@ -148,21 +150,24 @@ class RecipeRecords:
         for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 plan = decide(read(deadline))
-            except LockUnavailable as error:
-                error.maybe_applied = False
+            except Exception as error:
+                if isinstance(error, LockUnavailable):
+                    error.maybe_applied = False
+                self._forget(claims)
                 raise
             if not (plan.members if claims else plan.changes):
+                self._give_back(claims, deadline)
                 return Done(None, plan.result)
             changes, conditions, sent_at = [*plan.changes], [*plan.conditions], clock()
             sessions = []
-            for claim, data in zip(claims, plan.members, strict=False):
-                session = self._requests.session_for(claim, deadline)
-                sessions.append((claim, session))
-                self._requests.bound[claim.nonce] = session
-                changes += plan.records(claim, data, session.id)
-                # A claim that is cancelled meanwhile is bound to no session any more.
-                conditions.append(Absent(cancelled_key(claim.nonce)))
             try:
+                for claim, data in zip(claims, plan.members, strict=False):
+                    session = self._requests.session_for(claim, deadline)
+                    sessions.append((claim, session))
+                    self._requests.bound[claim.nonce] = session
+                    changes += plan.records(claim, data, session.id)
+                    # A claim that is cancelled meanwhile is bound to no session any more.
+                    conditions.append(Absent(cancelled_key(claim.nonce)))
                 revision = self._store.apply(directory, changes, conditions, deadline)
             except SessionEnded:
                 if not sessions:
@@ -179,10 +184,11 @@ class RecipeRecords:
                     (session, claim.granted(revision, sent_at)) for claim, session in sessions
                 ]
                 return Done(revision, plan.result, [lease_on(*one) for one in granted])
-            self._forget(claims)
             if once:
+                self._give_back(claims, deadline)
                 return Done(None, plan.result)
             time.sleep(pause)
+        self._give_back(claims, deadline)
         raise LockUnavailable(
             f"{directory!r} on {self._alias!r}: others changed it each time that it was to be"
             " changed"
@@ -232,8 +238,22 @@ class RecipeRecords:
                 if any(record.session for record in records):
                     continue  # somebody is there
                 if not kept or all(now - put_when(record, found) > kept for record in records):
-                    unused = Unchanged(found.revision)
-                    self._store.apply(directory, [*map(Delete, found.records)], [unused])
+                    self._clear(found)
+
+    def _clear(self, found: Snapshot) -> None:
+        """Delete the records of a directory, as many as a change can have at once, if unused."""
+        revision, keys = found.revision, iter(found.records)
+        while some := [*islice(keys, MOST_KEYS)]:
+            unused = Unchanged(revision)
+            cleared = self._store.apply(found.directory, [*map(Delete, some)], [unused])
+            if cleared is None:
+                break
+            revision = cleared
+
+    def _give_back(self, claims: Sequence[Claim], deadline: float | None) -> None:
+        """End the sessions that were opened for claims which have got nothing."""
+        for claim in claims:
+            self._requests.forget(claim, deadline)
 
     def _forget(self, claims: Sequence[Claim]) -> None:
         for claim in claims:

@@ -60,6 +60,24 @@ def test_another_consumer_is_faster(using, name, meanwhile):
     assert queue.empty()
 
 
+@pytest.mark.parametrize("items", [1, 2])
+def test_a_consumer_for_whom_others_were_faster_leaves_no_session(
+    using, name, meanwhile, monkeypatch, items
+):
+    """Each delivery with a lease of its own length has a session of its own."""
+    queue, other = Queue(name, lease=600, using=using), Queue(name, using=using)
+    queue.put_many(range(items))
+    other.get().nack()  # this process has the session for others now
+    opened, ended = Wrapped(monkeypatch, "open_session"), Wrapped(monkeypatch, "end_session")
+    meanwhile(lambda: other.get().ack())
+    if items == 1:
+        with pytest.raises(standard.Empty):
+            queue.get(blocking=False)
+    else:
+        queue.get(blocking=False).ack()
+    assert len(opened.calls) == len(ended.calls) == 1
+
+
 def test_the_bound_is_lowered_while_somebody_puts(using, name, meanwhile):
     queue = Queue(name, 2, using=using)
     queue.put("one")

@@ -112,6 +112,18 @@ def test_who_was_in_a_group_is_forgotten_after_a_day(using, name, monkeypatch):
     assert f"group:{name}" not in known(using)
 
 
+def test_so_many_who_were_in_a_group_are_forgotten(using, name, monkeypatch):
+    """More than one change can have."""
+    groups = [Group(name, using=using) for _ in range(130)]
+    for one in groups:
+        one.join()
+    for one in groups:
+        one.leave()
+    monkeypatch.setitem(recipe_records.KEPT, Kind.GROUP, timedelta())
+    sweep_every_kind(locks[using])
+    assert f"group:{name}" not in known(using)
+
+
 def test_who_has_led_is_forgotten_when_nobody_stands_any_more(using, name, monkeypatch):
     election = Election(name, using=using)
     assert recipe_records.KEPT[Kind.ELECTION] == timedelta(days=30)
