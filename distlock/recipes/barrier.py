@@ -231,7 +231,7 @@ class BaseBarrier(Recipe):
         assert party.lease is not None
         token, action, seen = party.lease.token, self._action, set[int]()
         while True:
-            now = Generation((yield from self._read_patiently(deadline)))
+            now = Generation((yield from self._patiently(self._read, deadline)))
             if (place := now.said["passed"].get(str(token))) is not None:
                 return int(place)
             if now.broken or token not in now.arrived:
@@ -252,7 +252,11 @@ class BaseBarrier(Recipe):
                 plan = now.say(broken=f"{len(gone)} of its parties had gone")
             elif is_party and {*now.full} - {token} <= now.ready:
                 if is_last and action is not None:
-                    yield Either(action, partial(asyncio.to_thread, action))
+                    try:
+                        yield Either(action, partial(asyncio.to_thread, action))
+                    except BrokenBarrierError as error:  # of another one: this one is not broken
+                        undo(error, self._give_up, party, error)
+                        raise
                     action = None
                 plan = now.let_pass()
             elif not now.full and now.arrived.index(token) + 1 == now.parties:

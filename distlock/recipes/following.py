@@ -20,7 +20,7 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import start_for_callbacks
 from distlock.exceptions import LockUnavailable
-from distlock.recipes.recipe import Recipe
+from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, Recipe
 from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
 
@@ -28,8 +28,6 @@ T = TypeVar("T")
 
 logger = logging.getLogger("distlock")
 
-#: Seconds between two attempts to ask a backend that does not answer.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 #: Seconds until a watch that has met an unexpected error goes on, at first and at last.
 _AFTER_ERROR = 1.0, 60.0
 
@@ -91,7 +89,7 @@ class Follower(Iterator[T], AsyncIterator[T]):
         Without keys these are all, and any change counts. It looks now and then, too, and goes on
         through outages. None at the end.
         """
-        recipe, at_once, pauses = self.recipe, seen is None, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        recipe, at_once, pauses = self.recipe, seen is None, backoff(FIRST_PAUSE, LONGEST_PAUSE)
         if seen is not None:
             yield from recipe._wait_for_change(seen, self._deadline, keys[:1] or None, self.stopped)
         while at_once or (not self.stopped.over and left(self._deadline, 1.0) > 0):

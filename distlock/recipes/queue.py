@@ -21,13 +21,10 @@ from distlock.recipes import queue_records as records
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
-from distlock.recipes.recipe import deadline_of, twins
+from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, deadline_of, twins
 from distlock.recipes.semaphore import Semaphore, checked_count
 from distlock.types.arguments import checked_flag, waiting_limit
 from distlock.types.owners import current_actor
-
-#: Seconds between two attempts to ask a backend that does not answer one who waits.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
 #: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
 #: whether to go on when others were faster, or to come to nothing then.
@@ -161,11 +158,8 @@ class Queue(records.QueueRecords):
 
     def _joining(self, timeout: float | None = None) -> Steps[bool]:
         """Wait until all items are acknowledged, or put aside; False if the time is over."""
-
-        def look(seen: Snapshot) -> bool | None:
-            return seen.counts[records.ITEM] == 0 or None
-
-        return (yield from self._until(look, deadline_of(timeout))) is not None
+        done = self._until(lambda now: not now.counts[records.ITEM] or None, deadline_of(timeout))
+        return (yield from done) is not None
 
     # Operating
 
@@ -224,13 +218,20 @@ class Queue(records.QueueRecords):
         wait, _ = waiting_limit(checked_flag("blocking", blocking), timeout)
         deadline, lasts = deadline_of(timeout), self._backend.settings.lease
         result, _ = yield from attempt(deadline, not wait)
-        gives_up, pauses = clock() + lasts, backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
+        gives_up, pauses = deadline, backoff(FIRST_PAUSE, LONGEST_PAUSE)
+
+        def answered(until: float | None, patient: bool) -> Steps[tuple[Any, Snapshot]]:
+            nonlocal gives_up
+            answer = yield from attempt(until, patient)
+            gives_up = deadline  # the next outage has all of its time
+            return answer
+
         while result is None and wait and left(deadline, 1) > 0:
             try:
-                result = yield from self._in_line(side, attempt, deadline)
-                gives_up = clock() + lasts
+                result = yield from self._in_line(side, answered, deadline)
             except LockUnavailable as error:
-                if error.maybe_applied or clock() >= (gives_up if deadline is None else deadline):
+                gives_up = gives_up or clock() + lasts
+                if error.maybe_applied or clock() >= gives_up:
                     raise
                 yield Sleep(left(deadline, next(pauses)))
         return result

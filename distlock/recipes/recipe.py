@@ -29,7 +29,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 #: Seconds between two attempts to ask a backend that does not answer one who waits.
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
 
 
 class Recipe:
@@ -101,7 +101,7 @@ class Recipe:
         one if it does not for the length of a lease.
         """
         while True:
-            snapshot: Snapshot = yield from self._read_patiently(deadline)
+            snapshot: Snapshot = yield from self._patiently(self._read, deadline)
             found = look(snapshot)
             if found is not None or (deadline is not None and clock() >= deadline):
                 return found
@@ -125,17 +125,13 @@ class Recipe:
             for one in hints:
                 one.abandon()
 
-    def _read_patiently(self, deadline: float | None) -> Steps[Snapshot]:
-        """Read the directory; see _patiently() for outages."""
-        return self._patiently(self._read, deadline)
-
     def _patiently(self, ask: Callable[[float | None], Call], deadline: float | None) -> Steps[Any]:
         """Return the result of a step that does no harm twice.
 
         LockUnavailable if there is none by the deadline, or without one for the length of a lease.
         """
         gives_up = clock() + self._backend.settings.lease if deadline is None else deadline
-        for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
+        for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 return (yield ask(deadline))
             except LockUnavailable:

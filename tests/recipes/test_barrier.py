@@ -215,6 +215,15 @@ class TestAction:
             Barrier(name, 2, lambda: 1 / 0, using=using).wait()
         assert outcomes(there) == ["broken"]
 
+    def test_if_another_barrier_is_broken_in_it_all_are_told(self, threads, using, name):
+        inner = Barrier(f"{name}:inner", 2, using=using)
+        inner.abort()
+        there = come(threads, using, name, 2, 1)
+        outer = Barrier(name, 2, inner.wait, using=using)
+        with pytest.raises(BrokenBarrierError):
+            outer.wait()
+        assert outcomes(there) == ["broken"]
+
     def test_a_task_calls_it_on_another_thread(self, using, name):
         called = []
 

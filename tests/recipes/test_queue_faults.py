@@ -5,6 +5,7 @@ import queue as standard
 import random
 import signal
 import time
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.contract.watch import cleaned_up, eventually
 from tests.core.interrupting import interrupted
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import stop
+from tests.recipes.wrapping import in_thread
 
 #: what a request says that writes the letter, where the letter itself cannot be read in it
 WRITES = {"etcd": b"request_put"}
@@ -224,6 +226,31 @@ def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, kind, name):
         taken.ack()
     eventually(cleaned_up)
     assert answer(queue.qsize) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.not_on("local", "sqlite", "zookeeper")
+@pytest.mark.parametrize("side", ["get", "put"])
+def test_who_has_waited_for_longer_than_a_lease_outlasts_a_short_outage(
+    side, kind, backend_settings, proxied, settings, name
+):
+    settings.DISTLOCK = backend_settings(kind, LEASE=4, OPTIONS={"timeout": 1})
+    proxy = proxied(kind)
+    queue = Queue(name, 1 if side == "put" else 0)
+    if side == "put":
+        queue.put("first")
+    result = in_thread(queue.get if side == "get" else partial(queue.put, "second"))
+    for _ in range(2):
+        time.sleep(4.5)
+        proxy.refuse()
+        time.sleep(0.5)
+        proxy.heal()
+    answer(lambda: queue.put("first") if side == "get" else queue.get().ack())
+    if side == "get":
+        result().ack()
+    else:
+        assert result() == 2
+    locks.close_all()
 
 
 def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief, name):
