@@ -84,9 +84,8 @@ class Candidacy:
     @property
     def goes_on(self) -> bool:
         """Whether it stands, or leads."""
-        if self.lease is None:
-            return not self.decided.over
-        return not self._recalled and self.lock.held
+        leads = self.lock.held and not self._recalled
+        return not self.decided.over if self.lease is None else leads
 
     # The way to lead
 

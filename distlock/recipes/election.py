@@ -114,10 +114,10 @@ class Election(Block, Recipe):
         before = self._candidacy
         if before.goes_on:
             raise LockError(f"{self!r}: this candidate stands already, or leads already")
-        with suppress(LockError):  # lost, and not left yet
-            yield from before.leaving()
         this = self._candidacy = self._new_candidacy()
         try:
+            with suppress(LockError):  # lost, and not left yet
+                yield from before.leaving(deadline_of(_LAST_ANSWER))
             if (yield from this.campaigning(deadline, patient=before.lease is not None)):
                 return True
             with suppress(LockError):  # what cannot be done now is done later
@@ -165,6 +165,7 @@ class Election(Block, Recipe):
         """
         work = partial(function, *args, **kwargs)
         while True:
+            before = self._candidacy
             try:
                 yield from self._entering()
                 result = yield Either(work, work)
@@ -175,7 +176,8 @@ class Election(Block, Recipe):
             except BaseException as error:
                 if isinstance(error, LockLost) and not self.leading:
                     continue
-                if not self._end_soon(error):
+                # Who stood before, or leads, was not begun here.
+                if self._candidacy is not before and not self._end_soon(error):
                     with suppress(LockError):
                         yield from self._leaving()
                 raise

@@ -144,6 +144,35 @@ class TestOrder:
         assert names(look) == ["B", "A"]
 
 
+class TestOneObject:
+    def test_run_leaves_alone_who_leads_already(self, using, name):
+        with Election(name, using=using) as election:
+            with pytest.raises(LockError, match="leads already"):
+                election.run(pytest.fail)
+            election.verify()
+
+    def test_of_two_tasks_one_stands(self, using, name):
+        async def main():
+            await election.acampaign()
+            await election.astep_down(election.term)
+            eventually(lambda: not election.leading)
+            ends = await asyncio.gather(*(stand() for _ in range(2)))
+            assert election.leading
+            await election.aresign()
+            return ends
+
+        async def stand():
+            try:
+                return await election.acampaign(timeout=PATIENCE)
+            except LockError as error:
+                return str(error)
+
+        election = Election(name, using=using)
+        won, refused = asyncio.run(main())
+        assert won is True
+        assert "stands already" in refused
+
+
 class TestCrowd:
     def test_one_leads_at_a_time_whoever_comes_and_goes(self, using, name):
         alone, terms, rounds = threading.Lock(), [], 3
