@@ -55,7 +55,7 @@ class Delivery(Block):
     @property
     def held(self) -> bool:
         """Whether the item is this process's to work on, by what it knows."""
-        return self._member.held
+        return not self._settled and self._member.held
 
     @property
     def token(self) -> int:

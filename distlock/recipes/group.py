@@ -165,11 +165,8 @@ class Group(Block, Recipe):
         LockUnavailable if the backend does not answer until then, or for the length of a lease.
         """
         checked_count("count", count)
-
-        def look(snapshot: Snapshot) -> bool | None:
-            return len(Roll(snapshot).there) >= count or None
-
-        return bool((yield from self._until(look, deadline_of(timeout))))
+        come = self._until(lambda now: len(Roll(now).there) >= count or None, deadline_of(timeout))
+        return bool((yield from come))
 
     wait_for, await_for = twins("wait_for", _wait_for)
 
@@ -260,7 +257,7 @@ class Roll:
         self.there = {key: one for key, one in self.said.items() if held_key(key) in records}
         gone = [one for key, one in self.said.items() if key not in self.there]
         #: those who are gone, as they went; at last those of whom that is not noted yet
-        self.gone = sorted(gone, key=_departure)
+        self.gone = sorted(gone, key=lambda said: (_how(said) is None, said.revision))
 
     def member(self, said: Record) -> Member:
         """Return the member that a record tells of."""
@@ -271,7 +268,3 @@ class Roll:
 def _how(said: Record) -> What | None:
     """Return how a member went; None if it is there, or nobody has noted that."""
     return said.value.get("went")  # type: ignore[no-any-return]
-
-
-def _departure(said: Record) -> tuple[bool, int]:
-    return _how(said) is None, said.revision

@@ -90,7 +90,8 @@ class Names(Recipe):
         checked_callback("on_lost", on_lost)
         deadline, registration = deadline_of(timeout), Registration(self, said, on_lost)
         while (joined := (yield from registration._membership.joining(deadline))).lease is None:
-            if not (yield from self._until(registration._is_free, deadline)):
+            free = self._until(lambda seen: registration._obstacle(seen) is None or None, deadline)
+            if not (yield from free):
                 raise LockTimeout(f"{self!r}: {_taken(joined.result)}")
         return registration
 
@@ -235,9 +236,6 @@ class Registration(Block):
             members=[self._said],
             bound={self._key: {}},
         )
-
-    def _is_free(self, snapshot: Snapshot) -> bool | None:
-        return self._obstacle(snapshot) is None or None
 
     def _obstacle(self, snapshot: Snapshot) -> Address | None:
         """Return who keeps this from being registered; ValueNotAgreed if ``unique`` differs."""

@@ -73,6 +73,13 @@ def test_several_at_once_keep_their_order(letters):
     assert letters.empty()
 
 
+def test_what_was_acknowledged_with_others_is_not_held_any_more(letters):
+    letters.put_many(["first", "second"])
+    taken = letters.get_many(2)
+    letters.ack_many(taken)
+    assert [one.held for one in taken] == [False, False]
+
+
 def test_an_empty_queue_is_told(letters):
     with pytest.raises(standard.Empty):
         letters.get(blocking=False)
