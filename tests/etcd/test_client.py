@@ -6,6 +6,7 @@ import threading
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
+from distlock.backends.etcd import watches
 from distlock.backends.etcd.kv import get, put
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
@@ -82,6 +83,23 @@ def test_a_watch_that_was_cancelled_tells_nothing(client, told, name):
     assert not watch.cancel()
     revision(client, name)
     assert not told.wait(0.1)
+
+
+def test_a_watch_that_follows_a_cancelled_one_waits_for_no_pause(client, name, monkeypatch):
+    """The pauses are for members that cannot be asked."""
+    monkeypatch.setattr(watches, "_FIRST_PAUSE", 2 * PATIENCE)
+    monkeypatch.setattr(watches, "_LONGEST_PAUSE", 2 * PATIENCE)
+    since = revision(client, name)
+    for _ in range(20):
+        told, follows = threading.Event(), threading.Event()
+        client.watches.add(f"{name}:other", since, told.set)
+        first = client.watches.add(name, since, follows.set)
+        revision(client, f"{name}:other")
+        assert told.wait(PATIENCE)  # so there is a stream
+        assert first.cancel()
+        client.watches.add(name, since, follows.set)
+        since = revision(client, name)
+        assert follows.wait(PATIENCE)
 
 
 def test_a_watch_goes_on_after_the_network_broke(configure, proxied, told, name):

@@ -151,6 +151,9 @@ class Watches:
     def _cancel(self, number: int) -> bool:
         was_there = self._watches.pop(number, None) is not None
         if was_there and not self._watches:
+            if (wakeups := self._wakeups) is not None:
+                # The next watch may find what it wants still followed: then it wakes nobody.
+                wakeups.put(None)
             self._interrupt()
         return was_there
 
