@@ -360,7 +360,7 @@ def test_a_change_is_made_once_though_its_session_forgets_what_it_had_prepared(m
 
 @pytest.mark.parametrize("kind", ["postgresql"])
 def test_what_was_planned_for_empty_tables_looks_at_few_rows_of_full_ones(make, sql):
-    backend = make(wait="native")
+    backend = make(wait="native", timeout=30)
     store, number = backend.store, 500
 
     def use():
