@@ -16,6 +16,13 @@ from tests.databases import SERVERS
 pytestmark = pytest.mark.once
 
 MANY = 10_000
+#: seconds for an answer: a statement that took too long would be repeated, and counted twice
+PATIENT = 30
+
+
+@pytest.fixture
+def backend(make):
+    return make(timeout=PATIENT)
 
 
 def grant_many(sql, kind, name, owner, count):
@@ -93,7 +100,7 @@ def test_a_locked_row_does_not_keep_the_others_from_being_renewed(
 def test_what_was_renewed_before_the_database_went_away_is_told(make, kind, proxied, sql, name):
     """The renewer must not take for unknown what has been answered."""
     proxy = proxied(kind)
-    backend = make()
+    backend = make(timeout=PATIENT)
     leases = grant_many(sql, kind, name, someone(), 1200)
 
     def refuse_the_third(seen):
@@ -111,7 +118,7 @@ def test_what_was_renewed_before_the_database_went_away_is_told(make, kind, prox
 @pytest.mark.parametrize("kind", SERVERS)
 def test_renewing_sweeping_and_taking_at_once_never_fails(make, kind, name):
     """Deadlocks among such statements, if the engine sees any, are not the callers' business."""
-    backend = make(timeout=30)
+    backend = make(timeout=PATIENT)
     names = [f"{name}:{number}" for number in range(40)]
     errors = []
     over = threading.Event()
