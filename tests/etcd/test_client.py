@@ -253,11 +253,9 @@ def test_a_user_who_may_not_use_the_keys_is_told(configure, limited, name):
 
 
 def test_a_token_that_has_ended_is_renewed(configure, guarded, name):
-    """As after some time, with a restart no server knows the tokens of before."""
     using = user(configure, guarded)
     with Lock(name, using=using) as lock:
-        guarded.kill()
-        guarded.start()
+        guarded.end_tokens()
         lock.verify()
     with Lock(name, using=using) as lock:
         lock.verify()

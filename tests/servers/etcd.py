@@ -162,6 +162,11 @@ class Etcd(Server):
         for member in (self, *others):
             member.password, member._guarded = password, True
 
+    def end_tokens(self) -> None:
+        """Let all users have to say their passwords again, as they have to after some minutes."""
+        self.ask("auth/disable")
+        self._post("auth/enable", {}, {})
+
     def close(self) -> None:
         """See Server.close(). It would wait for the streams of its clients to end."""
         self.kill()
