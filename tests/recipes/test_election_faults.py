@@ -17,7 +17,7 @@ from tests.recipes.standing import Candidacy, names, terms
 from tests.recipes.test_seats_faults import stop
 
 #: seconds
-ANSWER_LIMIT, LEASE = 1, 4
+ANSWER_LIMIT, LEASE = 2.5, 4
 
 
 def lead(name, candidate, order):

@@ -197,7 +197,7 @@ class TestTaking:
         names = [f"{name}:{number}" for number in range(3)]
         last, middle = one.take(names[2]), other.take(names[1])
         waiting = one.lock(names[1]).start("acquire")
-        assert waits(waiting)
+        eventually(lambda: in_line("default", names[1]) == 2)
         with pytest.raises(LockDeadlock, match=names[2]):
             Used(other, MultiLock(names[0], names[2])).do("acquire")
         assert actor("thread").tries(names[0])
