@@ -90,12 +90,12 @@ def in_time(operator, usual_timeout):
     """
 
     def get(address, query=None):
-        usual_timeout()
-        for _ in range(5):
+        def answered():
             page = operator.get(address, {**(query or {}), "retry": "1"})
-            if not page.context["overview"].silent:
-                break
-        return page
+            return not page.context["overview"].silent and page
+
+        usual_timeout()
+        return eventually(answered)
 
     return get
 
