@@ -164,11 +164,11 @@ def test_it_outlives_its_process_where_the_backend_says_so(
 
 def kill_when_renewed(process, held, lease):
     """Kill the holder, and let its lease be over."""
-    since = held.info().since
+    before = held.info().renewed_at
 
     def renewed():
         held.check()
-        return held.info().renewed_at > since
+        return held.info().renewed_at > before
 
     eventually(renewed)
     process.end()
