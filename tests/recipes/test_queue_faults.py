@@ -12,7 +12,7 @@ import pytest
 from distlock import LockError, LockLost, LockUnavailable, locks
 from distlock.backends.seats import directory_of
 from distlock.concurrency.clock import clock
-from distlock.recipes import Queue
+from distlock.recipes import Queue, Semaphore
 from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
@@ -88,7 +88,7 @@ def test_one_who_was_stopped_at_the_head_of_the_line_keeps_nobody_waiting(child,
     queue = Queue(name, using=using)
     stopped = child(wait, name)
     stopped.line()
-    eventually(lambda: locks[using].shared.inspect(f"semaphore:queue:get:{name}").taken)
+    eventually(lambda: Semaphore(f"queue:get:{name}", using=using).info().taken)
     stop(stopped, kind)
     queue.put("one")
     assert queue.get(timeout=PATIENCE).body == "one"
