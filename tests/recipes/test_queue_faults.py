@@ -243,7 +243,7 @@ def test_who_has_waited_for_longer_than_a_lease_outlasts_a_short_outage(
     for _ in range(2):
         time.sleep(4.5)
         proxy.refuse()
-        time.sleep(0.5)
+        time.sleep(1.8)  # it looks every third of a lease
         proxy.heal()
     answer(lambda: queue.put("first") if side == "get" else queue.get().ack())
     if side == "get":
