@@ -234,9 +234,10 @@ class SharedBackend(BaseBackend):
 
     def discard_local(self, lease: Lease) -> None:
         """See BaseBackend.discard_local(). What is bound to a session that goes on is freed."""
-        session = self._requests.bound.pop(lease.nonce, None)
+        session = self._requests.bound.get(lease.nonce)
         if session is not None and self._requests.shares_session(lease.claim):
             self.cleanup.add(lease.claim, partial(self.release, lease))
+        self._requests.bound.pop(lease.nonce, None)  # at last: this may be called once more
 
     def become_reader(self, lease: Lease, deadline: float | None = None) -> bool:
         """Turn the seats of a writer into that of a reader; False if it no longer had them.

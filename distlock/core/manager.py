@@ -204,10 +204,19 @@ class LockManager:
         if hold.count:
             return
         # A LockLost may be of another lock, whose loss ends the body that this one is left in.
-        if isinstance(error, LockNotHeld) or hold.why_lost() is not None:
+        if isinstance(error, LockNotHeld):
             hold.on_end()
-        else:
+        elif hold.why_lost() is None:
             undo(error, self._free_later, hold)
+        else:
+            undo(error, self._discard, hold)
+
+    def _discard(self, hold: HeldLease) -> None:
+        """Free what may outlast the lease: a seat does where its session goes on for others."""
+        try:
+            hold.backend.discard_local(hold.lease)
+        finally:
+            hold.on_end()
 
     def _free_later(self, hold: HeldLease) -> None:
         self._held.discard(hold)

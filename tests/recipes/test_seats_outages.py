@@ -13,6 +13,7 @@ from distlock.concurrency.clock import clock
 from distlock.recipes import Semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed, steadily
+from tests.recipes.every_kind import SHORT
 from tests.recipes.wrapping import grants, in_thread, joins
 
 pytestmark = pytest.mark.once
@@ -81,6 +82,22 @@ class TestOutages:
             assert held.info().waiters
             apply.before = lambda *_: None
             eventually(lambda: not held.info().waiters)
+
+    def test_a_seat_is_freed_whose_lease_was_over_before_that_failed(self, brief, wrapped, name):
+        """Its session goes on for the other one."""
+        apply, seat, other = wrapped("apply"), Semaphore(name, 1), Semaphore(f"{name}:other", 1)
+
+        def refuse(*_):
+            apply.before = lambda *_: None
+            passed(2 * SHORT)
+            raise LockUnavailable("no answer")
+
+        with other:
+            seat.acquire()
+            apply.before = refuse
+            with pytest.raises(LockUnavailable):
+                seat.release()
+            eventually(lambda: not seat.info().taken)
 
     def test_who_waits_keeps_its_place_where_nothing_can_be_watched(self, eager, monkeypatch, name):
         def refuse(*_):
