@@ -78,6 +78,7 @@ class Watchdog:
         self._grace = grace
         self._margin = margin
         self._ended = False  # the program itself; its descendants may still run
+        self._childless = False  # whether there is no child process any more, of any descent
         self._kill_at: float | None = None
         self._killed_at: float | None = None  # when KILL was first sent
         self._given_up = False
@@ -110,7 +111,13 @@ class Watchdog:
         """Return whether no process is left, or only such as cannot be killed."""
         if not self._ended:
             return False
-        return self._given_up or not processes.send_to_descendants(0, self._program)
+        if self._given_up:
+            return True
+        if processes.LINUX:
+            # All orphans below become children of this process. A list of processes may miss one
+            # that has just taken the place of its parent.
+            return self._childless
+        return not processes.send_to_descendants(0, self._program)
 
     def _end_what_is_due(self) -> None:
         if self._kill_at is not None:
@@ -163,7 +170,7 @@ class Watchdog:
             processes.send_to_descendants(signal.SIGCONT, self._program)
 
     def _reap(self) -> None:
-        with suppress(ChildProcessError):  # no child is left
+        try:
             while (changed := os.waitpid(-1, os.WNOHANG | os.WUNTRACED)) != (0, 0):
                 pid, status = changed
                 if pid != self._program:
@@ -174,6 +181,8 @@ class Watchdog:
                     self._ended = True
                     code = processes.shell_exit_code(os.waitstatus_to_exitcode(status))
                     self._channel.send("ended", code)
+        except ChildProcessError:
+            self._childless = True
 
 
 def main() -> None:

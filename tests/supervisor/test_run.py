@@ -1,6 +1,7 @@
 """``manage.py locks run``: a program runs under a lock, and its exit code is passed on."""
 
 import signal
+import sys
 import threading
 from types import SimpleNamespace
 
@@ -13,7 +14,7 @@ from distlock.management.commands.locks import Command
 from distlock.supervisor.signal_handling import PASSED_ON
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
-from tests.contract.watch import eventually, steadily
+from tests.contract.watch import eventually, passed, steadily
 from tests.servers.guard import descendants, started_at
 from tests.supervisor.conftest import gone
 
@@ -185,6 +186,33 @@ def test_not_even_what_ignores_that_it_should_end(start, beats):
     run.tell("go on")
     assert run.wait() == 0
     assert gone(born)
+
+
+#: Goes on for a time in a new process every moment, and then as the last one of them for a while.
+HOPPING = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+file = os.open(sys.argv[1], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+end = time.monotonic() + 0.5
+while time.monotonic() < end + 10:
+    os.write(file, b"x")
+    if time.monotonic() > end:
+        time.sleep(0.01)
+    elif os.fork():
+        os._exit(0)
+"""
+
+
+def test_not_even_what_is_another_process_whenever_one_looks(start, backend, tmp_path):
+    file = tmp_path / "hops"
+    program = ["sh", "-c", '"$@" & read word', "sh", sys.executable, "-c", HOPPING, str(file)]
+    run = start("stock", "--grace=0.1", "--", *program)
+    eventually(file.exists)
+    run.tell("go on")
+    assert run.wait() == 0
+    size = file.stat().st_size
+    passed(0.2)
+    assert file.stat().st_size == size
 
 
 def test_no_process_is_left(start):
