@@ -189,10 +189,12 @@ class RecipeRecords:
                 return Done(None, plan.result)
             time.sleep(pause)
         self._give_back(claims, deadline)
-        raise LockUnavailable(
+        busy = LockUnavailable(
             f"{directory!r} on {self._alias!r}: others changed it each time that it was to be"
             " changed"
         )
+        busy.maybe_applied = False
+        raise busy
 
     def leave(
         self, leases: Sequence[Lease], plan: Plan | Decide, deadline: float | None = None

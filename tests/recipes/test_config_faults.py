@@ -367,3 +367,11 @@ def test_an_interrupt_at_any_moment_leaves_versions_and_numbers_in_order(
     assert [one.missed for one in heard] == [heard[0].number - 1, 0]
     assert config.set("next") == history[0].version + 1
     locks.close_all()
+
+
+def test_a_value_for_which_others_were_always_faster_was_not_set(local, monkeypatch, name):
+    monkeypatch.setattr(LocalStore, "apply", lambda *_: None)
+    monkeypatch.setattr("distlock.recipes.log.MOST_BUSY", 0.1)
+    with pytest.raises(LockUnavailable, match="others changed it each time") as failed:
+        Config(name).set(1)
+    assert not failed.value.maybe_applied
