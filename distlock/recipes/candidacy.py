@@ -183,12 +183,6 @@ class Candidacy:
             if self._on_lost is not None:
                 self._on_lost(lease)
 
-    def _lost(self, lease: Lease) -> None:
-        """Leave the place in the order, so that others need not wait for its end."""
-        self._membership.leave_soon(self.stop())
-        if self._on_lost is not None and not self._recalled:
-            self._on_lost(lease)
-
 
 def _goes_on(known: ref[Candidacy]) -> bool:
     """Return whether to renew what it has: not its record, if the lock was lost."""
@@ -199,4 +193,7 @@ def _goes_on(known: ref[Candidacy]) -> bool:
 def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:
     candidacy = known()
     if candidacy is not None and candidacy.lease is not None:
-        candidacy._lost(lease)
+        # Others need not wait for the end of its record.
+        candidacy._membership.leave_soon(candidacy.stop())
+        if candidacy._on_lost is not None and not candidacy._recalled:
+            candidacy._on_lost(lease)

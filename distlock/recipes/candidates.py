@@ -125,9 +125,8 @@ class Candidates:
 
     def is_recalled(self, name: str, term: int) -> bool:
         """Whether a leader is to step down."""
-        if self._orders.get("step_down") == term:
-            return True
-        return self.order == "appointed" and self._orders.get("appointed") != name
+        replaced = self.order == "appointed" and self._orders.get("appointed") != name
+        return replaced or self._orders.get("step_down") == term
 
     def is_open(self, term: int | None) -> bool:
         """Whether a term is the last one, and has not ended by what was written down."""

@@ -156,8 +156,7 @@ class Delivery(Block):
             for one in deliveries:
                 one._member.renew(False)
             leave = partial(queue._backend.records.leave, leases, Plan(changes))
-            known_lost = len(leases) < len(deliveries)
-            if not known_lost and (yield queue._ask(leave)) is not None:
+            if len(leases) == len(deliveries) and (yield queue._ask(leave)) is not None:
                 for one in deliveries:
                     one._settled = "acknowledged"
             for one in deliveries:

@@ -90,9 +90,8 @@ class Election(Block, Recipe):
 
     def _be_new(self) -> None:
         owner = new_owner()
-        number = owner.key.rpartition(":")[2]
         #: the name of this candidate
-        self.candidate = self._given or f"{owner.host}:{owner.pid}:{number}"
+        self.candidate = self._given or f"{owner.host}:{owner.pid}:{owner.key.rpartition(':')[2]}"
         said = {"name": self.candidate, "priority": self._priority, "data": self._data}
         self._new_candidacy = partial(Candidacy, self, said, self._order, self._on_lost)
         self._candidacy = self._new_candidacy()

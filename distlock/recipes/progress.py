@@ -103,10 +103,9 @@ class Progress(Block, Recipe):
             raise RuntimeError(f"{self!r} has begun already")
         self.after_fork_in_child()
         claim = Claim(self.name, current_owner(), 0.0, current_activity())
-        alive = current_liveness()
         #: who reports; the run tells it from others who have reported under the name
         self._who = {**value_of(claim), "run": claim.nonce}
-        self._membership = Membership(self, self._decide, rejoins=True, is_alive=alive)
+        self._membership = Membership(self, self._decide, rejoins=True, is_alive=current_liveness())
         yield from self._reporting()
         with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
             start(_report_on, "distlock-progress", ref(self), self._ended)
@@ -207,9 +206,8 @@ class Progress(Block, Recipe):
             record, alive = snapshot.records.get(REPORT), reporter_of(snapshot)
             if record is None or alive is None or wanted not in (None, alive.created):
                 return Plan(result=False)
-            asked = Put(REPORT, {**record.value, "cancelling": True})
             same = Exists(REPORT, record.revision), Exists(alive.key)
-            return Plan([asked], same, result=True)
+            return Plan([Put(REPORT, {**record.value, "cancelling": True})], same, result=True)
 
         return (yield self._change(decide)).result  # type: ignore[no-any-return]
 

@@ -133,6 +133,8 @@ class Queue(records.QueueRecords):
         Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged.
         """
         records.check_number("deliveries", deliveries)
+        if {(one._queue.name, one._queue.using) for one in deliveries} != {(self.name, self.using)}:
+            raise ValueError(f"deliveries must be of {self!r}, got {deliveries!r}")
         yield from Delivery.acking_all(deliveries)
 
     # Looking

@@ -35,7 +35,7 @@ from distlock.exceptions import LockUnavailable
 from distlock.recipes.log import LAST, Config
 from distlock.recipes.recipe import Recipe, checked_json
 from distlock.recipes.semaphore import checked_count
-from distlock.types.arguments import checked_seconds
+from distlock.types.arguments import checked_name, checked_seconds
 from distlock.types.lease import Kind, Owner
 
 #: What the keys of records begin with.
@@ -154,7 +154,7 @@ class QueueRecords(Recipe):
     ) -> None:
         """Describe a queue; nothing is asked yet.
 
-        - ``name``, ``using``: as of a Lock.
+        - ``name``, ``using``: as of a Lock, but the name is ten characters shorter.
         - ``maxsize``: how many items there may be, those being delivered included; 0 for no bound.
           None is 0, of a mailbox 10. Once resize() has said a number, that holds for all.
         - ``lease``: seconds after which an item is delivered again if the process that took it is
@@ -164,6 +164,7 @@ class QueueRecords(Recipe):
         Raises TypeError or ValueError that names the argument and its value.
         """
         super().__init__(name, using)
+        checked_name(f"{self.kind}:put:{name}")  # those who wait take seats under such a name
         self._maxsize = checked_size(self._default_maxsize if maxsize is None else maxsize)
         self._lease = None if lease is None else checked_seconds("lease", lease)
         self.max_deliveries = checked_count("max_deliveries", max_deliveries)

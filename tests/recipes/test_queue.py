@@ -80,6 +80,29 @@ def test_what_was_acknowledged_with_others_is_not_held_any_more(letters):
     assert [one.held for one in taken] == [False, False]
 
 
+def test_deliveries_of_another_queue_are_refused_and_go_on(letters):
+    other = Queue(f"{letters.name}:other", using=letters.using)
+    taken = []
+    for queue in letters, other:
+        queue.put("goes on")
+        taken.append(queue.get(timeout=PATIENCE))
+    with pytest.raises(ValueError, match="deliveries must be of"):
+        letters.ack_many(taken)
+    assert [one.held for one in taken] == [True, True]
+    for one in taken:
+        one.ack()
+
+
+def test_the_longest_name_can_be_waited_for(using):
+    for length in range(550, 600):
+        try:
+            longest = Queue("n" * length, using=using)
+        except ValueError:
+            break
+    with pytest.raises(standard.Empty):
+        longest.get(timeout=0.01)
+
+
 def test_an_empty_queue_is_told(letters):
     with pytest.raises(standard.Empty):
         letters.get(blocking=False)
