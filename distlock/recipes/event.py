@@ -73,8 +73,7 @@ class Event(Recipe):
             tokens.add(now.token)
             return now.is_set or len(tokens) > 1 or None
 
-        set_in_time = self._until(look, deadline_of(timeout), key=_EVENT)
-        return bool((yield from set_in_time))
+        return bool((yield from self._until(look, deadline_of(timeout), key=_EVENT)))
 
     info, ainfo = twins("info", _info)
     is_set, ais_set = twins("is_set", _look)

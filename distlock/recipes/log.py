@@ -309,8 +309,7 @@ class Topic(Log):
         large. After LockUnavailable with ``maybe_applied`` it may have been published, once, or may
         be yet.
         """
-        record = yield from self._append({"message": message}, author)
-        return int(record.value["number"])
+        return int((yield from self._append({"message": message}, author)).value["number"])
 
     publish, apublish = twins("publish", _publish)
 

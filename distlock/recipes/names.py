@@ -16,7 +16,7 @@ from typing import Any
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
-from distlock.backends.store import Absent, Delete, Exists, Snapshot
+from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.core.held import OnLost
 from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
@@ -180,7 +180,7 @@ class Registration(Block):
 
         If that cannot be done now it is done later, and LockUnavailable is raised.
         """
-        return self._membership.leaving(Plan([Delete(self._key)]))
+        return self._membership.leaving(Plan([Delete(self._key)]) if self._unique else self._end)
 
     unregister, aunregister = twins("unregister", _unregister)
 
@@ -226,8 +226,7 @@ class Registration(Block):
         if (other := self._obstacle(snapshot)) is not None:
             return Plan(result=other)
         # A service has the record, too: else both could register at the same moment.
-        name = snapshot.records.get(self._key)
-        same = Absent(self._key) if name is None else Exists(self._key, name.revision)
+        same = snapshot.as_found(self._key)
         # What is there of a unique name is promised to this one.
         before = self._names._found(snapshot, self.name) if self._unique else ()
         return Plan(
@@ -236,6 +235,14 @@ class Registration(Block):
             members=[self._said],
             bound={self._key: {}},
         )
+
+    def _end(self, snapshot: Snapshot) -> Plan:
+        """Plan what goes with the address of a service: with the last one, the record of the name.
+
+        Who has found nothing under the name must not find it so again while others have come.
+        """
+        is_last = len(self._names._found(snapshot, self.name)) == 1
+        return Plan([Delete(self._key)] * is_last, [snapshot.as_found(self._key)])
 
     def _obstacle(self, snapshot: Snapshot) -> Address | None:
         """Return who keeps this from being registered; ValueNotAgreed if ``unique`` differs."""

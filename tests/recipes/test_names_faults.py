@@ -115,6 +115,25 @@ def test_an_answer_that_was_lost_leaves_no_name_behind(eager, name, wrapped):
         assert [one.token for one in names.resolve_all()] == [registration.token]
 
 
+def test_a_name_is_no_service_and_unique_though_services_came_and_went_at_that_moment(
+    eager, name, wrapped
+):
+    names, apply, there = Names(name), wrapped("apply"), []
+
+    def come_and_go(*_):
+        apply.before = lambda *_: None
+        there.append(names.register("desk", "one", unique=False))
+        names.register("desk", "two", unique=False).unregister()
+
+    apply.before = come_and_go
+    with pytest.raises(ValueNotAgreed):
+        names.register("desk", "mine")
+    assert [one.address for one in names.resolve_all("desk")] == ["one"]
+    there.pop().unregister()
+    with names.register("desk", "mine"):
+        assert names.resolve("desk").unique
+
+
 def test_a_name_that_could_not_be_left_is_left_later(eager, name, wrapped):
     names, apply = Names(name), wrapped("apply")
     registration = names.register("front", "1")
