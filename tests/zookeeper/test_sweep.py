@@ -17,8 +17,10 @@ from tests.zookeeper.tree import session_of, watches
 @pytest.mark.parametrize(
     "names", [300, pytest.param(10_000, marks=pytest.mark.slow)], ids=["hundreds", "ten thousand"]
 )
-def test_nothing_is_left_of_many_locks(using, backend, zookeeper, tree, names):
+def test_nothing_is_left_of_many_locks(configure, zookeeper, tree, names):
     """Half of them by tasks, of which two want each lock, half by a thread."""
+    using = configure(session_timeout=60)  # many tasks hold locks until the loop comes to them
+    backend = locks[using]
 
     async def use(number):
         async with Lock(f"job:{number // 2}", using="default" if number % 2 else "other"):
