@@ -149,7 +149,7 @@ class TestOneProcess:
 
     def test_who_looks_late_is_told_all_that_is_kept(self, local, name):
         """Those that both came and went meanwhile, too."""
-        watching = Group(name).changes(PATIENCE)
+        watching = Group(name).changes(10 * PATIENCE)
         with Group(name, "stays"):
             assert next(watching).what == "joined"
             for number in range(40):
@@ -161,7 +161,7 @@ class TestOneProcess:
         assert next(watching).what == "left"
 
     def test_who_looks_too_late_is_told_that_those_it_knew_crashed(self, local, name):
-        watching, early = Group(name).changes(PATIENCE), Group(name, "early")
+        watching, early = Group(name).changes(10 * PATIENCE), Group(name, "early")
         early.join()
         assert next(watching).what == "joined"
         early.leave()
