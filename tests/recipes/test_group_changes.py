@@ -301,13 +301,15 @@ def test_a_storm_of_joins_kills_and_stops_is_told_the_same_to_all(
     def told_to(one):
         return [(what, member.token) for what, member in one.changes.copy() if what != "updated"]
 
-    def all_gone(one):
-        joined = [token for what, token in told_to(one) if what == "joined"]
-        return len(told_to(one)) == 2 * len(joined)
+    def are_told_the_same():
+        told, *others = map(told_to, watchers)
+        return others == [told, told] and told
 
-    eventually(lambda: all(map(all_gone, watchers)))
-    told, *others = map(told_to, watchers)
-    assert others == [told, told]
+    def all_have_left():
+        told = are_told_the_same()
+        return told and len(told) == 2 * sum(what == "joined" for what, _ in told) and told
+
+    told = eventually(all_have_left)
     joined = [token for what, token in told if what == "joined"]
     assert len(set(joined)) == len(joined) > 8
     assert joined == sorted(joined)

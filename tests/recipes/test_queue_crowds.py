@@ -50,6 +50,7 @@ def work(using, name, number, maxsize):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("nobody_is_passed_over")
 @pytest.mark.parametrize("maxsize", [0, 3])
 def test_an_item_costs_the_same_however_many_there_are(backend, using, name, monkeypatch, maxsize):
     counter, costs = Counted(monkeypatch, backend.store), []

@@ -59,9 +59,13 @@ def hold(name, options):
 def wait(name, options):
     """As a child: wait for seats; then leave them when told to."""
     write_line("waiting")
-    with new(name, **options) as lock:
-        write_line(lock.token)
-        read_line()
+    lock, taken = new(name, **options), False
+    while not taken:
+        with suppress(LockUnavailable):  # it was stopped while it waited for an answer
+            taken = lock.acquire()
+    write_line(lock.token)
+    read_line()
+    lock.release()
 
 
 def stop(process, kind):
