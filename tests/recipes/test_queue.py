@@ -175,8 +175,9 @@ def test_what_was_taken_is_not_delivered_again_before_it_is_put_back(letters):
 def test_a_late_ack_is_refused(letters):
     letters.put("one")
     taken = letters.get()
-    assert letters.force_release(taken.id, taken.token)
-    assert not letters.force_release(taken.id, taken.token)
+    token = taken.token
+    assert letters.force_release(taken.id, token)
+    assert not letters.force_release(taken.id, token)
     again = letters.get(blocking=False)
     assert (again.body, again.attempt) == ("one", 2)
     with pytest.raises(LockLost):
