@@ -6,6 +6,7 @@ import pytest
 
 from distlock import locks
 from distlock.backends import shared
+from distlock.recipes import Queue
 from tests import kinds
 from tests.contract.actor_process import ProcessActor
 from tests.contract.actors import PATIENCE
@@ -161,6 +162,12 @@ def group_requests(wrapped, name):
         return {method: number for method, number in counted.items() if number}
 
     return count
+
+
+@pytest.fixture
+def letters(using, name):
+    """A queue without a bound."""
+    return Queue(name, using=using)
 
 
 @pytest.fixture

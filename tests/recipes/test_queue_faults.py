@@ -16,7 +16,7 @@ from distlock.recipes import Queue, Semaphore
 from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import cleaned_up, eventually
+from tests.contract.watch import cleaned_up, eventually, passed
 from tests.core.interrupting import interrupted
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import stop
@@ -234,16 +234,17 @@ def test_a_get_whose_reply_is_lost_takes_nothing_away(proxy, kind, name):
 def test_who_has_waited_for_longer_than_a_lease_outlasts_a_short_outage(
     side, kind, backend_settings, proxied, settings, name
 ):
-    settings.DISTLOCK = backend_settings(kind, LEASE=4, OPTIONS={"timeout": 1})
+    lease = 4
+    settings.DISTLOCK = backend_settings(kind, LEASE=lease, OPTIONS={"timeout": 1})
     proxy = proxied(kind)
     queue = Queue(name, 1 if side == "put" else 0)
     if side == "put":
         queue.put("first")
     result = in_thread(queue.get if side == "get" else partial(queue.put, "second"))
     for _ in range(2):
-        time.sleep(4.5)
+        passed(lease + 0.5)
         proxy.refuse()
-        time.sleep(1.8)  # it looks every third of a lease
+        passed(lease / 3 + 0.5)  # it looks every third of a lease
         proxy.heal()
     answer(lambda: queue.put("first") if side == "get" else queue.get().ack())
     if side == "get":

@@ -135,19 +135,35 @@ class TestProcesses:
             assert len(successor.info().holders) == 1
 
 
+ONE_SEAT = {"make": "semaphore", "value": 1}
+
+
+def one_waits(child, actor, using, name):
+    """Let a child wait for the one seat of a semaphore: who holds it, the child, and the lock."""
+    held = actor("thread").take(name, **ONE_SEAT)
+    waiter = child(wait, name, ONE_SEAT)
+    waiter.line()
+    lock = Semaphore(name, using=using)
+    eventually(lambda: len(lock.info().waiters) == 1)
+    return held, waiter, lock
+
+
+def goes_on(stopped):
+    """See that one who was stopped gets its seat after all, and leaves it."""
+    stopped.signal(signal.SIGCONT)
+    assert int(stopped.line()) > 0
+    stopped.tell("leave")
+    stopped.finish()
+
+
 @pytest.mark.shared
 @pytest.mark.slow
 def test_one_who_is_stopped_at_the_head_of_the_queue_keeps_nobody_out(
     child, kind, actor, using, name
 ):
     """Its session lasts for half a minute, and so does its place; its turn does not."""
-    options = {"make": "semaphore", "value": 1}
-    held = actor("thread").take(name, **options)
-    stopped = child(wait, name, options)
-    stopped.line()
-    lock = Semaphore(name, using=using)
-    eventually(lambda: len(lock.info().waiters) == 1)
-    others = [actor("thread").lock(name, **options) for _ in range(2)]
+    held, stopped, lock = one_waits(child, actor, using, name)
+    others = [actor("thread").lock(name, **ONE_SEAT) for _ in range(2)]
     waiting = []
     for number, other in enumerate(others):
         waiting.append(other.start("acquire"))
@@ -157,10 +173,7 @@ def test_one_who_is_stopped_at_the_head_of_the_queue_keeps_nobody_out(
     for other, future in zip(others, waiting, strict=True):
         assert future.result(PATIENCE)
         other.release()
-    stopped.signal(signal.SIGCONT)
-    assert int(stopped.line()) > 0
-    stopped.tell("leave")
-    stopped.finish()
+    goes_on(stopped)
 
 
 @pytest.mark.shared
@@ -170,13 +183,8 @@ def test_one_who_comes_when_the_head_is_stopped_does_not_pass_by_the_next(
 ):
     """The next one is told of nothing, so it may be some seconds before it looks."""
     monkeypatch.setattr(shared, "_PATIENCE", 4.0)  # it may stand still for some more
-    options = {"make": "semaphore", "value": 1}
-    held = actor("thread").take(name, **options)
-    stopped = child(wait, name, options)
-    stopped.line()
-    lock = Semaphore(name, using=using)
-    eventually(lambda: len(lock.info().waiters) == 1)
-    following, late = (actor("thread").lock(name, **options) for _ in range(2))
+    held, stopped, lock = one_waits(child, actor, using, name)
+    following, late = (actor("thread").lock(name, **ONE_SEAT) for _ in range(2))
     earlier = following.start("acquire")
     eventually(lambda: len(lock.info().waiters) == 2)
     stop(stopped, kind)
@@ -187,10 +195,7 @@ def test_one_who_comes_when_the_head_is_stopped_does_not_pass_by_the_next(
     following.release()
     assert later.result(PATIENCE)
     late.release()
-    stopped.signal(signal.SIGCONT)
-    assert int(stopped.line()) > 0
-    stopped.tell("leave")
-    stopped.finish()
+    goes_on(stopped)
 
 
 def work_for_ever(name, who):
