@@ -82,7 +82,7 @@ class Delivery(Block):
         """
         self.check()
         done = yield from self._member.leaving(self._done)
-        self._settle("acknowledged", done)
+        self._finish("acknowledged", done)
 
     def _nacking(self, delay: float = 0, reason: str = "") -> Steps[None]:
         """Put the item back to its place; after the last attempt, to the dead letters.
@@ -96,7 +96,7 @@ class Delivery(Block):
         said = checked_text("reason", reason)[:MOST_REASON] or self._item.reason
         self.check()
         leave = partial(self._put_back, replace(self._item, reason=said), seconds)
-        self._settle("put back", (yield from self._member.leaving(leave=leave)))
+        self._finish("put back", (yield from self._member.leaving(leave=leave)))
 
     ack, aack = twins("ack", _acking)
     nack, anack = twins("nack", _nacking)
@@ -189,7 +189,7 @@ class Delivery(Block):
 
     # Inside
 
-    def _settle(self, how: str, done: bool) -> None:
+    def _finish(self, how: str, done: bool) -> None:
         if not done:
             raise self._lost()
         self._settled = how

@@ -234,7 +234,7 @@ def joining_all(
     first, backend = members[0], members[0].recipe._backend
     mutex, claims = first._mutex, [member._claim(lost) for member in members]
 
-    def take_back() -> None:
+    def cancel_all() -> None:
         for member, claim in zip(members, claims, strict=True):
             if (hold := member._hold_of(claim.nonce)) is not None:
                 member._replace(hold, None)
@@ -243,21 +243,21 @@ def joining_all(
     try:
         change = partial(backend.records.change, first.recipe._directory, first.decide)
         join = partial(change, read=read, claims=claims, once=once)
-        done: Done = yield backend.asking(join, deadline, take_back)
+        done: Done = yield backend.asking(join, deadline, cancel_all)
         pairs = zip(members, done.leases, strict=False)
         if all(member._replace(lost, member._new_hold(lease)) for member, lease in pairs):
             return done
-        take_back()
+        cancel_all()
         return done._replace(leases=())
     except LockUnavailable as error:
         if error.maybe_applied:
-            undo(error, take_back)
+            undo(error, cancel_all)
         raise
     except LockError:
         raise
     except BaseException as error:  # an interrupt; the records may be there
         if mutex is first._mutex:  # else this is the child of a fork
-            undo(error, take_back)
+            undo(error, cancel_all)
         raise
 
 
