@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -34,10 +35,15 @@ def write_line(*words: object) -> None:
 
 def read_line() -> str:
     """In a child: wait for a line of the parent; EOFError when the parent will send no more."""
-    line = sys.stdin.readline()
-    if not line:
-        raise EOFError
-    return line.rstrip("\n")
+    line = b""
+    while not line.endswith(b"\n"):
+        # Python misses a signal that comes in the moment in which it begins to read or to wait.
+        while not select.select([0], [], [], 0.5)[0]:
+            pass
+        if not (read := os.read(0, 1)):
+            raise EOFError
+        line += read
+    return line[:-1].decode()
 
 
 class Child:

@@ -15,9 +15,10 @@ in a thread, arun() in an asyncio task::
     lease = await arun(acquire(pending, deadline))
 
 Whatever a step raises is raised at its ``yield``, also Ctrl-C, a soft time limit, and the
-cancellation of a task. An interrupt between two steps, or a coroutine that is collected as
-garbage, arrives there as GeneratorExit: then the step may or may not have been done, and the body
-must not yield again, so it leaves a clean-up that has to wait to another thread.
+cancellation of a task. So is an interrupt between two steps: the step may or may not have been
+done. A coroutine that is collected as garbage, or a second interrupt between two steps, arrives
+there as GeneratorExit: then the body must not yield again, so it leaves a clean-up that has to wait
+to another thread.
 """
 
 from __future__ import annotations
@@ -46,37 +47,43 @@ Steps: TypeAlias = Generator[Step, Any, T]
 
 def run(steps: Steps[T]) -> T:
     """Run a body in this thread, and return what it returns."""
+    resume: Callable[[Any], Step] = steps.send
+    value: Any = None
     try:
-        step = steps.send(None)
         while True:
             try:
-                result = step.run()
+                step = resume(value)
+                resume, value = steps.send, step.run()
             except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+                if steps.gi_frame is None:  # type: ignore[attr-defined]  # the body has ended
+                    if isinstance(error, StopIteration):
+                        return error.value  # type: ignore[no-any-return]
+                    raise
+                resume, value = steps.throw, error
     finally:
-        steps.close()  # after an interrupt the traceback would keep the body, and what it has
+        value = None  # the error's traceback has this frame: a cycle would keep both
+        steps.close()
 
 
 async def arun(steps: Steps[T]) -> T:
     """Run a body in this task, and return what it returns."""
+    resume: Callable[[Any], Step] = steps.send
+    value: Any = None
     try:
-        step = steps.send(None)
         while True:
             try:
-                result = await step.arun()
+                step = resume(value)
+                resume, value = steps.send, await step.arun()
             except GeneratorExit:  # nothing can be awaited any more
                 raise
             except BaseException as error:
-                step = steps.throw(error)
-            else:
-                step = steps.send(result)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+                if steps.gi_frame is None:  # type: ignore[attr-defined]
+                    if isinstance(error, StopIteration):
+                        return error.value  # type: ignore[no-any-return]
+                    raise
+                resume, value = steps.throw, error
     finally:
+        value = None
         steps.close()
 
 

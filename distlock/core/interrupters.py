@@ -14,15 +14,20 @@ import sys
 import threading
 from collections import deque
 from contextlib import suppress
+from functools import partial
 from typing import Any, Self
 
 from distlock.concurrency.pending import Latch
+from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockLost
 from distlock.types.lease import Lease
 from distlock.types.owners import gevent_patched
 
 #: By default the system ignores this signal, so one that comes late does no harm.
 _SIGNAL = signal.SIGURG
+#: Seconds until it is sent again. Python misses a signal that comes in the moment in which a system
+#: call begins, and handles it when that returns.
+_RESEND = 0.5
 
 #: The bodies on the main thread, the innermost last.
 _on_main_thread: list[SignalInterrupter] = []
@@ -86,8 +91,9 @@ class SignalInterrupter(BodyInterrupter):
 
     def raise_in_body(self, loss: LockLost) -> None:
         ident = threading.main_thread().ident
-        if ident is not None:
+        if ident is not None and self in _on_main_thread:
             signal.pthread_kill(ident, _SIGNAL)
+            call_after(_RESEND, partial(self.raise_in_body, loss))
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         with suppress(ValueError):

@@ -1,6 +1,7 @@
 """A task is ended by the loss of its lock, wherever that finds it, and never after its end."""
 
 import random
+import signal
 import threading
 import time
 
@@ -16,11 +17,25 @@ LOST = Lease(Claim("a", Owner("o", "h", 1, "t"), 1.0), 7, 0.0)
 ROUNDS = 400
 
 
+def sleep_until_ended():
+    time.sleep(30)
+    pytest.fail("nothing has ended this sleep")
+
+
 def test_the_main_thread_is_woken_from_a_system_call():
     with pytest.raises(LockLost, match=r"lock 'a' \(token 7\)"), body_interrupter() as ending:
         assert isinstance(ending, SignalInterrupter)
         threading.Timer(0.05, ending.on_lost, [LOST]).start()
-        time.sleep(30)
+        sleep_until_ended()
+
+
+def test_the_main_thread_is_woken_although_a_signal_was_missed():
+    with pytest.raises(LockLost), body_interrupter() as ending:
+        # As Python does with a signal that comes in the moment in which the sleep begins.
+        handler = signal.signal(signal.SIGURG, signal.SIG_IGN)
+        ending.on_lost(LOST)
+        signal.signal(signal.SIGURG, handler)
+        sleep_until_ended()
 
 
 def test_another_thread_is_ended():
@@ -78,7 +93,7 @@ def test_a_task_within_a_task_is_ended_by_its_own_loss():
     with body_interrupter() as outer:
         with pytest.raises(LockLost), body_interrupter() as inner:
             threading.Timer(0.05, inner.on_lost, [LOST]).start()
-            time.sleep(30)
+            sleep_until_ended()
         time.sleep(0.01)
     assert outer.loss is None
 
@@ -87,6 +102,6 @@ def test_an_error_of_the_body_stays():
     with pytest.raises(ZeroDivisionError), body_interrupter() as ending:
         try:
             ending.on_lost(LOST)
-            time.sleep(30)
+            sleep_until_ended()
         except LockLost:
             raise ZeroDivisionError from None
