@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 
 from tests.servers.debian import Missing, missing_packages
 from tests.servers.etcd import Etcd
@@ -34,20 +35,27 @@ class Company:
     """The command; Ctrl-C reaches it anyhow, as it does everyone at the terminal."""
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
+        self._started = self._terminated = False
         signal.signal(signal.SIGINT, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
 
     def run(self, command: list[str], more: dict[str, str]) -> int:
-        self._process = subprocess.Popen(command, env={**os.environ, **more})
-        code = self._process.wait()
+        self._started = True
+        process = subprocess.Popen(command, env={**os.environ, **more})
+        while (code := process.poll()) is None:
+            if self._terminated:
+                self._terminated = False
+                process.terminate()
+            # Python may miss a signal that comes in the moment in which a longer wait begins.
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.2)
         return code if code >= 0 else 128 - code
 
     def _on_signal(self, signum: int, frame: object) -> None:
-        if self._process is None:
+        if not self._started:
             raise Interrupted
         if signum == signal.SIGTERM:
-            self._process.terminate()
+            self._terminated = True
 
 
 def main() -> int:

@@ -21,9 +21,9 @@ from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupport
 
 T = TypeVar("T")
 
-#: Seconds. The clock of sleep() stands still while the machine sleeps, clock() does not; and the
-#: lock may be lost meanwhile.
-_LONGEST_SLEEP = 60.0
+#: Seconds. The clock of sleep() stands still while the machine sleeps, clock() does not; the lock
+#: may be lost meanwhile; and Python may miss a signal that comes in the moment in which one begins.
+_LONGEST_SLEEP = 1.0
 
 
 class _Busy(Exception):

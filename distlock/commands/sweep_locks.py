@@ -11,6 +11,7 @@ from django.core.management.base import BaseCommand, CommandParser
 from distlock.backends.shared import sweep_every_kind
 from distlock.commands.arguments import Backends, add_using, seconds
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
+from distlock.concurrency.clock import clock, left
 from distlock.supervisor.signal_handling import Interrupted, ended_by_signals
 
 HELP = (
@@ -18,6 +19,8 @@ HELP = (
     " have been free for long. Never touches a hold whose lease still runs."
 )
 EPILOG = epilog(DONE, FAILED, USAGE)
+#: Seconds. Python may miss a signal that comes in the moment in which a sleep begins.
+_LONGEST_SLEEP = 1.0
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -44,7 +47,9 @@ def run(
         while True:
             for problem in _sweep(command, using).report():
                 command.stderr.write(problem)
-            time.sleep(every)
+            until = clock() + every
+            while rest := left(until, _LONGEST_SLEEP):
+                time.sleep(rest)
 
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:

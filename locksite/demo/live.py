@@ -43,7 +43,9 @@ def serve(port: int | None, write: Callable[[str], object]) -> str:
                 write(f"  Its locks, for operators: http://{HOST}:{server.server_port}{address}")
                 write(f"  Sign in as {NAME} with the password {password}\n")
             try:
-                thread.join()
+                while thread.is_alive():
+                    # Python may miss a Ctrl-C that comes in the moment in which the wait begins.
+                    thread.join(0.5)
             except KeyboardInterrupt:
                 write("")
             done = _end_work(pool)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from typing import Any
 
 import redis
@@ -48,4 +49,9 @@ def cue(where: str, times: int = 1) -> None:
 
 def wait_for_cue(where: str, timeout: float = LIMIT) -> bool:
     """Wait until one is let go on."""
-    return client().blpop([f"cue:{where}"], timeout) is not None
+    until = time.monotonic() + timeout
+    # Python may miss a signal that comes in the moment in which it begins to wait, until the end.
+    while time.monotonic() < until:
+        if client().blpop([f"cue:{where}"], 0.5) is not None:
+            return True
+    return False

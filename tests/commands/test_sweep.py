@@ -14,7 +14,8 @@ from distlock.conf import locks
 from distlock.models import DatabaseLock
 from distlock.recipes import Semaphore
 from distlock.types.lease import State
-from tests.contract.watch import eventually
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed
 from tests.databases import ALIASES
 
 #: Signals and pauses have nothing to do with the engine.
@@ -135,6 +136,27 @@ class TestAgainAndAgain:
             pass
         sweeping.signal(signal.SIGTERM)
         sweeping.finish()
+
+    @pytest.mark.usefixtures("local")
+    def test_a_signal_that_python_misses_at_first_ends_it_soon(self, run):
+        """One that comes in the moment in which a sleep begins, or on another thread, as here."""
+        before, main = signal.getsignal(signal.SIGTERM), threading.main_thread().ident
+        ended, soon = threading.Event(), []
+
+        def end():
+            eventually(lambda: signal.getsignal(signal.SIGTERM) is not before)
+            passed(0.3)  # until the main thread sleeps
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+            soon.append(ended.wait(PATIENCE))
+            if not soon[0]:
+                signal.pthread_kill(main, signal.SIGTERM)
+
+        alarm = threading.Thread(target=end)
+        alarm.start()
+        run("sweep", "--every=3600")
+        ended.set()
+        alarm.join()
+        assert soon == [True]
 
     @pytest.mark.parametrize("every", ["0", "-1", "nan", "inf", "x", "1e300"])
     def test_needs_a_pause(self, local, run, every):

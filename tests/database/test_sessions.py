@@ -159,9 +159,15 @@ def test_an_interrupt_ends_the_wait_for_an_answer(backend, kind, alarm):
 
 @pytest.fixture
 def alarm():
-    """``alarm(seconds)``: press Ctrl-C then."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    """``alarm(seconds)``: press Ctrl-C then, and until that is seen."""
+
+    def interrupt(*args):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    # Python may miss a signal that comes in the moment in which a system call begins.
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds, 0.5)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
 

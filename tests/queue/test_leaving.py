@@ -273,7 +273,9 @@ def interrupted_while_waiting(name, rounds):
         timer = threading.Timer(0.001 * number, os.kill, (os.getpid(), signal.SIGINT))
         try:
             timer.start()
-            lock.acquire()
+            # Python drops what is raised where a weak reference's callback runs.
+            while not lock.acquire(timeout=1) and timer.is_alive():
+                pass
         except KeyboardInterrupt:
             timer.join()
     write_line("interrupted")
