@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -96,6 +97,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
+
+
+def pytest_collection_finish() -> None:
+    # The tests themselves are never garbage: those that look for some need not look at them.
+    gc.collect()
+    gc.freeze()
 
 
 def _takes_long(item: pytest.Item) -> bool:

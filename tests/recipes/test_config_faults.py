@@ -369,6 +369,7 @@ def test_an_interrupt_at_any_moment_leaves_versions_and_numbers_in_order(
     locks.close_all()
 
 
+@pytest.mark.usefixtures("soon_given_up")
 def test_a_value_for_which_others_were_always_faster_was_not_set(local, monkeypatch, name):
     monkeypatch.setattr(LocalStore, "apply", lambda *_: None)
     monkeypatch.setattr("distlock.recipes.log.MOST_BUSY", 0.1)
