@@ -17,7 +17,7 @@ pytestmark = pytest.mark.parametrize("kind", SERVERS)
 
 WHO = ["thread", "task"]
 #: for tests that wait until an answer is overdue
-BRIEFLY = pytest.mark.parametrize("answer_limit", [2])
+BRIEFLY = pytest.mark.parametrize("answer_limit", [4])
 
 
 @pytest.fixture

@@ -50,14 +50,14 @@ def unavailable(results):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer_limit", [2])
+@pytest.mark.parametrize("answer_limit", [4])
 def test_all_tasks_are_told_of_a_silent_database_in_time(actor, using, server, kind, name):
     with Lock(name):
         pass
     server(kind).pause()
     began = clock()
     assert unavailable(actor("task").call(all_try, name, using).result(PATIENCE))
-    assert clock() - began < 2 + SLACK
+    assert clock() - began < 4 + SLACK
 
 
 @pytest.mark.slow
@@ -124,14 +124,14 @@ def test_a_grant_that_came_late_is_renewed_within_the_callers_limit(proxied, kin
 
     def deliver():
         assert late.kept_back.wait(PATIENCE)
-        passed(1)
+        passed(2.2)  # more than a third of the lease
         late.end()
         assert renewed.wait(PATIENCE)
         network.silence()  # for what is sent on another connection, too
 
     began = clock()
     with closing(Delivery(deliver)), pytest.raises(LockUnavailable):
-        Lock(name, using=using, lease=2.4).acquire(timeout=5)
+        Lock(name, using=using, lease=6).acquire(timeout=5)
     assert clock() - began < 5 + SLACK
 
 
@@ -145,10 +145,10 @@ def test_a_grant_that_came_late_stays_for_at_least_its_time(actor, proxied, kind
 
     def deliver():
         assert late.kept_back.wait(PATIENCE)
-        passed(2)
+        passed(2.2)  # more than a third of the lease
         late.end()
 
-    lock = actor(who).lock(name, lease=4, renew=False, at_least=600)
+    lock = actor(who).lock(name, lease=6, renew=False, at_least=600)
     with closing(Delivery(deliver)):
         assert lock.acquire(blocking=False)
     assert lock.info().remaining > 300
@@ -200,7 +200,7 @@ class Delivery:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("answer_limit", [1])
+@pytest.mark.parametrize("answer_limit", [4])
 @pytest.mark.parametrize("what", ["acquire", "release"])
 def test_a_failure_that_a_cancelled_task_does_not_wait_for_is_not_logged(
     what, using, server, kind, caplog, name

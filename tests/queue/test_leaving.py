@@ -57,7 +57,7 @@ def test_when_the_time_is_up(held, actor, engine, name, what):
 @pytest.mark.slow
 def test_an_interrupt_at_any_moment_of_the_way_in(held, engine, name):
     for moment in itertools.count(1):
-        wait = partial(Lock(name).acquire, timeout=1)
+        wait = partial(Lock(name).acquire, timeout=3)
         if not interrupted(wait, moment, code=wait_manager.__file__):
             break
     assert moment > 5, "the interrupts did not reach the code"

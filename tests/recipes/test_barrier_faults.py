@@ -161,7 +161,7 @@ class TestNetwork:
         if proxy is None:
             return
         answer(lambda: waiting("default", name))  # it is connected
-        waiting_there = [threads.submit(outcome, name, 3, 3) for _ in "ab"]
+        waiting_there = [threads.submit(outcome, name, 3, 6) for _ in "ab"]
         there("default", name, 2)
         getattr(proxy, how)()
         assert set(outcomes(waiting_there)) <= {"unknown", "broken"}

@@ -235,11 +235,13 @@ def test_who_has_waited_for_longer_than_a_lease_outlasts_a_short_outage(
     side, kind, backend_settings, proxied, settings, name
 ):
     lease = 4
-    settings.DISTLOCK = backend_settings(kind, LEASE=lease, OPTIONS={"timeout": 1})
+    settings.DISTLOCK = backend_settings(kind, LEASE=lease)
+    if side == "put":
+        Queue(name, 1).put("first")
+    (entry,) = settings.DISTLOCK.values()
+    settings.DISTLOCK = {"default": {**entry, "OPTIONS": {**entry["OPTIONS"], "timeout": 1}}}
     proxy = proxied(kind)
     queue = Queue(name, 1 if side == "put" else 0)
-    if side == "put":
-        queue.put("first")
     result = in_thread(queue.get if side == "get" else partial(queue.put, "second"))
     for _ in range(2):
         passed(lease + 0.5)
