@@ -47,9 +47,13 @@ def run(
         while True:
             for problem in _sweep(command, using).report():
                 command.stderr.write(problem)
-            until = clock() + every
-            while rest := left(until, _LONGEST_SLEEP):
-                time.sleep(rest)
+            _sleep(every)
+
+
+def _sleep(seconds: float) -> None:
+    until = clock() + seconds
+    while rest := left(until, _LONGEST_SLEEP):
+        time.sleep(rest)
 
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:
