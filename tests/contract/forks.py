@@ -6,7 +6,7 @@ import pickle
 import signal
 
 #: seconds after which a forked child that hangs shows where, and ends
-HANGS = 15
+HANGS = 25
 
 
 def forked(function, *args):

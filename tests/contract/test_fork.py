@@ -7,6 +7,7 @@ import pytest
 from distlock import Lock, LockNotHeld
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
+from tests.contract.watch import eventually
 from tests.kinds import ONE_PROCESS
 
 # What is called in the child process, which then forks. The fork is not made in the process of the
@@ -85,14 +86,12 @@ def fork_while_another_thread_waits(using, name):
 
 def fork_while_threads_work(using, name):
     """A fork at any moment: whatever lock inside distlock was held then, the child can work."""
-    with Lock(name, using=using):
-        pass  # the first use imports modules, and Python's import locks do not survive a fork
-    over = threading.Event()
+    over, turns = threading.Event(), [0] * 4
 
     def work(number):
         while not over.is_set():
             with Lock(f"{name}:{number % 2}", using=using):
-                pass
+                turns[number] += 1
 
     def child():
         with Lock(f"{name}:child", using=using, timeout=PATIENCE) as mine:
@@ -102,6 +101,8 @@ def fork_while_threads_work(using, name):
     for worker in workers:
         worker.start()
     try:
+        # The first uses import modules, and Python's import locks do not survive a fork.
+        eventually(lambda: min(turns) > 2)
         return [forked(child) for _ in range(12)]
     finally:
         over.set()

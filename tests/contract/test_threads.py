@@ -5,11 +5,12 @@ import signal
 import threading
 from collections import defaultdict
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
-from distlock import Lock, LockTimeout
+from distlock import Lock, LockTimeout, LockUnavailable
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
 from tests.contract.conftest import EAGER
@@ -49,14 +50,16 @@ def busy(using, name):
 
 def wait(using, name):
     """Wait in vain, and for what is free."""
-    with pytest.raises(LockTimeout), Lock(name, using=using, timeout=WAIT):
+    # The last answer may be late, on a machine that stands still.
+    with pytest.raises((LockTimeout, LockUnavailable)), Lock(name, using=using, timeout=WAIT):
         pass
     with Lock(f"{name}:other", using=using):
         pass
 
 
 async def try_(using, name):
-    assert not await Lock(name, using=using).aacquire(timeout=WAIT / 2)
+    with suppress(LockUnavailable):
+        assert not await Lock(name, using=using).aacquire(timeout=WAIT / 2)
 
 
 def look(taken):

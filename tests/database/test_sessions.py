@@ -98,7 +98,8 @@ def test_many_threads_share_a_few_sessions(make, kind):
     )
     with ThreadPoolExecutor(8) as threads:
         asked = [threads.submit(backend.pool.run, who) for _ in range(8)]
-        assert len({future.result().rows[0][0] for future in asked}) == 2
+        # One, if it has answered them all before the other was open.
+        assert len({future.result().rows[0][0] for future in asked}) <= 2
 
 
 @pytest.mark.parametrize("kind", SERVERS)

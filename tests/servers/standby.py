@@ -54,6 +54,8 @@ class Standby(PostgreSQL):
 
     def catch_up(self) -> None:
         """Wait until it has everything that the primary has written so far."""
+        # Its commit waits for the disk, and so for earlier ones that have not waited for it.
+        self.primary.execute("SELECT pg_logical_emit_message(true, 'tests', 'caught up')")
         ((written,),) = self.primary.execute("SELECT pg_current_wal_flush_lsn()")
         self._await(self, f"SELECT pg_last_wal_replay_lsn() >= '{written}'", True)
 

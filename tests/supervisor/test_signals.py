@@ -157,13 +157,13 @@ def test_a_program_that_starts_late_runs_if_the_lease_was_renewed(start, backend
 @pytest.mark.slow
 @on_a_server
 def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, backend, beats):
-    run = start("stock", "--lease=6", "--grace=1.2", "--", *beats.command)
+    run = start("stock", "--lease=9", "--grace=3", "--", *beats.command)
     born = beats.begin()
     run.signal(signal.SIGSTOP)
     until = backend.inspect("stock").until.timestamp()
     eventually(lambda: gone(born))
     assert beats.last < until
-    with Lock("stock", timeout=10):
+    with Lock("stock", timeout=30):
         run.signal(signal.SIGCONT)
         assert run.wait() == LOST
 
@@ -173,7 +173,7 @@ def test_a_run_that_is_stopped_past_its_lease_has_no_program_any_more(start, bac
 def test_a_run_and_watchdog_that_were_stopped_end_the_program_as_soon_as_they_go_on(
     start, backend, beats
 ):
-    run = start("stock", "--lease=4", "--grace=0.1", "--", *beats.command)
+    run = start("stock", "--lease=6", "--grace=0.1", "--", *beats.command)
     born = beats.begin()
     watchdog = watchdog_of(run)
     for pid in (run.pid, watchdog, *born):
