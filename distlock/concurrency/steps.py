@@ -52,8 +52,9 @@ def run(steps: Steps[T]) -> T:
     try:
         while True:
             try:
-                step = resume(value)
-                resume, value = steps.send, step.run()
+                step, value = resume(value), None
+                while True:  # with its end inside the `try`: an interrupt may come there, too
+                    step = steps.send(step.run())
             except BaseException as error:
                 if steps.gi_frame is None:  # type: ignore[attr-defined]  # the body has ended
                     if isinstance(error, StopIteration):
@@ -72,8 +73,9 @@ async def arun(steps: Steps[T]) -> T:
     try:
         while True:
             try:
-                step = resume(value)
-                resume, value = steps.send, await step.arun()
+                step, value = resume(value), None
+                while True:
+                    step = steps.send(await step.arun())
             except GeneratorExit:  # nothing can be awaited any more
                 raise
             except BaseException as error:

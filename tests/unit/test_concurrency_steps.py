@@ -1,5 +1,6 @@
 """One body runs for threads and for tasks, and cleans up however it is left."""
 
+import _thread
 import asyncio
 import signal
 import threading
@@ -155,6 +156,38 @@ def test_a_coroutine_that_is_given_up_cleans_up():
     loop.close()
     coroutine.close()
     assert seen == [GeneratorExit]
+
+
+def test_a_signal_that_comes_at_the_end_of_a_step_is_raised_in_the_body():
+    """Python handles it when the loop of run() begins its next round."""
+
+    class Interrupt(Exception):
+        pass
+
+    class LastMoment:
+        def run(self):
+            # Unpacking calls the function, and does not look for signals after it.
+            (_,) = map(_thread.interrupt_main, [signal.SIGUSR1])
+
+    def on_signal(number, frame):
+        raise Interrupt
+
+    def body():
+        try:
+            yield LastMoment()
+        except BaseException as error:
+            yield Sleep(0)
+            left.append(type(error))
+            raise
+
+    left = []
+    handler = signal.signal(signal.SIGUSR1, on_signal)
+    try:
+        with pytest.raises(Interrupt):
+            run(body())
+    finally:
+        signal.signal(signal.SIGUSR1, handler)
+    assert left == [Interrupt]
 
 
 def test_whenever_it_is_interrupted_the_body_has_cleaned_up_when_that_is_known():
