@@ -256,13 +256,13 @@ class Queue(records.QueueRecords):
                 if result is not None or not first or left(deadline, 1) <= 0:
                     break
                 yield from self._wait_for_change(seen, deadline)
+            yield from entered.leaving()
         except GeneratorExit:  # nothing can be waited for any more
             entered.leave_soon()
             raise
-        except BaseException:
+        except BaseException:  # also an interrupt while it was left
             yield from entered.leaving()
             raise
-        yield from entered.leaving()
         return result
 
     put, aput = twins("put", _put)

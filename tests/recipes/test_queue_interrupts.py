@@ -1,0 +1,46 @@
+"""Interrupts at any moment while a consumer or a producer stands in line: its place is given up."""
+
+import itertools
+import threading
+
+import pytest
+
+from distlock.recipes import Queue, Semaphore, parts, queue, semaphore
+from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually
+from tests.core.interrupting import interrupted
+from tests.recipes.wrapping import in_thread, is_unused
+
+#: what takes the place in the line, and leaves it
+CODE = (queue.__file__, parts.__file__, semaphore.__file__)
+
+
+@pytest.mark.parametrize("side", ["get", "put"])
+def test_who_is_interrupted_in_line_is_not_in_the_way_of_others(local, name, side):
+    """Its thread goes on, and would keep the others waiting for as long as that lasts."""
+    lines, messages = [], []
+    for moment in itertools.count(1):
+        letters = Queue(f"{name}:{moment}", maxsize=1)
+        lines.append(Semaphore(f"queue:{side}:{letters.name}", 1))
+        if side == "put":
+            letters.put("first")
+        over = threading.Event()
+        go_on = in_thread(_answer, letters, lines[-1], side, over)
+        ask = letters.get if side == "get" else lambda: letters.put("second")  # noqa: B023
+        interrupt = interrupted(lambda: messages.append(ask()), moment, code=CODE)  # noqa: B023
+        over.set()
+        assert go_on() is None
+        if interrupt is None:
+            break
+    assert moment > 10, "the interrupts did not reach the code"
+    for line in lines:
+        eventually(lambda: is_unused(line))  # noqa: B023
+
+
+def _answer(letters, line, side, over):
+    """Let the one who waits go on once it is in line, or does not wait any more."""
+    eventually(lambda: over.is_set() or line.info().taken)
+    if side == "get":
+        letters.put("for one", timeout=PATIENCE)
+    else:
+        letters.get(timeout=PATIENCE).ack()
