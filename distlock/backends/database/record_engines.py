@@ -20,7 +20,7 @@ from distlock.backends.database.record_sql import (
     RecordSQL,
 )
 from distlock.backends.database.sql import in_list, named_values
-from distlock.backends.database.sqlite_session import transaction
+from distlock.backends.database.sqlite_session import in_transaction
 from distlock.backends.database.statements import Statement
 from distlock.backends.store import Address
 
@@ -245,33 +245,33 @@ class SQLiteRecords(RecordSQL):
     PAUSES: ClassVar[tuple[float, float]] = (0.02, 0.25)
     GREATEST: ClassVar[str] = "max"
 
+    @in_transaction
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
         """See RecordSQL.apply()."""
         params, ask = edit.params(), connection.ask
-        with transaction(connection):
-            if create:
-                ask(Statement(self._create, params))
-            held = self._conditions(edit, "d.id", "d.revision")
-            alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE expires_at > {self.now}"
-            if edit.sessions:
-                alive += f" AND {in_list('id', 'session', edit.sessions)}"
-            else:
-                alive = "SELECT 0"
-            look = (
-                f"SELECT d.id, {self.next}, {held}, ({alive}), {self._stale.format('d.id')}"
-                f" FROM {DIRECTORIES} d WHERE d.name = %(directory)s"
-            )
-            rows = ask(Statement(look, params)).rows
-            if not rows:
-                return ApplyResult(None, found=False)
-            ((directory, revision, is_held, living, stale),) = rows
-            if not is_held or living != len(edit.sessions):
-                return ApplyResult(None, held=bool(is_held), stale=bool(stale))
-            params |= {"id": directory, "new": revision}
-            ask(Statement(f"UPDATE {DIRECTORIES} SET revision = %(new)s WHERE id = %(id)s", params))
-            for statement in self._changes(edit):
-                ask(Statement(statement, params))
-            return ApplyResult(int(revision))
+        if create:
+            ask(Statement(self._create, params))
+        held = self._conditions(edit, "d.id", "d.revision")
+        alive = f"SELECT COUNT(*) FROM {SESSIONS} WHERE expires_at > {self.now}"
+        if edit.sessions:
+            alive += f" AND {in_list('id', 'session', edit.sessions)}"
+        else:
+            alive = "SELECT 0"
+        look = (
+            f"SELECT d.id, {self.next}, {held}, ({alive}), {self._stale.format('d.id')}"
+            f" FROM {DIRECTORIES} d WHERE d.name = %(directory)s"
+        )
+        rows = ask(Statement(look, params)).rows
+        if not rows:
+            return ApplyResult(None, found=False)
+        ((directory, revision, is_held, living, stale),) = rows
+        if not is_held or living != len(edit.sessions):
+            return ApplyResult(None, held=bool(is_held), stale=bool(stale))
+        params |= {"id": directory, "new": revision}
+        ask(Statement(f"UPDATE {DIRECTORIES} SET revision = %(new)s WHERE id = %(id)s", params))
+        for statement in self._changes(edit):
+            ask(Statement(statement, params))
+        return ApplyResult(int(revision))
 
     def _changes(self, edit: Edit) -> list[str]:
         statements = []
@@ -305,13 +305,13 @@ class SQLiteRecords(RecordSQL):
             connection.ask(self.renew(sessions))
         return connection.ask(self.there(sessions, records)).rows
 
+    @in_transaction
     def end(
         self, connection: Connection, sessions: Sequence[str], *, expired: bool
     ) -> Sequence[Address]:
         """See RecordSQL.end()."""
-        with transaction(connection):
-            for statement in self._ending(sessions, expired=expired):
-                connection.ask(Statement(statement, named_values("session", sessions)))
+        for statement in self._ending(sessions, expired=expired):
+            connection.ask(Statement(statement, named_values("session", sessions)))
         return []
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from collections.abc import Callable
+from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from distlock.backends.database.connection import Connection, Session
 from distlock.backends.database.drivers import CursorConnection
@@ -15,6 +16,10 @@ from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
+
+P = ParamSpec("P")
+S = TypeVar("S")
+T = TypeVar("T")
 
 #: Seconds between two attempts to write while others do.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.001, 0.02
@@ -86,38 +91,48 @@ class SQLiteSession(Session):
             self.wrapper.connection.close()
 
 
-@contextlib.contextmanager
-def transaction(connection: Connection) -> Iterator[None]:
-    """Be the only one who writes, and commit at the end; after an error nothing was written.
+def in_transaction(
+    method: Callable[Concatenate[S, Connection, P], T],
+) -> Callable[Concatenate[S, Connection, P], T]:
+    """Be the only one who writes while a method runs, and commit at its end.
 
-    On the caller's own connection it is a part of the transaction there. A fork waits for the end:
-    the child would take the open transaction for its own.
+    After an error nothing was written. On the caller's own connection this is a part of the
+    transaction there. A fork waits for the end: the child would take the open transaction for its
+    own.
+
+    It is no generator for ``with``: an interrupt between two lines of one would leave it, and the
+    gate closed, for as long as its traceback is kept.
     """
-    if connection.of_caller:
-        begin, end, undo = (
-            f"SAVEPOINT {_NAME}",
-            f"RELEASE {_NAME}",
-            f"ROLLBACK TO {_NAME}; RELEASE {_NAME}",
-        )
-    else:
-        begin, end, undo = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
-    # Others may be writing, and a fork need not wait for them. Before the first change a child has
-    # nothing to take for its own.
-    connection.ask(Statement(begin))
-    with gate.closed:
-        try:
-            yield
-            connection.ask(Statement(end))
-        except BaseException:
+
+    @functools.wraps(method)
+    def run(self: S, connection: Connection, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        begin, end, undo = _IN_CALLERS if connection.of_caller else _OF_OUR_OWN
+        # Others may be writing, and a fork need not wait for them. Before the first change a child
+        # has nothing to take for its own.
+        connection.ask(Statement(begin))
+        with gate.closed:
             try:
-                for statement in undo.split("; "):
-                    connection.ask(Statement(statement))
-            except StatementFailed:
-                connection.usable = False
-            raise
+                result = method(self, connection, *args, **kwargs)
+                connection.ask(Statement(end))
+                return result
+            except BaseException:
+                try:
+                    for statement in undo.split("; "):
+                        connection.ask(Statement(statement))
+                except StatementFailed:
+                    connection.usable = False
+                raise
+
+    return run
 
 
-_NAME = "distlock_records"
+#: how a transaction begins, how it ends, and how it is undone
+_OF_OUR_OWN = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
+_IN_CALLERS = (
+    "SAVEPOINT distlock_records",
+    "RELEASE distlock_records",
+    "ROLLBACK TO distlock_records; RELEASE distlock_records",
+)
 
 
 def _retried(
