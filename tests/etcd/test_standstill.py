@@ -11,7 +11,6 @@ from distlock.types.lease import State
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
-from tests.etcd.conftest import TIMEOUT
 from tests.faults.checker import Log, check
 from tests.servers.etcd import Etcd, EtcdEnsemble
 
@@ -31,7 +30,7 @@ def ensemble(etcd_ensemble):
 def using(configure, ensemble):
     """The alias of a client of all three; there are two more."""
     aliases = ("default", "other", "third")
-    return configure(dict.fromkeys(aliases, ensemble.hosts), {"LEASE": LEASE}, timeout=TIMEOUT)
+    return configure(dict.fromkeys(aliases, ensemble.hosts), {"LEASE": LEASE})
 
 
 @pytest.fixture
@@ -41,7 +40,7 @@ def apart(configure):
     def configured(ensemble, one):
         rest = ",".join(member.hosts for member in ensemble.members if member is not one)
         locations = {"default": one.hosts, "other": rest, "third": rest}
-        return configure(locations, {"LEASE": LEASE}, timeout=TIMEOUT)
+        return configure(locations, {"LEASE": LEASE}, timeout=LEASE)
 
     return configured
 

@@ -78,8 +78,9 @@ class TestInterrupts:
     @pytest.mark.slow
     def test_while_waiting_and_being_served(self, local, make):
         def held_by_another(lock):
-            in_thread(_hold_until_someone_waits, make(lock.name))
-            eventually(lambda: lock.info().taken)
+            taken = threading.Event()
+            in_thread(_hold_until_someone_waits, make(lock.name), taken)
+            assert taken.wait(PATIENCE)
 
         def wait(lock):
             lock.acquire(timeout=PATIENCE, **all_of(lock))
@@ -92,8 +93,9 @@ def all_of(lock):
     return {"n": 2} if isinstance(lock, Semaphore) else {}
 
 
-def _hold_until_someone_waits(lock):
+def _hold_until_someone_waits(lock, taken):
     with lock:
+        taken.set()
         until = threading.Event()
         for _ in range(20):
             if lock.info().waiters:

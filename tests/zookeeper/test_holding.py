@@ -67,8 +67,8 @@ def test_a_lock_that_is_had_by_an_event_loop_that_was_stopped_goes_to_the_next(
     held = Lock(name, using="other")
     held.acquire()
     waiting = loop.create_task(lock.aacquire())
-    loop.run_until_complete(asyncio.wait([waiting], timeout=0.05))
-    eventually(lambda: len(tree.queue(name)) == 2)
+    while len(tree.queue(name)) < 2:
+        loop.run_until_complete(asyncio.sleep(0.05))
     held.release()
     with Lock(name, using="third", timeout=PATIENCE) as third:
         token = third.token

@@ -17,7 +17,7 @@ from tests.zookeeper.faults.outages import (
 from tests.zookeeper.tree import expire
 
 #: seconds, of a session that outlasts an outage, and a machine that stands still for a moment
-OUTLASTING = 6
+OUTLASTING = 9
 
 
 @pytest.mark.slow

@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockLost, LockTimeout
-from tests.contract.actors import PATIENCE
+from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import eventually
 
 
@@ -38,9 +38,9 @@ def test_holds_and_waits_outlast_servers_that_are_started_again(
 
 @pytest.mark.slow
 def test_who_has_waited_long_enough_is_told_that_someone_else_has_it(using, name):
-    with (
-        Lock(name, using="other"),
-        pytest.raises(LockTimeout),
-        Lock(name, using=using, timeout=2),
-    ):
-        raise AssertionError("the body must not run")
+    def wait():
+        with pytest.raises(LockTimeout), Lock(name, using=using, timeout=2):
+            raise AssertionError("the body must not run")
+
+    with Lock(name, using="other"):
+        answered(wait)
