@@ -14,7 +14,7 @@ from distlock.recipes import Group
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.recipes.every_kind import KINDS, SHORT, SHORTEST
+from tests.recipes.every_kind import KINDS, ONE_LEASE, SHORT, SHORTEST
 
 #: the others take long, or live in one process
 EVERY_DAY = {"postgresql", "local"}
@@ -58,8 +58,17 @@ def answer_and_end():
 
 
 @pytest.fixture
-def group(backend_settings, settings, name, kind):
-    lease = {} if kind in SHORTEST else {"LEASE": SHORT}
+def lasting():
+    """Whether a member that stands still for a moment goes on as the one that it is."""
+    return False
+
+
+@pytest.fixture
+def group(backend_settings, settings, name, kind, lasting):
+    if lasting:
+        lease = {"OPTIONS": {"session_timeout": 20}} if kind in ONE_LEASE else {"LEASE": 60}
+    else:
+        lease = {} if kind in SHORTEST else {"LEASE": SHORT}
     settings.DISTLOCK = backend_settings(kind, **lease)
     settings.DISTLOCK_GROUPS = {"web": name}
     return Group(name)
@@ -93,6 +102,7 @@ def test_each_process_of_a_server_joins_with_its_first_request(child, group):
         *(pytest.param(one, marks=pytest.mark.slow) for one in KINDS if one not in EVERY_DAY),
     ],
 )
+@pytest.mark.parametrize("lasting", [True], ids=["lasting"])
 def test_it_leaves_when_it_ends(child, group):
     server = child(answer_and_end)
     server.line()

@@ -54,13 +54,13 @@ def backends(mariadb, zookeeper, nodes):
     return {
         "default": {
             "BACKEND": "distlock.backends.database.DatabaseBackend",
-            "LEASE": 6,
+            "LEASE": 30,
             "OPTIONS": {"database": ALIASES["mariadb"], "idle": 60},
         },
         "zookeeper": {
             "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
             "LOCATION": zookeeper.hosts,
-            "OPTIONS": {"root": ROOT, "session_timeout": 6},
+            "OPTIONS": {"root": ROOT, "session_timeout": 20},
         },
     }
 

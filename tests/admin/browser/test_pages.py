@@ -102,7 +102,7 @@ def test_filters(visit):
 @pytest.mark.slow
 def test_a_release_reaches_the_holder(visit, child):
     """From the click to LockLost in the process that held the lock."""
-    holder = child(holders.hold_until_lost, "default", "hung", {"lease": 4})
+    holder = child(holders.hold_until_lost, "default", "hung", {"lease": 12})
     token = int(holder.line())
     visitor = visit()
     page = visitor.list("?q=hung")

@@ -119,7 +119,10 @@ def test_a_server_that_hangs_is_told_and_so_is_the_age_of_the_page(visit):
     expect(page.locator(".dl-panel")).to_have_class(re.compile("dl-stale"))
     visitor.shoot("list-stale")
     page.unroute_all()
-    page.evaluate("document.getElementById('dl-live').dataset.staleSeconds = 600")
+    page.evaluate(
+        "Object.assign(document.getElementById('dl-live').dataset,"
+        " {limitSeconds: 20, staleSeconds: 600})"
+    )
     refreshed(page)
     expect(live).not_to_have_attribute("data-paused", "")
     expect(page.locator("#dl-age")).to_be_hidden()
