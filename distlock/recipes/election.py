@@ -173,7 +173,8 @@ class Election(Block, Recipe):
                         yield from self._leaving()
                     return result
             except BaseException as error:
-                if isinstance(error, LockLost) and not self.leading:
+                # What is lost before this one has led is a lock around this.
+                if isinstance(error, LockLost) and self._candidacy.lease and not self.leading:
                     continue
                 # Who stood before, or leads, was not begun here.
                 if self._candidacy is not before and not self._end_soon(error):
