@@ -94,12 +94,12 @@ class LockManager:
                     if (step := event(lock_acquired, request.backend, lease)) is not None:
                         yield step
                     return True
-                except LockError as error:
+                except BaseException as error:
                     self._fail(request, queue, error)
                     raise
             except LockError:
                 raise
-            except BaseException as error:  # also an interrupt while a LockError was handled
+            except BaseException as error:  # also an interrupt while the first error was handled
                 self._fail(request, queue, error)
                 raise
 
@@ -175,12 +175,12 @@ class LockManager:
                         if loss := hold.loss():
                             raise loss
                     hold.on_end()
-            except LockError as error:
+            except BaseException as error:
                 self._fail_to_release(hold, error)
                 raise
         except LockError:
             raise
-        except BaseException as error:  # also an interrupt while a LockError was handled
+        except BaseException as error:  # also an interrupt while the first error was handled
             self._fail_to_release(hold, error)
             raise
         if is_last and (step := event(lock_released, hold.backend, hold.lease)) is not None:

@@ -10,6 +10,7 @@ import pytest
 
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.cleanup import Cleanup
+from distlock.core import local_queue, manager
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.contract.watch import eventually
@@ -174,6 +175,32 @@ def test_an_interrupt_while_one_is_cleaned_up_after(backend, monkeypatch, entere
     if entered:
         backend.force_release(lock.name, backend.inspect(lock.name).token)
     others_get_it([lock])
+
+
+@pytest.mark.parametrize("method", ["enqueue", "release"])
+def test_a_second_interrupt_at_any_moment_after_the_first(backend, monkeypatch, method):
+    """Signals often come in twos. Nobody in this process would ever get the lock again."""
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    for moment in itertools.count(1):
+        lock = Lock(f"{uuid.uuid4().hex}:{moment}")
+        if method == "release":
+            lock.acquire()
+        with monkeypatch.context() as patch:
+            patch.setattr(backend, method, interrupt)
+            second = interrupted(
+                lock.acquire if method == "enqueue" else lock.release,
+                moment,
+                code=(manager.__file__, local_queue.__file__),
+            )
+        if lock.held:
+            lock.release()
+        others_get_it([lock])
+        if second is None:
+            break
+    assert moment > 10, "the interrupts did not reach the code"
 
 
 def test_claims_are_taken_back_although_an_earlier_one_was_interrupted(backend):
