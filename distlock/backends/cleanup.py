@@ -106,7 +106,8 @@ class Cleanup:
     def _try_all(self) -> None:
         with self._mutex:
             pending = list(self._pending.items())
-        for nonce, (claim, cancel, lease_ends) in pending:
+        for nonce, entry in pending:
+            claim, cancel, lease_ends = entry
             until = max(lease_ends, self._backend.kept_until(claim))
             if clock() < until:
                 try:
@@ -116,7 +117,9 @@ class Cleanup:
                 except Exception:
                     logger.exception("could not cancel the claim for %r", claim.name)
             with self._mutex:
-                self._pending.pop(nonce, None)
+                # One that was added meanwhile is for a request that was granted after the cancel.
+                if self._pending.get(nonce) is entry:
+                    del self._pending[nonce]
 
 
 def _repeat(cleanup: ref[Cleanup], claim: Claim) -> None:

@@ -1,5 +1,6 @@
 """Ctrl-C, or a worker's time limit, at any moment leaves a lock held or free, never stuck."""
 
+import asyncio
 import itertools
 import threading
 import time
@@ -201,6 +202,47 @@ def test_a_second_interrupt_at_any_moment_after_the_first(backend, monkeypatch, 
         if second is None:
             break
     assert moment > 10, "the interrupts did not reach the code"
+
+
+def test_what_is_granted_just_after_a_cancelled_task_was_cleaned_up_after_is_taken_back(
+    backend, monkeypatch
+):
+    """The request goes on, on another thread, and asks for another clean-up when it is granted."""
+    take, cancel, add = backend.try_acquire, backend.cancel, backend.cleanup.add
+    asked, go_on, granted, adds = threading.Event(), threading.Event(), threading.Event(), []
+
+    def take_late(claim, deadline=None):
+        asked.set()
+        assert go_on.wait(10)
+        return take(claim, deadline)
+
+    def cancel_early(claim, deadline=None):
+        cancel(claim, deadline)
+        go_on.set()
+        assert granted.wait(10)
+
+    def note(claim, *args):
+        add(claim, *args)
+        adds.append(claim)
+        if len(adds) == 2:
+            granted.set()
+
+    async def cancelled():
+        task = asyncio.create_task(lock.aacquire())
+        await asyncio.to_thread(asked.wait, 10)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert await asyncio.to_thread(granted.wait, 10)
+
+    lock = Lock(uuid.uuid4().hex)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "try_acquire", take_late)
+        patch.setattr(backend, "cancel", cancel_early)
+        patch.setattr(backend.cleanup, "add", note)
+        asyncio.run(cancelled())
+    eventually(lambda: not backend.cleanup.pending)
+    assert not lock.locked()
 
 
 def test_claims_are_taken_back_although_an_earlier_one_was_interrupted(backend):
