@@ -192,9 +192,13 @@ class LeaseRenewer:
 
     def _ask(self, batch: Sequence[HeldLease]) -> None:
         for hold in batch:
-            with suppress(LockError):  # then its end counts as a loss
+            try:
                 if reason := hold.ask(hold.lease.deadline):
                     self.lose(hold, reason)
+            except LockError:
+                pass  # its end counts as a loss
+            except Exception:  # the others must be asked for all the same
+                logger.exception("could not ask for %r", hold.lease.name)
 
     def _renew(self, backend: BaseBackend, batch: Sequence[HeldLease]) -> None:
         sent_at = clock()
