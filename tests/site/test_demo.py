@@ -25,9 +25,9 @@ from tests.databases import ALIASES, DATABASES
 from tests.servers.guard import descendants, started_at
 from tests.site.conftest import Manage
 
-pytestmark = pytest.mark.once
-
+#: Seconds in which all that the demo shows has been seen.
 LIMIT = 300.0
+pytestmark = [pytest.mark.once, pytest.mark.timeout(LIMIT + 60)]
 #: how many numbered things the demo shows
 SYSTEMS = 20
 
