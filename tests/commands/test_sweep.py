@@ -89,7 +89,7 @@ class TestAgainAndAgain:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
     def test_ends_well_on_a_signal(self, shared, process, number):
         sweeping = process("sweep", "--every", "3600")
-        assert sweeping.line() == "default: 0 expired, 0 removed"
+        assert sweeping.line().startswith("default: ")
         sweeping.signal(number)
         assert (sweeping.finish(), sweeping.errors) == ([], "")
 
@@ -101,10 +101,10 @@ class TestAgainAndAgain:
             sweeping = process("sweep", "--every", "0.05")
         finally:
             signal.signal(signal.SIGINT, before)
-        assert sweeping.line() == "default: 0 expired, 0 removed"
+        assert sweeping.line().startswith("default: ")
         sweeping.signal(signal.SIGINT)
         abandoned("stock")
-        while sweeping.line() != "default: 1 expired, 0 removed":
+        while "1 expired" not in sweeping.line():
             pass
         sweeping.signal(signal.SIGTERM)
         sweeping.finish()
@@ -112,9 +112,9 @@ class TestAgainAndAgain:
     @on_one_engine
     def test_sweeps_until_then(self, shared, process, abandoned):
         sweeping = process("sweep", "--every", "0.05")
-        assert sweeping.line() == "default: 0 expired, 0 removed"
+        assert sweeping.line().startswith("default: ")
         abandoned("stock")
-        while sweeping.line() != "default: 1 expired, 0 removed":
+        while "1 expired" not in sweeping.line():
             pass
         sweeping.signal(signal.SIGTERM)
         sweeping.finish()
@@ -126,13 +126,13 @@ class TestAgainAndAgain:
         locks.close_all()
         connections[ALIASES["postgresql"]].close()
         sweeping = process("sweep", "--every", "0.1")
-        assert sweeping.line() == "default: 0 expired, 0 removed"
+        assert sweeping.line().startswith("default: ")
         server("postgresql").stop()
         eventually(lambda: "could not be asked" in sweeping.errors)
         server("postgresql").start()
         settings.DISTLOCK = backend_settings("postgresql")  # an answer may take longer here
         abandoned("stock")
-        while sweeping.line() != "default: 1 expired, 0 removed":
+        while "1 expired" not in sweeping.line():
             pass
         sweeping.signal(signal.SIGTERM)
         sweeping.finish()
