@@ -18,6 +18,7 @@ from django.db.models.sql.where import ExtraWhere
 from django.utils.translation import gettext_lazy as _
 
 from distlock.exceptions import StaleToken
+from distlock.types.arguments import checked_token
 
 M = TypeVar("M", bound=models.Model)
 
@@ -49,7 +50,8 @@ class FencedQuerySet(models.QuerySet[M]):
         ``update()`` raises it. PostgreSQL from REPEATABLE READ on refuses to write to rows that
         have changed since the transaction began: then its OperationalError comes first.
         """
-        token = checked_token(token)
+        if not 0 <= checked_token(token) <= models.BigIntegerField.MAX_BIGINT:
+            raise ValueError(f"token must be within 0 and 2**63 - 1, got {token!r}")
         if FENCE in values:
             raise TypeError(f"{FENCE} is written by fenced_update() itself; do not pass it")
         if self.query.combinator:
@@ -162,15 +164,6 @@ class FencedModel(models.Model):
 
         class Meta:
             abstract = True
-
-
-def checked_token(token: object) -> int:
-    """Return ``token`` if it can be a fencing token; TypeError or ValueError otherwise."""
-    if not isinstance(token, int) or isinstance(token, bool):
-        raise TypeError(f"token must be an int, not {token!r}")
-    if not 0 <= token <= models.BigIntegerField.MAX_BIGINT:
-        raise ValueError(f"token must be within 0 and 2**63 - 1, got {token!r}")
-    return int(token)
 
 
 def _fence_field(model: type[models.Model]) -> models.Field[Any, Any]:

@@ -47,7 +47,8 @@ class Capabilities:
 
 
 #: The steps of a wait for a lock. They end with the lease, or with None: someone else had the lock
-#: until the deadline. Closed, or ended by any error, they leave nothing behind.
+#: until the deadline, or was next in line for it. Closed, or ended by any error, they leave nothing
+#: behind.
 PendingLease: TypeAlias = Steps[Lease | None]
 
 
@@ -198,10 +199,6 @@ class BaseBackend(ABC):
 
     # Looking
 
-    def name_of(self, claim: Claim) -> str:
-        """Return by which name inspect() knows the lock that a claim is for."""
-        return claim.name
-
     @abstractmethod
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """Ask whether this lease is the current hold and has not ended."""
@@ -221,9 +218,9 @@ class BaseBackend(ABC):
         """
         return {}
 
-    def is_held(self, name: str, deadline: float | None = None) -> bool:
-        """Ask whether anybody holds the lock ``name``."""
-        return self.inspect(name, deadline).state is State.HELD
+    def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
+        """Ask whether anybody holds the lock that a claim is for."""
+        return self.inspect(claim.name, deadline).state is State.HELD
 
     @abstractmethod
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,11 +12,9 @@ from functools import partial
 from weakref import ref
 
 from distlock.backends.store import (
-    Absent,
     Address,
     Change,
     Condition,
-    Exists,
     Put,
     Record,
     RecordStore,
@@ -27,12 +24,13 @@ from distlock.backends.store import (
     Snapshot,
     count_keys,
     first_keys,
+    holds,
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.timers import call_after
-from distlock.types.lease import RELIED_ON, SweepResult
+from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
 
 
 @dataclass(slots=True)
@@ -84,8 +82,7 @@ class LocalStore(RecordStore):
             self._end_expired()
             found, now = self._find(directory), time.time_ns() // 1000
             records = [self._record(key, kept) for key, kept in found.records.items()]
-        records.sort(key=lambda record: (record.created, record.key))
-        return Snapshot(directory, found.revision, {one.key: one for one in records}, now)
+        return Snapshot.of(directory, found.revision, records, now)
 
     def peek(
         self,
@@ -129,7 +126,7 @@ class LocalStore(RecordStore):
         """See apply(). The caller has the mutex."""
         self._end_expired()
         found = self._find(directory)
-        if not all(_holds(condition, found) for condition in conditions):
+        if not all(holds(condition, found.revision, found.records) for condition in conditions):
             return None
         for change in changes:
             if isinstance(change, Put) and change.session not in (None, *self._sessions):
@@ -155,7 +152,7 @@ class LocalStore(RecordStore):
     # Sessions
 
     def open_session(self, seconds: float, deadline: float | None = None) -> Session:
-        session, now = os.urandom(16).hex(), clock()
+        session, now = new_nonce(), clock()
         with self._mutex:
             self._sessions[session] = _Session(seconds, now + seconds)
         return Session(session, seconds, now + seconds * RELIED_ON)
@@ -253,12 +250,3 @@ def _wake(known: ref[LocalStore], token: object) -> None:
     if store is not None and (watch := store._watches.pop(token, None)):
         *_, pending = watch
         pending.resolve(None)
-
-
-def _holds(condition: Condition, found: _Directory) -> bool:
-    if isinstance(condition, Absent):
-        return condition.key not in found.records
-    if isinstance(condition, Exists):
-        kept = found.records.get(condition.key)
-        return kept is not None and condition.revision in (None, kept.revision)
-    return found.revision == condition.revision

@@ -180,10 +180,11 @@ class RecipeRecords:
                     self._forget(claims)  # nobody will have to cancel them
                 raise
             if revision is not None:
-                granted = [
-                    (session, claim.granted(revision, sent_at)) for claim, session in sessions
+                leases = [
+                    lease_on(session, claim.granted(revision, sent_at))
+                    for claim, session in sessions
                 ]
-                return Done(revision, plan.result, [lease_on(*one) for one in granted])
+                return Done(revision, plan.result, leases)
             if once:
                 self._give_back(claims, deadline)
                 return Done(None, plan.result)

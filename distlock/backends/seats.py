@@ -66,13 +66,9 @@ def cancelled_key(nonce: str) -> str:
 
 def value_of(claim: Claim) -> dict[str, Any]:
     """Return what the record of a holder or a waiter says of it. All of it is for people."""
-    owner = claim.owner
     return {
         "seats": claim.seats,
-        "owner": owner.key,
-        "host": owner.host,
-        "pid": owner.pid,
-        "thread": owner.thread,
+        **claim.owner.to_fields(),
         "description": claim.description,
         "lease": claim.duration,
         "renews": claim.renews,
@@ -243,28 +239,27 @@ class Seats:
 
 def owner_of(record: Record) -> Owner:
     """Return whose record it is, by what value_of() has put there."""
-    value = record.value
-    return Owner(str(value["owner"]), str(value["host"]), int(value["pid"]), str(value["thread"]))
+    return Owner.from_fields(record.value)
 
 
 def time_of(snapshot: Snapshot) -> datetime:
     """Return the store's time; where it tells none, that of this machine, which is for people."""
-    return datetime.now(UTC) if snapshot.now is None else moment(snapshot.now)
+    return datetime.now(UTC) if snapshot.now is None else as_datetime(snapshot.now)
 
 
 def since_when(record: Record, snapshot: Snapshot) -> datetime:
     """Return when a record was created, for people, if it has what value_of() says."""
     by_store = snapshot.now is not None and record.created > _LEAST_TIME
-    return moment(record.created if by_store else int(record.value["since"]))
+    return as_datetime(record.created if by_store else int(record.value["since"]))
 
 
 def put_when(record: Record, snapshot: Snapshot) -> datetime:
     """Return when a record was put last; its value has that, for people, under "at" or "since"."""
     by_store = snapshot.now is not None and record.revision > _LEAST_TIME
     said = record.value.get("at") or record.value["since"]
-    return moment(record.revision if by_store else int(said))
+    return as_datetime(record.revision if by_store else int(said))
 
 
-def moment(microseconds: int) -> datetime:
+def as_datetime(microseconds: int) -> datetime:
     """Return the moment so long after the beginning of 1970."""
     return datetime.fromtimestamp(microseconds / 1e6, UTC)

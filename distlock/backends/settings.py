@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -10,7 +9,7 @@ from typing import Any, NoReturn, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
-from distlock.types.lease import LONGEST_LEASE
+from distlock.types.arguments import checked_seconds
 
 DEFAULT_LEASE = 30.0
 #: A renewal may fail once and be tried again in time if leases outlast three of their intervals.
@@ -104,6 +103,14 @@ class BackendSettings:
             self.refuse(f"OPTIONS[{option!r}] must be a whole number >= {at_least}, not {value!r}")
         return int(value)
 
+    def mapping(self, option: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
+        """Return an option that must be a dictionary with keys of ``defaults``, completed."""
+        given = self.options[option]
+        if not isinstance(given, Mapping):
+            self.refuse(f"OPTIONS[{option!r}] must be a dictionary")
+        _refuse_unknown(self.alias, f"OPTIONS[{option!r}]: ", given, tuple(defaults))
+        return {**defaults, **given}
+
     def refuse(self, problem: str) -> NoReturn:
         """Raise ``ImproperlyConfigured`` that names the entry."""
         _refuse(self.alias, problem)
@@ -113,14 +120,11 @@ def _refuse(alias: str, problem: str) -> NoReturn:
     raise ImproperlyConfigured(f"DISTLOCK[{alias!r}]: {problem}.")
 
 
-def _seconds(alias: str, what: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        _refuse(alias, f"{what} must be a number of seconds, not {value!r}")
-    if not 0 < value < math.inf:
-        _refuse(alias, f"{what} must be finite and greater than 0, not {value!r}")
-    if value > LONGEST_LEASE:
-        _refuse(alias, f"{what} must be at most {LONGEST_LEASE} seconds, not {value!r}")
-    return float(value)
+def _seconds(alias: str, what: str, value: object) -> float:
+    try:
+        return checked_seconds(what, value)
+    except (TypeError, ValueError) as error:
+        _refuse(alias, str(error))
 
 
 def _refuse_unknown(

@@ -74,7 +74,6 @@ class SharedBackend(BaseBackend):
         # Not that of BaseBackend, which reads settings: those are the backend's.
         self.alias = backend.alias
         self._backend = backend
-        self.listener = None
         self.calls, self.release_calls = backend.calls, backend.release_calls
         self.cleanup = Cleanup(self)
         self._late_requests = backend.capabilities.late_requests
@@ -262,9 +261,9 @@ class SharedBackend(BaseBackend):
         directory = directory_of(lease.claim.kind, lease.name)
         return self._store.get(directory, held_key(lease.nonce), deadline) is not None
 
-    def name_of(self, claim: Claim) -> str:
-        """See BaseBackend.name_of()."""
-        return directory_of(claim.kind, claim.name)
+    def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
+        """See BaseBackend.is_held()."""
+        return self.inspect(directory_of(claim.kind, claim.name), deadline).state is State.HELD
 
     def inspect(self, name: str, deadline: float | None = None) -> LockInfo:
         """See BaseBackend.inspect()."""
@@ -363,22 +362,17 @@ def shared_locks(backend: BaseBackend) -> SharedBackend:
     NotSupported if it keeps no records.
     """
     if backend.shared is None:
-        with _making.mutex:
+        with _making:
             if backend.shared is None:
                 backend.shared = SharedBackend(backend)
     return cast(SharedBackend, backend.shared)
 
 
-class _Making:
-    """Lets one thread at a time make a backend's store, and what is built on it."""
-
-    def __init__(self) -> None:
-        self.after_fork_in_child()
-        fork.reset_in_child(self)
-
-    def after_fork_in_child(self) -> None:
-        """Have a mutex that nobody has taken."""
-        self.mutex = threading.Lock()
+#: lets one thread at a time make a backend's store, and what is built on it
+_making = threading.Lock()
 
 
-_making = _Making()
+@fork.in_child
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from itertools import islice
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockError, NotSupported
@@ -80,6 +80,14 @@ class Snapshot:
     now: int | None = None
     #: for peek(): by prefix, how many records have keys that begin with it
     counts: Mapping[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, directory: str, revision: int, records: Iterable[Record], now: int | None = None
+    ) -> Snapshot:
+        """Return the snapshot of these records, which may come in any order."""
+        ordered = sorted(records, key=lambda record: (record.created, record.key))
+        return cls(directory, revision, {record.key: record for record in ordered}, now)
 
     def as_found(self, key: str) -> Condition:
         """Return the condition that a record is as it was found here, or is still absent."""
@@ -197,6 +205,7 @@ class RecordStore(ABC):
         """Return one record, None if there is none."""
         return self.look(directory, [key], deadline).records.get(key)
 
+    @abstractmethod
     def peek(
         self,
         directory: str,
@@ -213,7 +222,6 @@ class RecordStore(ABC):
         No prefix is empty. It is for directories with many records: what is not asked for is not
         sent. ZooKeeper sends all keys. See read() for what is left out.
         """
-        return peek_into(self.read(directory, deadline), first, count)
 
     @abstractmethod
     def apply(
@@ -313,13 +321,19 @@ class RecordStore(ABC):
         """Clear sessions that have ended, with their records, and directories long empty."""
 
 
-def peek_into(
-    snapshot: Snapshot, first: Mapping[str, int], count: Collection[str] = ()
-) -> Snapshot:
-    """Return what RecordStore.peek() returns, given all records."""
-    keys = first_keys(snapshot.records, first)
-    counts = count_keys(snapshot.records, count)
-    return replace(snapshot, records={key: snapshot.records[key] for key in keys}, counts=counts)
+class _HasRevision(Protocol):
+    @property
+    def revision(self) -> int: ...
+
+
+def holds(condition: Condition, revision: int, records: Mapping[str, _HasRevision]) -> bool:
+    """Return whether a condition holds in a directory with this revision and these records."""
+    if isinstance(condition, Absent):
+        return condition.key not in records
+    if isinstance(condition, Exists):
+        found = records.get(condition.key)
+        return found is not None and condition.revision in (None, found.revision)
+    return revision == condition.revision
 
 
 def first_keys(keys: Iterable[str], first: Mapping[str, int]) -> list[str]:

@@ -34,14 +34,9 @@ def connection_of_test_case(database: str) -> Any:
         connection = known()
         if connection is None or connection.alias != database:
             continue
-        if is_around_test_case(connection):
+        if connection.in_atomic_block and blocks_of_test_case(connection):
             return connection
     return None
-
-
-def is_around_test_case(connection: Any) -> bool:
-    """Return whether a connection is within the transaction of a test case."""
-    return connection.in_atomic_block and blocks_of_test_case(connection) > 0
 
 
 def blocks_of_test_case(connection: Any) -> int:

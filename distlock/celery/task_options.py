@@ -199,16 +199,12 @@ def _refuse_unsupported(task: str, locking: TaskOptions) -> None:
     """Raise NotSupported if a backend of the task cannot do what is asked of it."""
     if locking.queueing_lock is not None:
         queueing_backend(task, locking)
-    for option in _WITH_RECORDS:
+    for option in ("slots", "progress"):  # these need a backend that keeps records
         if (value := getattr(locking, option)) is not None:
             try:
                 _ = backend_of(task, "using", locking.using).store
             except NotSupported as error:
                 raise NotSupported(f"task {task}: {option}={value!r}: {error}") from error
-
-
-#: the options that need a backend which keeps records
-_WITH_RECORDS = "slots", "progress"
 
 
 def declare(task: str, locking: TaskOptions) -> None:

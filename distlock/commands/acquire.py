@@ -15,8 +15,7 @@ from distlock.commands.exit_codes import DONE, FAILED, UNAVAILABLE, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
-from distlock.core.base_lock import BaseLock
-from distlock.core.section import busy_message, run_under
+from distlock.core.base_lock import BaseLock, busy_message, run_under
 from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupported
 
 T = TypeVar("T")
@@ -97,7 +96,12 @@ def stay(lock: BaseLock, until: float) -> None:
     """Where a lock ends with its process, wait until clock() is at ``until``, or it is lost."""
     if locks[lock.using].capabilities.outlives_process:
         return
-    while (rest := left(until, _LONGEST_SLEEP)) and lock.held:
+    sleep_until(until, lambda: lock.held)
+
+
+def sleep_until(until: float, wanted: Callable[[], bool] = lambda: True) -> None:
+    """Sleep until clock() is at ``until``, or it is not ``wanted`` any more."""
+    while (rest := left(until, _LONGEST_SLEEP)) and wanted():
         time.sleep(rest)
 
 

@@ -18,7 +18,7 @@ from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
 from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
 from distlock.commands.output import escaped
-from distlock.conf import locks
+from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError
 from distlock.recipes.slots import AGREED, Slots, checked_slots
 from distlock.types.arguments import checked_description, checked_name
@@ -33,6 +33,12 @@ def add_using(parser: CommandParser) -> None:
         action="append",
         metavar="ALIAS",
         help="Ask only the backend of this alias. May be repeated; all backends by default.",
+    )
+
+
+def add_alias(parser: CommandParser) -> None:
+    parser.add_argument(
+        "--using", default=DEFAULT_ALIAS, metavar="ALIAS", help="The backend's alias in DISTLOCK."
     )
 
 
@@ -99,11 +105,10 @@ name, description = _argument(checked_name), _argument(checked_description)
 
 def kind(value: str) -> Kind:
     """Return the kind of lock that ``value`` names."""
-    try:
-        return next(kind for kind in LOCK_KINDS if kind == value)
-    except StopIteration as error:
+    if value not in LOCK_KINDS:
         kinds = ", ".join(LOCK_KINDS)
-        raise argparse.ArgumentTypeError(f"must be one of {kinds}, not {value!r}") from error
+        raise argparse.ArgumentTypeError(f"must be one of {kinds}, not {value!r}")
+    return Kind(value)
 
 
 def prefix(value: str) -> str:
@@ -136,10 +141,10 @@ def exit_code(value: str) -> int:
     return int(value)
 
 
-def token(value: str) -> int:
-    """Return ``value`` if it can be a token."""
+def whole_number(value: str) -> int:
+    """Return ``value`` if it is 0, 1, 2 and so on, as tokens are."""
     if not (value.isascii() and value.isdecimal()):
-        raise argparse.ArgumentTypeError(f"a token is a whole number, not {value!r}")
+        raise argparse.ArgumentTypeError(f"must be a whole number, not {value!r}")
     return int(value)
 
 

@@ -18,10 +18,6 @@ from distlock.commands.recipe_command import (
     add_name,
     add_shown,
     ask,
-    data,
-    plain,
-    write_json,
-    write_table,
 )
 from distlock.recipes.log import Config, Value
 from distlock.types.lease import Kind
@@ -35,29 +31,14 @@ def _get(command: BaseCommand, *, name: str, using: str, json: bool, **others: o
     if not value.version:
         fail(NOT_HELD, f"config {name!r} on {using!r} was never set")
     if json:
-        write_json(command, {"using": using, "name": name, **plain(value)})
+        output.write_json(command, {"using": using, "name": name, **output.plain(value)})
     else:
         command.stdout.write(json_module.dumps(value.value, ensure_ascii=True, indent=1))
 
 
-def _set(
-    command: BaseCommand,
-    *,
-    name: str,
-    using: str,
-    value: Any,
-    if_version: int | None,
-    comment: str,
-    author: str | None,
-    **others: object,
-) -> None:
+def _set(command: BaseCommand, *, name: str, using: str, value: Any, **options: Any) -> None:
     config = Config(name, keep=KEEP, using=using)
-    version = ask(
-        using,
-        lambda: config.set(
-            value, if_version=if_version, comment=comment, author=author or getuser()
-        ),
-    )
+    version = ask(using, lambda: config.set(value, **_signature(**options)))
     command.stdout.write(f"{output.quoted(name)} on {using} has version {version} now.")
 
 
@@ -66,10 +47,10 @@ def _history(command: BaseCommand, *, name: str, using: str, json: bool, **other
     if not values:
         fail(NOT_HELD, f"config {name!r} on {using!r} was never set")
     if json:
-        write_json(command, {"using": using, "name": name, "history": values})
+        output.write_json(command, {"using": using, "name": name, "history": values})
         return
     heading = ("VERSION", "SET", "AUTHOR", "COMMENT", "VALUE")
-    write_table(command, heading, map(_row, values))
+    output.write_table(command, heading, map(_row, values))
 
 
 def _row(value: Value) -> output.Row:
@@ -78,28 +59,13 @@ def _row(value: Value) -> output.Row:
         output.moment(value.at),
         output.quoted(value.author),
         output.quoted(value.comment) or output.NOTHING,
-        data(value.value),
+        output.data(value.value),
     )
 
 
-def _rollback(
-    command: BaseCommand,
-    *,
-    name: str,
-    using: str,
-    version: int,
-    if_version: int | None,
-    comment: str,
-    author: str | None,
-    **others: object,
-) -> None:
+def _rollback(command: BaseCommand, *, name: str, using: str, version: int, **options: Any) -> None:
     config = Config(name, keep=KEEP, using=using)
-    new = ask(
-        using,
-        lambda: config.rollback(
-            version, if_version=if_version, comment=comment, author=author or getuser()
-        ),
-    )
+    new = ask(using, lambda: config.rollback(version, **_signature(**options)))
     command.stdout.write(
         f"{output.quoted(name)} on {using} has the value of version {version} again, as version"
         f" {new}."
@@ -129,6 +95,13 @@ def _add_signature(parser: CommandParser) -> None:
     parser.add_argument(
         "--author", metavar="WHO", help="Who; for the history. The system's user by default."
     )
+
+
+def _signature(
+    *, if_version: int | None, comment: str, author: str | None, **others: object
+) -> dict[str, Any]:
+    """Return on which version something is done, why and by whom."""
+    return {"if_version": if_version, "comment": comment, "author": author or getuser()}
 
 
 def _json(text: str) -> Any:
@@ -162,7 +135,7 @@ COMMAND = RecipeCommand(
         str(value.version),
         output.moment(value.at),
         output.quoted(value.author),
-        data(value.value),
+        output.data(value.value),
     ),
     VERBS,
     list_help="List the values, with version and author.",

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
-from distlock.commands.arguments import token
+from distlock.commands.arguments import whole_number
 from distlock.commands.confirm import add_yes, confirm
 from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
+    Show,
     Verb,
     add_name,
     add_shown,
     ask,
-    data,
-    write_json,
-    write_table,
 )
 from distlock.recipes.candidates import Candidate, ElectionInfo, Term
 from distlock.recipes.election import Election
@@ -34,52 +30,29 @@ def _row(info: ElectionInfo) -> output.Row:
         output.owner(None if leader is None else leader.owner),
         output.NOTHING if leader is None else str(leader.term),
         str(len(info.candidates)),
-        info.order,
+        f"{info.order}: {output.quoted(info.appointed)}" if info.appointed else info.order,
     )
 
 
-def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
-    info = ask(using, lambda: Election(name, using=using).info())
-    if json:
-        write_json(command, info)
-    else:
-        leader = info.leader
-        command.stdout.write(f"{output.quoted(name)} on {using}")
-        fields = {
-            "leader": output.NOTHING if leader is None else output.quoted(leader.name),
-            "owner": output.owner(None if leader is None else leader.owner),
-            "term": output.NOTHING if leader is None else str(leader.term),
-            "order": info.order,
-        }
-        if info.appointed:
-            fields["appointed"] = output.quoted(info.appointed)
-        output.write_fields(fields.items(), command.stdout.write)
-        heading = ("CANDIDATE", "STATE", "OWNER", "STANDS FOR", "PRIORITY", "TOKEN", "DATA")
-        write_table(command, heading, map(_candidate, info.candidates))
-    if info.leader is None and not info.candidates:
-        fail(NOT_HELD, f"nobody leads or stands in election {name!r} on {using!r}")
-
-
 def _candidate(one: Candidate) -> output.Row:
-    stands = None if one.since is None else (datetime.now(UTC) - one.since).total_seconds()
     return (
         output.quoted(one.name),
         "waits" if one.term is None else "leads",
         output.owner(one.owner),
-        output.duration(stands),
+        output.age(one.since),
         str(one.priority),
         output.NOTHING if one.token is None else str(one.token),
-        data(one.data),
+        output.data(one.data),
     )
 
 
 def _history(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
     terms = ask(using, lambda: Election(name, using=using).history())
     if json:
-        write_json(command, {"using": using, "name": name, "history": terms})
+        output.write_json(command, {"using": using, "name": name, "history": terms})
     else:
         heading = ("TERM", "OWNER", "FROM", "UNTIL", "ENDED", "CANDIDATE")
-        write_table(command, heading, map(_term, terms))
+        output.write_table(command, heading, map(_term, terms))
     if not terms:
         fail(NOT_HELD, f"nobody has led in election {name!r} on {using!r}")
 
@@ -117,7 +90,7 @@ def _add_term(parser: CommandParser) -> None:
     add_name(parser)
     parser.add_argument(
         "--term",
-        type=token,
+        type=whole_number,
         required=True,
         help="That of the leader, as `election show` prints it.",
     )
@@ -144,7 +117,6 @@ def _step_down(
 
 
 VERBS = {
-    "show": Verb("Show who leads, and who stands in which order.", add_shown, _show, CHANGING),
     "history": Verb("List who has led, and why it ended.", add_shown, _history, CHANGING),
     "appoint": Verb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
     "step-down": Verb(
@@ -159,5 +131,12 @@ COMMAND = RecipeCommand(
     ("LEADER", "OWNER", "TERM", "CANDIDATES", "ORDER"),
     _row,
     VERBS,
+    show=Show(
+        "Show who leads, and who stands in which order.",
+        lambda info: info.candidates,
+        ("CANDIDATE", "STATE", "OWNER", "STANDS FOR", "PRIORITY", "TOKEN", "DATA"),
+        _candidate,
+        nobody="nobody leads or stands in election",
+    ),
     list_help="List the elections, and who leads.",
 )

@@ -59,12 +59,12 @@ def run(
 
     found = backends.ask(listed)
     if json:
-        output.write_json(found, backends.failures, command.stdout.write)
+        entries = [output.json_entry(info) for info in found]
+        output.write_json(command, {"locks": entries, "unavailable": backends.failures})
     else:
-        lines = output.table_lines(HEADING, chain.from_iterable(map(_rows, found)))
-        for line in lines:
-            command.stdout.write(line)
-        if not lines and not backends.failures:
+        rows = list(chain.from_iterable(map(_rows, found)))
+        output.write_table(command, HEADING, rows)
+        if not rows and not backends.failures:
             command.stderr.write("No locks.")
     backends.finish()
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
+from django.core.management.base import BaseCommand
 from django.utils import timezone
 
 from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
@@ -28,6 +30,10 @@ WIDEST = 48
 GAP = "  "
 
 Row = Sequence[str]
+
+#: What JSON has of a holder; and of a lock, besides that.
+_OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description")
+_OF_LOCK = ("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots")
 
 
 def quoted(name: str) -> str:
@@ -78,6 +84,11 @@ def duration(seconds: float | None) -> str:
     return f"{rest}s"
 
 
+def age(when: datetime | None) -> str:
+    """Return how long ago that was, by the clock of this machine."""
+    return duration(None if when is None else (datetime.now(UTC) - when).total_seconds())
+
+
 def table_lines(heading: Row, rows: Iterable[Row]) -> list[str]:
     """Return the heading and the rows as aligned lines; nothing if there are no rows.
 
@@ -95,99 +106,92 @@ def _cut(cell: str) -> str:
     return cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 1]}…"
 
 
-def write_fields(pairs: Iterable[tuple[str, str]], write: Callable[[str], object]) -> None:
+def write_table(command: BaseCommand, heading: Row, rows: Iterable[Row]) -> None:
+    """Write a table for people; nothing if it has no rows."""
+    for line in table_lines(heading, rows):
+        command.stdout.write(line)
+
+
+def write_fields(command: BaseCommand, pairs: Iterable[tuple[str, str]]) -> None:
     """Write labels and values below one another, indented."""
     pairs = list(pairs)
     widest = max(len(label) for label, _ in pairs)
     for label, value in pairs:
-        write(f"  {label:<{widest}}  {value}")
+        command.stdout.write(f"  {label:<{widest}}  {value}")
 
 
-def write_json(
-    locks: Iterable[LockInfo], unavailable: Mapping[str, str], write: Callable[[str], object]
-) -> None:
-    """Write one JSON object. All but ASCII is escaped, so that names are exact on any terminal.
-
-    ``unavailable`` is read when ``locks`` has come to its end.
-    """
-    entries = [_json_entry(info) for info in locks]
-    document = {"locks": entries, "unavailable": dict(unavailable)}
-    write(json.dumps(document, indent=1, default=datetime.isoformat))
+def write_json(command: BaseCommand, document: object) -> None:
+    """Write JSON. All but ASCII is escaped, so that names are exact on any terminal."""
+    command.stdout.write(json.dumps(plain(document), indent=1))
 
 
-def _json_entry(info: LockInfo) -> dict[str, Any]:
-    """Return what is known of a lock for JSON; times become ISO 8601, spans are seconds."""
+def plain(value: object) -> Any:
+    """Return a report for JSON: times become ISO 8601, owners tell host, process and thread."""
+    if isinstance(value, Owner):
+        return _json_owner(value)
+    if is_dataclass(value):
+        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(each) for each in value]
+    return value.isoformat() if isinstance(value, datetime) else value
+
+
+def data(value: object) -> str:
+    """Return data for a line of text: JSON, a dash for nothing."""
+    if value is None or value == {}:
+        return NOTHING
+    return escaped(json.dumps(value, ensure_ascii=False))
+
+
+def json_entry(info: LockInfo) -> dict[str, Any]:
+    """Return what is known of a lock for JSON; spans are seconds."""
     return {
-        "using": info.using,
-        "kind": info.kind.value,
-        "name": info.name,
-        "state": info.state.value,
-        "owner": json_owner(info.owner),
-        "token": info.token,
-        "since": info.since,
-        "until": info.until,
-        "held_for": info.held_for,
-        "remaining": info.remaining,
-        "lease": info.lease,
-        "renews": info.renews,
-        "renewed_at": info.renewed_at,
-        "description": info.description,
+        **{name: getattr(info, name) for name in (*_OF_LOCK, *_OF_HOLDER)},
         "waiters": None if info.waiters is None else list(map(_json_waiter, info.waiters)),
-        "slots": info.slots,
-        "holders": [_json_holder(info, holder) for holder in info.holders],
+        "holders": [
+            {
+                **{name: getattr(holder, name) for name in _OF_HOLDER},
+                "share": share(info, holder) if info.kind is Kind.RWLOCK else holder.seats,
+            }
+            for holder in info.holders
+        ],
     }
 
 
-def _json_holder(info: LockInfo, holder: Holder) -> dict[str, Any]:
-    return {
-        "owner": json_owner(holder.owner),
-        "token": holder.token,
-        "since": holder.since,
-        "until": holder.until,
-        "remaining": holder.remaining,
-        "description": holder.description,
-        "share": share(info, holder) if info.kind is Kind.RWLOCK else holder.seats,
-    }
-
-
-def json_owner(owner: Owner | None) -> dict[str, Any] | None:
-    if owner is None:
-        return None
+def _json_owner(owner: Owner) -> dict[str, Any]:
     name = owner.key.removeprefix(NAMED) if is_named(owner) else None
     return {"host": owner.host, "pid": owner.pid, "thread": owner.thread, "name": name}
 
 
 def _json_waiter(waiter: Owner) -> dict[str, Any]:
     waited = waiter.waited if isinstance(waiter, Waiting) else None
-    return {**(json_owner(waiter) or {}), "waited": waited}
+    return {**_json_owner(waiter), "waited": waited}
 
 
 def show_command(info: LockInfo) -> str:
     """Return the command that shows this lock."""
-    return f"manage.py locks show {_shell_options(info)} {_shell_word(info.name)}"
+    return command_line("show", info.using, info.name, *_kind_option(info))
 
 
-def release_command(info: LockInfo, token: int | None = None) -> str:
-    """Return the command that breaks the hold with this token, and no other.
-
-    None stands for the one who has held it for longest.
-    """
-    options, name = _shell_options(info), _shell_word(info.name)
-    return f"manage.py locks release {options} --token={token or info.token} {name}"
+def release_command(info: LockInfo) -> str:
+    """Return the command that breaks the hold with this token, and no other."""
+    options = [*_kind_option(info), f"--token={info.token}"]
+    return command_line("release", info.using, info.name, *options)
 
 
-def _shell_options(info: LockInfo) -> str:
-    using = shlex.quote(f"--using={info.using}")
-    return using if info.kind is Kind.LOCK else f"{using} --kind={info.kind.value}"
+def _kind_option(info: LockInfo) -> list[str]:
+    return [] if info.kind is Kind.LOCK else [f"--kind={info.kind.value}"]
+
+
+def command_line(verb: str, using: str, name: str, *more: str) -> str:
+    """Return the command about a name; ``verb`` is ``show`` or ``election show``, say."""
+    options = " ".join(shlex.quote(option) for option in (f"--using={using}", *more))
+    return f"manage.py locks {verb} {options} {_shell_word(name)}"
 
 
 def _shell_word(name: str) -> str:
     shown = quoted(name)
     word = shown if shown.startswith("$'") else shlex.quote(shown)
     return f"-- {word}" if name.startswith("-") else word
-
-
-def recipe_line(verb: str, using: str, name: str, *more: str) -> str:
-    """Return the command about a name of a recipe; ``verb`` is ``election show``, say."""
-    options = " ".join([shlex.quote(f"--using={using}"), *map(shlex.quote, more)])
-    return f"manage.py locks {verb} {options} {_shell_word(name)}"

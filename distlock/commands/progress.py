@@ -9,7 +9,7 @@ from contextlib import suppress
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
-from distlock.commands.arguments import token
+from distlock.commands.arguments import whole_number
 from distlock.commands.confirm import add_yes, confirm
 from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
@@ -20,8 +20,6 @@ from distlock.commands.recipe_command import (
     add_name,
     add_shown,
     ask,
-    plain,
-    write_json,
 )
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import Report, bar
@@ -48,7 +46,7 @@ def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: 
     if report is None:
         fail(NOT_HELD, f"nobody reports progress as {name!r} on {using!r}")
     if json:
-        write_json(command, plain(report))
+        output.write_json(command, report)
         return
     command.stdout.write(output.escaped(bar(report, _width())))
     fields = {
@@ -61,7 +59,7 @@ def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: 
     }
     if report.state == "running" and report.token is not None:
         fields["token"] = str(report.token)
-    output.write_fields(fields.items(), command.stdout.write)
+    output.write_fields(command, fields.items())
 
 
 def _watch(command: BaseCommand, *, name: str, using: str, **others: object) -> None:
@@ -94,7 +92,7 @@ def _add_cancelled(parser: CommandParser) -> None:
     add_name(parser)
     parser.add_argument(
         "--token",
-        type=token,
+        type=whole_number,
         help="Only if this is the token of its worker, as `progress show` prints it.",
     )
     add_yes(parser)

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from functools import partial
 from queue import Full
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
-from distlock.commands.arguments import token
+from distlock.commands.arguments import whole_number
 from distlock.commands.confirm import add_yes, confirm
 from distlock.commands.exit_codes import BUSY, NOT_HELD, fail
 from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
+    Show,
     Verb,
     add_name,
     add_shown,
     ask,
-    data,
-    plain,
-    write_json,
-    write_table,
 )
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_records import DeliveryInfo, QueueInfo, QueueItem
@@ -36,38 +33,16 @@ def _row(info: QueueInfo) -> output.Row:
         str(info.delayed),
         str(info.dead),
         str(info.maxsize or output.NOTHING),
-        _age(info.oldest),
+        output.age(info.oldest),
     )
-
-
-def _age(when: datetime | None) -> str:
-    return output.duration(None if when is None else (datetime.now(UTC) - when).total_seconds())
-
-
-def _show(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
-    info = ask(using, lambda: Queue(name, using=using).info())
-    if json:
-        write_json(command, info)
-        return
-    command.stdout.write(f"{output.quoted(name)} on {using}")
-    labels = ("ready", "being delivered", "delayed", "dead letters", "bound", "oldest waits for")
-    output.write_fields(zip(labels, _row(info), strict=True), command.stdout.write)
-    heading = ("ITEM", "STATE", "CONSUMER", "FOR", "TOKEN")
-    write_table(command, heading, map(_delivery, info.deliveries))
 
 
 def _delivery(one: DeliveryInfo) -> output.Row:
-    consumer = (
-        output.NOTHING
-        if one.delayed
-        else output.quoted(f"{one.owner.host}:{one.owner.pid}:{one.owner.thread}")
-    )
-    state = "delayed" if one.delayed else "delivered"
     return (
         str(one.id),
-        state,
-        output.NOTHING if one.delayed else consumer,
-        _age(one.since),
+        "delayed" if one.delayed else "delivered",
+        output.owner(None if one.delayed else one.owner),
+        output.age(one.since),
         str(one.token),
     )
 
@@ -75,13 +50,11 @@ def _delivery(one: DeliveryInfo) -> output.Row:
 def _dead(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
     letters = ask(using, lambda: Queue(name, using=using).dead())
     if json:
-        write_json(command, {"using": using, "name": name, "dead": plain(letters)})
+        output.write_json(command, {"using": using, "name": name, "dead": letters})
         return
     heading = ("ITEM", "PUT", "DELIVERIES", "REASON", "BODY")
-    lines = output.table_lines(heading, map(_letter, letters))
-    for line in lines:
-        command.stdout.write(line)
-    if not lines:
+    output.write_table(command, heading, map(_letter, letters))
+    if not letters:
         command.stderr.write("No dead letters.")
 
 
@@ -91,7 +64,7 @@ def _letter(letter: QueueItem) -> output.Row:
         output.moment(letter.at),
         str(letter.attempts),
         output.quoted(letter.reason) or output.NOTHING,
-        data(letter.body),
+        output.data(letter.body),
     )
 
 
@@ -99,7 +72,9 @@ def _add_retried(parser: CommandParser) -> None:
     add_name(parser)
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument(
-        "--item", type=token, help="The dead letter of this number, as `queue dead` prints it."
+        "--item",
+        type=whole_number,
+        help="The dead letter of this number, as `queue dead` prints it.",
     )
     what.add_argument("--all", action="store_true", help="All dead letters.")
 
@@ -115,7 +90,7 @@ def _retry(
     count = 0
     for letter in letters:
         try:
-            count += ask(using, lambda letter=letter: queue.retry(letter, blocking=False))  # type: ignore[misc]
+            count += ask(using, partial(queue.retry, letter, blocking=False))
         except Full:
             fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
     command.stdout.write(f"{count} put back, at the end of the queue.")
@@ -128,7 +103,7 @@ def _add_released(parser: CommandParser) -> None:
         "--token": "Its delivery's token",
     }.items():
         parser.add_argument(
-            option, type=token, required=True, help=f"{meaning}, as `queue show` prints it."
+            option, type=whole_number, required=True, help=f"{meaning}, as `queue show` prints it."
         )
     add_yes(parser)
 
@@ -153,7 +128,7 @@ def _release(
     command.stdout.write(
         f"Item {one.id} is delivered again at once."
         f" {output.quoted(f'{one.owner.host}:{one.owner.pid}')}, which has had it for"
-        f" {_age(one.since)}, may still work on it, but cannot acknowledge it."
+        f" {output.age(one.since)}, may still work on it, but cannot acknowledge it."
     )
     confirm(command, interactive, "Take it back?")
     if not ask(using, lambda: queue.force_release(item, token)):
@@ -186,7 +161,10 @@ def _purge(
 def _add_size(parser: CommandParser) -> None:
     add_name(parser)
     parser.add_argument(
-        "maxsize", type=token, metavar="N", help="How many items there may be; 0 for no bound."
+        "maxsize",
+        type=whole_number,
+        metavar="N",
+        help="How many items there may be; 0 for no bound.",
     )
 
 
@@ -197,7 +175,6 @@ def _resize(command: BaseCommand, *, name: str, using: str, maxsize: int, **othe
 
 
 VERBS = {
-    "show": Verb("Show what is in a queue, and who works on it.", add_shown, _show),
     "dead": Verb("List the dead letters.", add_shown, _dead),
     "retry": Verb("Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY)),
     "release": Verb(
@@ -216,5 +193,12 @@ COMMAND = RecipeCommand(
     ("READY", "DELIVERED", "DELAYED", "DEAD", "BOUND", "OLDEST"),
     _row,
     VERBS,
+    show=Show(
+        "Show what is in a queue, and who works on it.",
+        lambda info: info.deliveries,
+        ("ITEM", "STATE", "CONSUMER", "FOR", "TOKEN"),
+        _delivery,
+        labels=("ready", "being delivered", "delayed", "dead letters", "bound", "oldest waits for"),
+    ),
     list_help="List the queues, and how full they are.",
 )

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
-from datetime import datetime
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.backends.base import BaseBackend
@@ -21,10 +20,9 @@ from distlock.commands.exit_codes import (
     epilog,
     fail,
 )
-from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockError, NotSupported, StaleToken
 from distlock.recipes.recipe import names_of
-from distlock.types.lease import Kind, Owner
+from distlock.types.lease import Kind
 
 T = TypeVar("T")
 
@@ -60,6 +58,23 @@ class Verb:
     codes: Sequence[int] = LOOKING
 
 
+@dataclass(frozen=True, slots=True)
+class Show(Generic[T]):
+    """How ``show`` tells of one name, besides what the list says of it.
+
+    ``parts`` are the entries of the report that have a row each. Where ``nobody`` says what it
+    means that there are none, that has an exit code of its own. ``labels`` stand in place of the
+    headings of the list.
+    """
+
+    help: str = "Show one."
+    parts: Callable[[T], Iterable[Any]] = lambda report: ()
+    heading: output.Row = ()
+    row: Callable[[Any], output.Row] = lambda part: ()
+    nobody: str = ""
+    labels: output.Row = ()
+
+
 def add_listing(parser: CommandParser) -> None:
     """Let a list be of some backends, and of names with a prefix."""
     arguments.add_using(parser)
@@ -72,9 +87,7 @@ def add_listing(parser: CommandParser) -> None:
 def add_name(parser: CommandParser) -> None:
     """Let a verb be about one name in one backend."""
     arguments.add_name(parser, help="Its name.")
-    parser.add_argument(
-        "--using", default=DEFAULT_ALIAS, metavar="ALIAS", help="The backend's alias in DISTLOCK."
-    )
+    arguments.add_alias(parser)
 
 
 def add_shown(parser: CommandParser) -> None:
@@ -84,7 +97,7 @@ def add_shown(parser: CommandParser) -> None:
 
 
 class RecipeCommand(Generic[T]):
-    """``manage.py locks KIND``: its list, and what else can be done with a name of this kind."""
+    """``manage.py locks KIND``: its list, what is known of a name, and what can be done with it."""
 
     EPILOG = epilog(*LOOKING)
 
@@ -95,20 +108,27 @@ class RecipeCommand(Generic[T]):
         read: Callable[[str, str], T],
         heading: output.Row,
         row: Callable[[T], output.Row],
-        verbs: Mapping[str, Verb],
+        verbs: Mapping[str, Verb] | None = None,
         *,
+        show: Show[T] | None = None,
         list_help: str = "List them.",
-        entry: Callable[[T], Any] | None = None,
+        entries: str = "entries",
     ) -> None:
-        """``read(alias, name)`` returns what the list shows of a name.
+        """``read(alias, name)`` returns what is known of a name.
 
-        ``heading`` and ``row`` are without backend and name. ``verbs`` are those beside ``list``.
-        ``entry`` is what JSON has of a report.
+        ``heading`` and ``row`` are what the list shows of it, without backend and name. ``verbs``
+        are those beside ``list`` and ``show``. ``entries`` is what JSON calls a report that is a
+        list.
         """
         self.HELP = help
         self._kind, self._read, self._heading, self._row = kind, read, heading, row
-        self._entry = entry
-        self._verbs = {"list": Verb(list_help, add_listing, self._list), **verbs}
+        self._entries = entries
+        self._verbs = {"list": Verb(list_help, add_listing, self._list)}
+        if show is not None:
+            self._show_as = show
+            codes = CHANGING if show.nobody else LOOKING
+            self._verbs["show"] = Verb(show.help, add_shown, self._show, codes)
+        self._verbs.update(verbs or {})
 
     def add_arguments(self, parser: CommandParser) -> None:
         parsers = parser.add_subparsers(dest="verb", required=True, metavar="VERB")
@@ -138,30 +158,40 @@ class RecipeCommand(Generic[T]):
 
         found = backends.ask(listed)
         if json:
-            entry = self._entry or _itself
-            entries = [
-                {"using": alias, "name": name, **as_fields(entry(report))}
-                for alias, name, report in found
-            ]
-            write_json(command, {PLURALS[self._kind]: entries, "unavailable": backends.failures})
+            entries = [self._document(*each) for each in found]
+            document = {PLURALS[self._kind]: entries, "unavailable": backends.failures}
+            output.write_json(command, document)
         else:
             rows = [
                 (alias, *self._row(report), output.quoted(name)) for alias, name, report in found
             ]
-            write_table(command, ("BACKEND", *self._heading, "NAME"), rows)
+            output.write_table(command, ("BACKEND", *self._heading, "NAME"), rows)
             if not rows and not backends.failures:
                 command.stderr.write(f"No {self._kind}.")
         backends.finish()
 
+    def _show(
+        self, command: BaseCommand, *, name: str, using: str, json: bool, **others: object
+    ) -> None:
+        report = ask(using, lambda: self._read(using, name))
+        show = self._show_as
+        parts = list(show.parts(report))
+        if json:
+            output.write_json(command, self._document(using, name, report))
+        else:
+            command.stdout.write(f"{output.quoted(name)} on {using}")
+            labels = show.labels or tuple(label.lower() for label in self._heading)
+            output.write_fields(command, zip(labels, self._row(report), strict=True))
+            if parts:
+                output.write_table(command, show.heading, map(show.row, parts))
+        if show.nobody and not parts:
+            fail(NOT_HELD, f"{show.nobody} {name!r} on {using!r}")
 
-def _itself(report: T) -> T:
-    return report
-
-
-def write_table(command: BaseCommand, heading: output.Row, rows: Iterable[output.Row]) -> None:
-    """Write a table for people; nothing if it has no rows."""
-    for line in output.table_lines(heading, rows):
-        command.stdout.write(line)
+    def _document(self, using: str, name: str, report: T) -> dict[str, Any]:
+        """Return a report as an object of JSON."""
+        said = output.plain(report)
+        fields = said if isinstance(said, dict) else {self._entries: said}
+        return {"using": using, "name": name, **fields}
 
 
 def ask(using: str, question: Callable[[], T]) -> T:
@@ -173,35 +203,5 @@ def ask(using: str, question: Callable[[], T]) -> T:
         fail(NOT_HELD, output.escaped(str(error)))
     except (NotSupported, TypeError, ValueError) as error:
         fail(USAGE, output.escaped(str(error)))
-    except LockError as error:
+    except (LockError, ImproperlyConfigured) as error:
         fail(FAILED, f"{using!r} could not be asked: {output.escaped(str(error))}")
-
-
-def write_json(command: BaseCommand, document: object) -> None:
-    command.stdout.write(json.dumps(plain(document), indent=1))
-
-
-def as_fields(report: object) -> dict[str, Any]:
-    """Return a report as an object of JSON; one that is a value or a list becomes its ``value``."""
-    found = plain(report)
-    return found if isinstance(found, dict) else {"value": found}
-
-
-def plain(value: object) -> Any:
-    """Return a report for JSON: times become ISO 8601, owners tell host, process and thread."""
-    if isinstance(value, Owner):
-        return output.json_owner(value)
-    if is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in fields(value)}
-    if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple | set | frozenset):
-        return [plain(each) for each in value]
-    return value.isoformat() if isinstance(value, datetime) else value
-
-
-def data(value: object) -> str:
-    """Return data for a line of text: JSON, a dash for nothing."""
-    if value is None or value == {}:
-        return output.NOTHING
-    return output.escaped(json.dumps(value, ensure_ascii=False))

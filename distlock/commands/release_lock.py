@@ -8,8 +8,14 @@ from collections.abc import Collection
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.commands import output
-from distlock.commands.arguments import Backends, add_kind, add_name, add_using, infos_of
-from distlock.commands.arguments import token as a_token
+from distlock.commands.arguments import (
+    Backends,
+    add_kind,
+    add_name,
+    add_using,
+    infos_of,
+    whole_number,
+)
 from distlock.commands.confirm import add_yes, confirm
 from distlock.commands.exit_codes import DECLINED, DONE, FAILED, NOT_HELD, USAGE, epilog, fail
 from distlock.core.queueing_owners import locks_of
@@ -29,7 +35,7 @@ def add_arguments(parser: CommandParser) -> None:
     add_kind(parser)
     parser.add_argument(
         "--token",
-        type=a_token,
+        type=whole_number,
         help="The fencing token of the hold to break, as `locks show` and `locks list` print it.",
     )
     parser.add_argument(

@@ -5,72 +5,16 @@ These are only looked at.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
-from django.core.management.base import BaseCommand
-
 from distlock.commands import output
-from distlock.commands.exit_codes import NOT_HELD, fail
-from distlock.commands.recipe_command import (
-    CHANGING,
-    RecipeCommand,
-    Verb,
-    add_shown,
-    ask,
-    data,
-    plain,
-    write_json,
-    write_table,
-)
+from distlock.commands.recipe_command import RecipeCommand, Show
 from distlock.recipes.barrier import Barrier, BarrierInfo, DoubleBarrier
 from distlock.recipes.event import Event, EventInfo
 from distlock.recipes.group import Group, Member
 from distlock.recipes.log import Message, Topic
 from distlock.recipes.names import Address, Names
-from distlock.types.lease import Kind
-
-
-class ReportCommand(RecipeCommand[Any]):
-    """A command about a kind of recipe that can be listed and shown."""
-
-    def __init__(
-        self,
-        kind: Kind,
-        help: str,
-        read: Callable[[str, str], Any],
-        heading: output.Row,
-        row: Callable[[Any], output.Row],
-        *,
-        part: str = "",
-        part_heading: output.Row = (),
-        part_row: Callable[[Any], output.Row] | None = None,
-    ) -> None:
-        """Describe the command; see RecipeCommand for what is not told here.
-
-        ``show`` lists the entries of a field of the report, ``part``, or of the report itself if
-        that is empty, with ``part_heading`` and ``part_row``.
-        """
-        verbs = {"show": Verb("Show one.", add_shown, self._show)}
-        super().__init__(kind, help, read, heading, row, verbs)
-        self._part, self._part_heading, self._part_row = part, part_heading, part_row
-
-    def _show(
-        self, command: BaseCommand, *, name: str, using: str, json: bool, **others: object
-    ) -> None:
-        report = ask(using, lambda: self._read(using, name))
-        if json:
-            said = plain(report)
-            fields = said if isinstance(said, dict) else {"entries": said}
-            write_json(command, {"using": using, "name": name, **fields})
-            return
-        command.stdout.write(f"{output.quoted(name)} on {using}")
-        labels = (label.lower() for label in self._heading)
-        output.write_fields(zip(labels, self._row(report), strict=True), command.stdout.write)
-        if self._part_row is not None:
-            entries = getattr(report, self._part) if self._part else report
-            write_table(command, self._part_heading, map(self._part_row, entries))
+from distlock.types.lease import Holder, Kind
 
 
 def _barrier(info: BarrierInfo) -> output.Row:
@@ -92,7 +36,7 @@ def _topic(messages: tuple[Message, ...]) -> output.Row:
 
 
 def _message(message: Message) -> output.Row:
-    return (*_topic((message,)), data(message.message))
+    return (*_topic((message,)), output.data(message.message))
 
 
 def _names(addresses: tuple[Address, ...]) -> output.Row:
@@ -109,89 +53,90 @@ def _address(address: Address) -> output.Row:
     )
 
 
-def _show_group(
-    command: BaseCommand, *, name: str, using: str, json: bool, **others: object
-) -> None:
-    members = ask(using, lambda: Group(name, using=using).members())
-    if json:
-        write_json(command, {"using": using, "name": name, "members": members})
-    else:
-        heading = ("MEMBER", "OWNER", "THERE FOR", "TOKEN", "DATA")
-        write_table(command, heading, map(_member, members))
-    if not members:
-        fail(NOT_HELD, f"nobody is in group {name!r} on {using!r}")
-
-
 def _member(member: Member) -> output.Row:
     return (
         output.quoted(member.name),
         output.owner(member.owner),
-        output.duration((datetime.now(UTC) - member.since).total_seconds()),
+        output.age(member.since),
         str(member.token),
-        data(member.data),
+        output.data(member.data),
     )
+
+
+def _waiting(holder: Holder) -> output.Row:
+    return (output.moment(holder.since), str(holder.token), output.owner(holder.owner))
 
 
 #: Messages of a topic that are listed.
 _MOST_MESSAGES = 20
 _BARRIER = ("STATE", "WAITING", "PARTIES")
-_WAITING: dict[str, Any] = {
-    "part": "waiting",
-    "part_heading": ("SINCE", "TOKEN", "OWNER"),
-    "part_row": lambda one: (output.moment(one.since), str(one.token), output.owner(one.owner)),
-}
+_PARTIES: Show[BarrierInfo] = Show(
+    parts=lambda info: info.waiting, heading=("SINCE", "TOKEN", "OWNER"), row=_waiting
+)
 
-COMMANDS = {
-    "barrier": ReportCommand(
+COMMANDS: dict[str, RecipeCommand[Any]] = {
+    "group": RecipeCommand(
+        Kind.GROUP,
+        "Groups of processes: list, show.",
+        lambda alias, name: Group(name, using=alias).members(),
+        ("MEMBERS", "LAST JOINED"),
+        lambda members: (str(len(members)), output.moment(members[-1].since if members else None)),
+        show=Show(
+            "Show who is in a group.",
+            lambda members: members,
+            ("MEMBER", "OWNER", "THERE FOR", "TOKEN", "DATA"),
+            _member,
+            nobody="nobody is in group",
+        ),
+        list_help="List the groups, and how many are in each.",
+        entries="members",
+    ),
+    "barrier": RecipeCommand(
         Kind.BARRIER,
         "Barriers: list, show.",
         lambda alias, name: Barrier(name, using=alias).info(),
         _BARRIER,
         _barrier,
-        **_WAITING,
+        show=_PARTIES,
     ),
-    "double-barrier": ReportCommand(
+    "double-barrier": RecipeCommand(
         Kind.DOUBLE_BARRIER,
         "Double barriers: list, show.",
         lambda alias, name: DoubleBarrier(name, using=alias).info(),
         _BARRIER,
         _barrier,
-        **_WAITING,
+        show=_PARTIES,
     ),
-    "event": ReportCommand(
+    "event": RecipeCommand(
         Kind.EVENT,
         "Events: list, show.",
         lambda alias, name: Event(name, using=alias).info(),
         ("STATE", "BY", "CHANGED"),
         _event,
+        show=Show(),
     ),
-    "topic": ReportCommand(
+    "topic": RecipeCommand(
         Kind.TOPIC,
         "Topics: list, show the last messages.",
         lambda alias, name: Topic(name, using=alias).history()[:_MOST_MESSAGES],
         ("LAST", "PUBLISHED", "AUTHOR"),
         _topic,
-        part_heading=("NUMBER", "PUBLISHED", "AUTHOR", "MESSAGE"),
-        part_row=_message,
+        show=Show(
+            parts=lambda messages: messages,
+            heading=("NUMBER", "PUBLISHED", "AUTHOR", "MESSAGE"),
+            row=_message,
+        ),
     ),
-    "names": ReportCommand(
+    "names": RecipeCommand(
         Kind.NAMES,
         "Registered names: list the namespaces, show one.",
         lambda alias, name: Names(name, using=alias).resolve_all(),
         ("NAMES", "ADDRESSES"),
         _names,
-        part_heading=("ADDRESS", "KIND", "OWNER", "TOKEN", "NAME"),
-        part_row=_address,
+        show=Show(
+            parts=lambda addresses: addresses,
+            heading=("ADDRESS", "KIND", "OWNER", "TOKEN", "NAME"),
+            row=_address,
+        ),
     ),
 }
-
-GROUP = RecipeCommand(
-    Kind.GROUP,
-    "Groups of processes: list, show.",
-    lambda alias, name: Group(name, using=alias).members(),
-    ("MEMBERS", "LAST JOINED"),
-    lambda members: (str(len(members)), output.moment(members[-1].since if members else None)),
-    {"show": Verb("Show who is in a group.", add_shown, _show_group, CHANGING)},
-    list_help="List the groups, and how many are in each.",
-    entry=lambda members: {"members": members},
-)

@@ -30,7 +30,7 @@ from distlock.commands.exit_codes import (
     fail,
 )
 from distlock.concurrency.clock import clock
-from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
 from distlock.exceptions import LockLost
 from distlock.recipes.candidates import Order
@@ -60,9 +60,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="-- COMMAND",
         help="The program and its arguments; it sees DISTLOCK_NAME and DISTLOCK_TOKEN.",
     )
-    parser.add_argument(
-        "--using", default=DEFAULT_ALIAS, metavar="ALIAS", help="The backend's alias in DISTLOCK."
-    )
+    arguments.add_alias(parser)
     parser.add_argument(
         "--timeout",
         type=arguments.waiting_time,

@@ -16,7 +16,7 @@ from distlock.commands.arguments import (
     infos_of,
 )
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
-from distlock.types.lease import Kind, LockInfo, State, Waiting
+from distlock.types.lease import Holder, Kind, LockInfo, State, Waiting
 from distlock.types.owners import NAMED, is_named, is_reserved
 
 HELP = "Show who holds a lock, since when, for how long still, and who waits for it."
@@ -42,13 +42,13 @@ def run(
     backends = Backends(using)
     found = list(backends.ask(lambda backend: infos_of(backend, name, kind)))
     if json:
-        output.write_json(found, backends.failures, command.stdout.write)
+        entries = [output.json_entry(info) for info in found]
+        output.write_json(command, {"locks": entries, "unavailable": backends.failures})
     else:
         for info in found:
             kind_of = "" if info.kind is Kind.LOCK else f" ({info.kind.value})"
             command.stdout.write(f"{output.quoted(info.name)} on {info.using}{kind_of}")
-            fields = _fields(info) if info.kind is Kind.LOCK else _shared_fields(info)
-            output.write_fields(fields, command.stdout.write)
+            output.write_fields(command, _fields(info))
     backends.finish()
     if all(info.state is State.FREE for info in found):
         fail(NOT_HELD, f"{kind or Kind.LOCK} {name!r} is not held")
@@ -56,43 +56,40 @@ def run(
 
 def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
     yield "state", info.state.value
-    if info.token is not None:
-        yield ("last token" if info.state is State.FREE else "token"), str(info.token)
-    if info.description:
-        yield "description", output.escaped(info.description)
-    if info.owner is not None:
-        yield "owner", output.owner(info.owner)
-        if is_named(info.owner):
-            yield "owner's name", output.quoted(info.owner.key.removeprefix(NAMED))
-    if info.since is not None:
-        yield "held since", f"{output.moment(info.since)} ({output.duration(info.held_for)})"
-    if info.until is not None:
-        yield "lease ends", f"{output.moment(info.until)} (in {output.duration(info.remaining)})"
-    if info.lease is not None:
-        yield "lease", _lease(info)
-    yield from _waiters(info)
-    if info.state is not State.FREE and info.token is not None:
-        yield "to break it", output.release_command(info)
-
-
-def _shared_fields(info: LockInfo) -> Iterator[tuple[str, str]]:
-    yield "state", info.state.value
     if info.kind is Kind.SEMAPHORE:
         taken = f"{info.taken} of {info.slots} are taken"
         yield "seats", taken if info.slots else "nobody has said yet how many there are"
     if info.state is State.FREE and info.token is not None:
         yield "last token", str(info.token)
     for number, holder in enumerate(info.holders, 1):
-        yield f"holder {number}", f"{output.owner(holder.owner)}, {output.share(info, holder)}"
-        yield "  token", str(holder.token)
-        if holder.description:
-            yield "  description", output.escaped(holder.description)
-        yield "  held since", output.moment(holder.since)
-        if holder.until is not None:
-            left = output.duration(holder.remaining)
-            yield "  lease ends", f"{output.moment(holder.until)} (in {left}), unless renewed"
-        yield "  to break it", output.release_command(info, holder.token)
+        owner = output.owner(holder.owner)
+        if info.kind is Kind.LOCK:
+            yield "owner", owner
+            yield from _holder(info, holder)
+        else:
+            yield f"holder {number}", f"{owner}, {output.share(info, holder)}"
+            for label, value in _holder(info, holder):
+                yield f"  {label}", value
     yield from _waiters(info)
+
+
+def _holder(info: LockInfo, holder: Holder) -> Iterator[tuple[str, str]]:
+    if is_named(holder.owner):
+        yield "owner's name", output.quoted(holder.owner.key.removeprefix(NAMED))
+    if holder.description:
+        yield "description", output.escaped(holder.description)
+    if holder.since is not None:
+        yield "held since", f"{output.moment(holder.since)} ({output.duration(holder.held_for)})"
+    if holder.until is not None:
+        yield (
+            "lease ends",
+            f"{output.moment(holder.until)} (in {output.duration(holder.remaining)})",
+        )
+    if holder.lease is not None:
+        yield "lease", _lease(holder)
+    if holder.token is not None:
+        yield "token", str(holder.token)
+        yield "to break it", output.release_command(info.of(holder))
 
 
 def _waiters(info: LockInfo) -> Iterator[tuple[str, str]]:
@@ -108,11 +105,12 @@ def _waiters(info: LockInfo) -> Iterator[tuple[str, str]]:
             yield f"  {place}.", f"{output.owner(waiter)}{since}"
 
 
-def _lease(info: LockInfo) -> str:
-    if info.owner is not None and is_reserved(info.owner):
-        return f"its holder has left; the lock stays taken for {output.duration(info.lease)}"
-    if info.renewed_at is None:
-        return f"a session of {output.duration(info.lease)}"
-    if not info.renews:
-        return f"{output.duration(info.lease)}, not renewed"
-    return f"{output.duration(info.lease)}, last renewed or taken {output.moment(info.renewed_at)}"
+def _lease(holder: Holder) -> str:
+    if is_reserved(holder.owner):
+        return f"its holder has left; the lock stays taken for {output.duration(holder.lease)}"
+    if holder.renewed_at is None:
+        return f"a session of {output.duration(holder.lease)}"
+    if not holder.renews:
+        return f"{output.duration(holder.lease)}, not renewed"
+    renewed = output.moment(holder.renewed_at)
+    return f"{output.duration(holder.lease)}, last renewed or taken {renewed}"

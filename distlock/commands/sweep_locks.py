@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection
 from contextlib import suppress
 
 from django.core.management.base import BaseCommand, CommandParser
 
 from distlock.backends.shared import sweep_every_kind
+from distlock.commands.acquire import sleep_until
 from distlock.commands.arguments import Backends, add_using, seconds
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
-from distlock.concurrency.clock import clock, left
+from distlock.concurrency.clock import clock
 from distlock.supervisor.signal_handling import Interrupted, ended_by_signals
 
 HELP = (
@@ -19,8 +19,6 @@ HELP = (
     " have been free for long. Never touches a hold whose lease still runs."
 )
 EPILOG = epilog(DONE, FAILED, USAGE)
-#: Seconds. Python may miss a signal that comes in the moment in which a sleep begins.
-_LONGEST_SLEEP = 1.0
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -47,13 +45,7 @@ def run(
         while True:
             for problem in _sweep(command, using).report():
                 command.stderr.write(problem)
-            _sleep(every)
-
-
-def _sleep(seconds: float) -> None:
-    until = clock() + seconds
-    while rest := left(until, _LONGEST_SLEEP):
-        time.sleep(rest)
+            sleep_until(clock() + every)
 
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:

@@ -1,13 +1,12 @@
-"""The one registry of what to do before and after the process forks.
+"""The one registry of what to do in the child when the process has forked.
 
 The child of a fork has only the thread that forked. Mutexes that other threads had stay locked in
 it, and connections are still the parent's. So whatever has a mutex, a thread or a connection is
 made anew there.
 
-Hooks run in the order of their registration, those before the fork in the reverse order, as with
-``os.register_at_fork``. In the child all functions come before all objects: an object that forgets
-its connections needs them to be the parent's alone by then. An error in one hook keeps no other
-from running; Python writes it to ``sys.stderr``, of those in the child the first.
+Hooks run in the order of their registration, but all functions come before all objects: an object
+that forgets its connections needs them to be the parent's alone by then. An error in one hook keeps
+no other from running; Python writes the first one to ``sys.stderr``.
 """
 
 from __future__ import annotations
@@ -34,18 +33,6 @@ _functions: list[Hook] = []
 _objects: weakref.WeakValueDictionary[int, ResetInChild] = weakref.WeakValueDictionary()
 _numbers = itertools.count()
 _after_hooks: list[Hook] = []
-
-
-def before(hook: H) -> H:
-    """Call a function before each fork, in the thread that forks. Usable as a decorator."""
-    os.register_at_fork(before=hook)
-    return hook
-
-
-def in_parent(hook: H) -> H:
-    """Call a function in the parent after each fork. Usable as a decorator."""
-    os.register_at_fork(after_in_parent=hook)
-    return hook
 
 
 def in_child(hook: H) -> H:

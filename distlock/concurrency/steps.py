@@ -26,6 +26,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from distlock.concurrency.pending import Pending, wait_any, wait_any_async
@@ -132,53 +133,6 @@ class Call:
         return await self._executor.run(self._function, self._deadline, undo=self._undo)
 
 
-class Sleep:
-    """A pause of so many seconds."""
-
-    __slots__ = ("_seconds",)
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-
-    def run(self) -> None:
-        time.sleep(self._seconds)
-
-    async def arun(self) -> None:
-        await asyncio.sleep(self._seconds)
-
-
-class Wait:
-    """Whether a Pending has an answer to take by ``deadline`` (None: however late)."""
-
-    __slots__ = ("_deadline", "_pending")
-
-    def __init__(self, pending: Pending[Any], deadline: float | None) -> None:
-        self._pending = pending
-        self._deadline = deadline
-
-    def run(self) -> bool:
-        return self._pending.wait(self._deadline)
-
-    async def arun(self) -> bool:
-        return await self._pending.wait_async(self._deadline)
-
-
-class WaitAny:
-    """Whether one of several Pendings has an answer by ``deadline`` (None: however late)."""
-
-    __slots__ = ("_deadline", "_pendings")
-
-    def __init__(self, pendings: Sequence[Pending[Any]], deadline: float | None) -> None:
-        self._pendings = pendings
-        self._deadline = deadline
-
-    def run(self) -> bool:
-        return wait_any(self._pendings, self._deadline)
-
-    async def arun(self) -> bool:
-        return await wait_any_async(self._pendings, self._deadline)
-
-
 class Either:
     """The result of ``function()`` for a thread, of ``await async_function()`` for a task."""
 
@@ -195,3 +149,32 @@ class Either:
 
     async def arun(self) -> object:
         return await self._async_function()
+
+
+class Sleep(Either):
+    """A pause of so many seconds."""
+
+    __slots__ = ()
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(partial(time.sleep, seconds), partial(asyncio.sleep, seconds))
+
+
+class Wait(Either):
+    """Whether a Pending has an answer to take by ``deadline`` (None: however late)."""
+
+    __slots__ = ()
+
+    def __init__(self, pending: Pending[Any], deadline: float | None) -> None:
+        super().__init__(partial(pending.wait, deadline), partial(pending.wait_async, deadline))
+
+
+class WaitAny(Either):
+    """Whether one of several Pendings has an answer by ``deadline`` (None: however late)."""
+
+    __slots__ = ()
+
+    def __init__(self, pendings: Sequence[Pending[Any]], deadline: float | None) -> None:
+        super().__init__(
+            partial(wait_any, pendings, deadline), partial(wait_any_async, pendings, deadline)
+        )

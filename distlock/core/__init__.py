@@ -8,9 +8,9 @@ registry         all holds of the process
 renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
 events           log lines, signals and ``on_lost`` callbacks
 interrupters     end a body with LockLost
-base_lock        what every lock-like object does: ``with``, decorator, looking
-shared_options   the arguments of semaphores and read/write locks
-section          runs a body under a lock and leaves it in any case
+base_lock        what every lock-like object does: ``with``, decorator, looking, ``run_under()``
+shared_options   what semaphores and read/write locks share, and their arguments
+section          whose ``with`` block ends, messages that say who has a lock
 options          the arguments of ``Lock``, checked
 decorator        ``@Lock(...)``
 name_template    names such as ``"report:{account_id}"``

@@ -42,7 +42,7 @@ async def asend_event(signal: Signal, backend: BaseBackend, lease: Lease) -> Non
 def send_loss(hold: HeldLease, reason: str) -> None:
     """Log a loss, call every ``on_lost``, send ``lock_lost``; a hand-over is none."""
     lease = hold.lease
-    if reason is BROKEN and hold.named:
+    if reason is BROKEN:
         hold.lost = reason = hold.why_gone()
     if reason is HANDED_OVER:
         logger.info("%s: %s", _described(lease, hold.backend), reason)

@@ -73,9 +73,9 @@ class HeldLease:
     ) -> None:
         """``entry`` is the first who has entered.
 
-        ``on_end`` lets the next one come. It is called when nobody holds this any more, perhaps
-        more than once. ``key`` is the alias of the backend, the name of the lock, and what else
-        tells apart locks of one name; None stands for the first two.
+        ``on_end`` gives the next thread or task its turn. It is called when nobody holds this any
+        more, perhaps more than once. ``key`` is the alias of the backend, the name of the lock, and
+        what else tells apart locks of one name; None stands for the first two.
         """
         claim, settings = lease.claim, backend.settings
         self.backend = backend
@@ -240,14 +240,14 @@ class HeldLease:
             freed = self.backend.reserve_for(self.lease, rest, deadline)
         else:
             freed = self.backend.release(self.lease, deadline)
-        return None if freed else self._why_gone(deadline)
+        return None if freed else self.why_gone(deadline)
 
     def ask(self, deadline: float | None = None) -> str | None:
         """Ask whether the lock is still held; why it is gone, or None. LockUnavailable if unknown.
 
         A named owner's hold can be told from a broken one only before somebody takes the lock.
         """
-        return None if self.backend.verify(self.lease, deadline) else self._why_gone(deadline)
+        return None if self.backend.verify(self.lease, deadline) else self.why_gone(deadline)
 
     def renew(self, at_least: float, deadline: float | None = None) -> tuple[bool, str | None]:
         """Have the lease run anew for its length, and at least until ``at_least`` is over.
@@ -258,17 +258,16 @@ class HeldLease:
         answer = self.backend.renew([lease], deadline).get(lease.nonce)
         if answer is None:
             return False, None
-        return True, None if answer else self._why_gone(deadline)
-
-    def _why_gone(self, deadline: float | None) -> str:
-        return self.why_gone(deadline) if self.named else BROKEN
+        return True, None if answer else self.why_gone(deadline)
 
     def why_gone(self, deadline: float | None = None) -> str:
-        """Ask why the backend no longer knows this hold of a named owner.
+        """Return why the backend no longer knows this hold; it is asked if the owner was named.
 
-        Before the lease ends only this owner can take the lock, in another process, unless it was
-        broken. So if somebody has taken it since, it was handed over.
+        Before the lease ends only a named owner can take the lock, in another process, unless it
+        was broken. So if somebody has taken it since, it was handed over.
         """
+        if not self.named:
+            return BROKEN
         try:
             token = self.backend.inspect(self.lease.name, deadline).token
         except LockUnavailable:

@@ -50,10 +50,11 @@ class Ticket:
         """Whether its event loop was closed before it could go on."""
         return self.turn is not None and self.turn.abandoned
 
-    def waiting(self, now: float) -> Waiting:
-        """Return who waits, for people to read."""
+    @property
+    def waiting(self) -> Waiting:
+        """Who waits, for people to read."""
         who = self.owner
-        return Waiting(who.key, who.host, who.pid, who.thread, max(now - self.since, 0.0))
+        return Waiting(who.key, who.host, who.pid, who.thread, max(clock() - self.since, 0.0))
 
 
 class LocalQueue:
@@ -90,7 +91,7 @@ class LocalQueue:
         return True
 
     def leave(self, ticket: Ticket) -> None:
-        """Give up a place, or end one's turn: the next one comes.
+        """Give up a place, or end one's turn: then it is the turn of the next one.
 
         Leaving twice does no harm; and what an interrupt left undone, the second time does.
         """
@@ -117,19 +118,13 @@ class LocalQueue:
                 for ticket in queue
                 if not ticket.called
             )
-        now = clock()
         in_order = sorted(tickets, key=lambda ticket: ticket.since)
-        return tuple(ticket.waiting(now) for ticket in in_order)
+        return tuple(ticket.waiting for ticket in in_order)
 
-    def count(self, key: Key) -> int:
-        """Return how many threads and tasks are in the queue for a lock, its holder included."""
+    def sizes(self) -> dict[Key, int]:
+        """Return how many threads and tasks hold, ask for or wait for each lock, in all."""
         with self._mutex:
-            return len(self._queues.get(key, ()))
-
-    def keys(self) -> set[Key]:
-        """Return what somebody of this process holds, asks for or waits for."""
-        with self._mutex:
-            return set(self._queues)
+            return {key: len(queue) for key, queue in self._queues.items()}
 
     def first(self, key: Key) -> Owner | None:
         """Return whose turn it is, None if nobody is in the queue."""
@@ -148,7 +143,7 @@ class LocalQueue:
                 self._call(other)
 
     def _call_next(self, queue: deque[Ticket]) -> None:
-        """Let the first one come, if it has not yet."""
+        """Call the first one whose event loop goes on, unless it was called before."""
         while queue:
             first = queue[0]
             if not first.abandoned and (first.called or self._call(first)):

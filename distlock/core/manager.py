@@ -69,9 +69,9 @@ class LockManager:
                     elif not request.named and not self._is_held_here(request.key):
                         # The thread ahead may still be asking. Ask the backend, so that an outage
                         # is not reported as a busy lock.
-                        backend = request.backend
-                        looking = partial(backend.is_held, backend.name_of(request.claim))
-                        yield Call(looking, request.last_answer_due, executor=backend.calls)
+                        looking = partial(request.backend.is_held, request.claim)
+                        due = request.last_answer_due
+                        yield Call(looking, due, executor=request.backend.calls)
                     lease = None
                     if request.asked:
                         lease = yield from ask(request.backend, request.claim, wait, deadline)
@@ -149,7 +149,7 @@ class LockManager:
         undo(error, self._abandon, request, unknown)
 
     def _abandon(self, request: AcquireRequest, unknown: bool) -> None:
-        """Take back what has come of a request, or may have, and let the next one come."""
+        """Take back what a request was granted, or may have been, and let the next one ask."""
         if self._held.undo(request):
             try:
                 if unknown:
@@ -231,11 +231,6 @@ class LockManager:
     def hold(self, key: Key, owner: Owner) -> HeldLease:
         """Return what the owner holds; raises LockNotHeld or LockLost. Asks no backend."""
         return self._held.hold(key, owner)
-
-    def entered(self, key: Key, owner: Owner) -> tuple[str, int]:
-        """Return which hold an owner has, lost or not, by its nonce, and how often it is in it."""
-        hold = self._held.find(key, owner)
-        return ("", 0) if hold is None else (hold.lease.nonce, hold.count)
 
     def find(self, key: Key, owner: Owner) -> HeldLease | None:
         """Return the hold of an owner, lost or not."""

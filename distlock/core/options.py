@@ -15,7 +15,7 @@ from distlock.types.arguments import (
     checked_callback,
     checked_description,
     checked_flag,
-    checked_owner,
+    checked_label,
     checked_seconds,
     waiting_limit,
 )
@@ -46,7 +46,7 @@ class LockOptions:
         checked_flag("renew", self.renew)
         checked_description(self.description)
         if self.owner is not None:
-            checked_owner(self.owner)
+            checked_label("owner", self.owner)
         checked_callback("on_lost", self.on_lost)
 
     def limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from distlock.backends.base import BaseBackend
-from distlock.types.arguments import MAX_DESCRIPTION, checked_owner
+from distlock.types.arguments import MAX_DESCRIPTION, checked_label
 from distlock.types.lease import LockInfo, State
 from distlock.types.owners import NAMED
 from distlock.types.printable import escaped
@@ -23,7 +23,7 @@ def new_owner_name(task_id: str) -> str:
     """
     begins = f"{_QUEUED}{uuid.uuid4().hex}:"
     try:
-        return checked_owner(begins + task_id)
+        return checked_label("owner", begins + task_id)
     except ValueError:
         return begins
 

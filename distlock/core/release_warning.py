@@ -8,6 +8,7 @@ from typing import Any
 
 from django.db import connections
 
+from distlock.backends.testcase import blocks_of_test_case
 from distlock.core.held import Key
 from distlock.exceptions import ReleasedInTransaction
 from distlock.types.lease import Kind
@@ -50,8 +51,7 @@ def _callers_level() -> int:
 
 def _has_open_transaction(connection: Any) -> bool:
     if connection.in_atomic_block:
-        # django.test marks the blocks that it wraps around a test case, which never commit.
-        return any(not block._from_testcase for block in connection.atomic_blocks)
+        return len(connection.atomic_blocks) > blocks_of_test_case(connection)
     # Without autocommit the first statement begins one; not every driver tells whether there was.
     if connection.vendor == "sqlite":
         return bool(connection.connection.in_transaction)

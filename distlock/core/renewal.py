@@ -215,7 +215,7 @@ class LeaseRenewer:
         for hold in batch:
             answer = answers.get(hold.lease.nonce)
             if answer is False:
-                self.lose(hold, BROKEN)
+                self.lose(hold, backend.known_lost(hold.lease) or BROKEN)
             elif answer and hold.ended:
                 # The server renewed the lease after we had counted it as ended. Free it, or others
                 # wait for nobody.

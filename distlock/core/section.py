@@ -1,94 +1,24 @@
-"""Running a body under a lock: entering it, leaving it in any case, saying who is in the way.
-
-An error of the body is never hidden by an error of leaving the lock.
-"""
+"""What the blocks under all lock-like objects need: whose block ends, and who is in the way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from keyword import iskeyword
 from types import CodeType, FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.exceptions import LockError
 from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import is_reserved
 from distlock.types.printable import escaped
 
-T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-class Section(Protocol):
-    """What is entered and left around a body; see Lock."""
-
-    def release(self) -> None: ...
-    def __exit__(self, kind: Any, error: Any, traceback: Any, /) -> None: ...
-    def _entered_here(self) -> tuple[str, int]: ...
-
-
-class AnyLock(Section, Protocol):
-    """What a section needs of a lock to say who has it."""
-
-    def info(self) -> LockInfo: ...
-    def _holder_message(self) -> str: ...
-
-
-def run_under(
-    lock: Section,
-    acquire: Callable[[], object],
-    body: Callable[[], T],
-    on_leave_error: Callable[[LockError], object],
-) -> T:
-    """Take a lock by ``acquire()``, call ``body()``, leave the lock; return what the body returned.
-
-    ``acquire`` raises if the lock is not to be had. It is left wherever an error comes, also an
-    interrupt between two steps: Ctrl-C or Celery's soft time limit may come at any moment, and the
-    process goes on. It may come between ``__enter__()`` and the body of a ``with``, which is then
-    not left. So this is a function.
-
-    ``on_leave_error`` is called with the error if the body ended well and the lock could not be
-    left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may
-    raise. If the body failed, the error of leaving becomes a note of the body's own.
-    """
-    before = lock._entered_here()
-    must_leave = False
-    try:
-        acquire()
-        must_leave = True
-        result = body()
-        must_leave = False  # release() does it, and is not to be repeated
-        try:
-            lock.release()
-        except LockError as error:
-            on_leave_error(error)
-        return result
-    except BaseException as error:
-        # An interrupt may have come after the lock was taken, but before acquire() returned.
-        if must_leave or _has_entered_since(lock, before):
-            lock.__exit__(type(error), error, error.__traceback__)
-        raise
-
-
-def _has_entered_since(lock: Section, before: tuple[str, int]) -> bool:
-    """Return whether the current owner is in ``lock`` more often than before, lost or not."""
-    nonce, count = lock._entered_here()
-    return count > (before[1] if nonce == before[0] else 0)
 
 
 def add_leave_error(body_error: BaseException, error: Exception) -> None:
     """Note on the body's error, which the caller must see, that leaving the lock failed, too."""
     body_error.add_note(f"besides, leaving the lock failed: {error}")
-
-
-def busy_message(lock: AnyLock) -> str:
-    """Return who has a lock, as far as its backend can tell. It is asked, so this takes time."""
-    try:
-        return holder_message(lock.info())
-    except LockError:
-        return lock._holder_message()
 
 
 def holder_message(info: LockInfo) -> str:

@@ -1,4 +1,4 @@
-"""On which terms a semaphore, or one side of a read/write lock, is taken."""
+"""Locks that several may hold: what semaphores and read/write locks share, and their options."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from distlock.backends.base import BaseBackend
-from distlock.backends.shared import shared_locks
+from distlock.backends.seats import directory_of
+from distlock.backends.shared import SharedBackend, shared_locks
+from distlock.conf import locks
 from distlock.core.acquiring import AcquireRequest
+from distlock.core.base_lock import BaseLock
 from distlock.core.held import Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
@@ -71,3 +74,21 @@ class SideOptions(SharedOptions):
                 " would wait for itself; leave it as a reader first"
             )
         return owner
+
+
+class SharedLock(BaseLock):
+    """A semaphore, or one side of a read/write lock. A lock may have the same name."""
+
+    _options: SharedOptions
+
+    def __init__(self, name: str, using: str, options: SharedOptions) -> None:
+        super().__init__(name, using, options)
+        self._key = (using, self.name, options.kind)
+
+    @property
+    def _backend(self) -> SharedBackend:
+        return shared_locks(locks[self.using])
+
+    @property
+    def _backend_name(self) -> str:
+        return directory_of(self._options.kind, self.name)

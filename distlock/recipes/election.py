@@ -79,7 +79,7 @@ class Election(Block, Recipe):
         super().__init__(name, using)
         self._given = None if candidate is None else checked_label("candidate", candidate)
         self._priority, self._order, self._on_lost = priority, order, on_lost
-        self._data = checked_data("data", data)
+        self._data = checked_data(data)
         self._be_new()
         fork.reset_in_child(self)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from distlock.backends.recipe_records import Plan
-from distlock.backends.seats import moment
+from distlock.backends.seats import as_datetime
 from distlock.backends.store import Put, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.recipes.recipe import Recipe, deadline_of, twins
@@ -85,7 +85,7 @@ class Event(Recipe):
         if (record := found.records.get(_EVENT)) is None:
             return EventInfo(self.name, self.using)
         is_set, by, at = (record.value[key] for key in ("set", "by", "at"))
-        return EventInfo(self.name, self.using, is_set, by, moment(at), record.revision)
+        return EventInfo(self.name, self.using, is_set, by, as_datetime(at), record.revision)
 
     def _become(self, wanted: bool) -> Steps[None]:
         said = {"set": wanted, "by": str(current_owner()), "at": time.time_ns() // 1000}

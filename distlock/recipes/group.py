@@ -96,7 +96,7 @@ class Group(Block, Recipe):
         super().__init__(name, using)
         self._member = None if member is None else checked_name(member, "member")
         #: what it says of itself as a member
-        self._said: dict[str, Any] = {"data": checked_data("data", data)}
+        self._said: dict[str, Any] = {"data": checked_data(data)}
         self._membership = Membership(self, self._plan, rejoins=True)
 
     # Being a member
@@ -129,7 +129,7 @@ class Group(Block, Recipe):
         Raises LockNotHeld if it is no member; LockLost if it was lost and is not back yet: it will
         come back with the new data; LockUnavailable if the backend cannot be asked.
         """
-        said = {**self._said, "data": checked_data("data", data)}
+        said = {**self._said, "data": checked_data(data)}
         if self._membership.lease is not None:
             self._said = said
         nonce = self._membership.check().nonce

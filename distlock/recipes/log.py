@@ -25,7 +25,7 @@ from typing import Any
 
 from distlock.activity import current_activity
 from distlock.backends.recipe_records import Done, Plan
-from distlock.backends.seats import moment
+from distlock.backends.seats import as_datetime
 from distlock.backends.store import Change, Delete, Put, Record, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
@@ -274,7 +274,7 @@ def _seen(config: Recipe, record: Record) -> Value:
 def _value_of(record: Record) -> Value:
     said = record.value
     value = deepcopy(said["value"])  # the caller may change it, and we remember the record
-    return Value(value, said["number"], said["author"], said["comment"], moment(said["at"]))
+    return Value(value, said["number"], said["author"], said["comment"], as_datetime(said["at"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,4 +382,4 @@ class _Subscriber(Follower[Message]):
 
 def _message_of(record: Record, missed: int = 0) -> Message:
     said = record.value
-    return Message(said["message"], said["number"], said["author"], moment(said["at"]), missed)
+    return Message(said["message"], said["number"], said["author"], as_datetime(said["at"]), missed)

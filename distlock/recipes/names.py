@@ -85,7 +85,7 @@ class Names(Recipe):
             "name": checked_name(name),
             "address": checked_name(address, "address"),
             "unique": checked_flag("unique", unique),
-            "data": checked_data("data", data),
+            "data": checked_data(data),
         }
         checked_callback("on_lost", on_lost)
         deadline, registration = deadline_of(timeout), Registration(self, said, on_lost)

@@ -6,34 +6,19 @@ from functools import partial
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.backends.seats import directory_of
-from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.concurrency.steps import Call, Steps, arun, run
-from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.base_lock import BaseLock
+from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import BROKEN, HeldLease, OnLost
 from distlock.core.manager import manager
-from distlock.core.shared_options import SideOptions
+from distlock.core.shared_options import SharedLock, SideOptions
 from distlock.exceptions import LockError, LockNotHeld
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo
 
 
-class _Side(BaseLock):
+class _Side(SharedLock):
     """One side of a read/write lock. Both sides have one key: they are holds of one lock."""
 
     _options: SideOptions
-
-    def __init__(self, name: str, using: str, options: SideOptions) -> None:
-        super().__init__(name, using, options)
-        self._key = (using, self.name, Kind.RWLOCK)
-
-    @property
-    def _backend(self) -> SharedBackend:
-        return shared_locks(locks[self.using])
-
-    @property
-    def _backend_name(self) -> str:
-        return directory_of(Kind.RWLOCK, self.name)
 
     def _holder_message(self) -> str:
         side = "writer" if self._options.seats == ALL_SEATS else "reader"

@@ -8,19 +8,16 @@ from functools import partial
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.backends.seats import directory_of
-from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.concurrency.steps import Steps
-from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.base_lock import BaseLock
+from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
 from distlock.core.manager import manager
-from distlock.core.shared_options import SemaphoreOptions, latest_owner
+from distlock.core.shared_options import SemaphoreOptions, SharedLock, latest_owner
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo, Owner
 from distlock.types.owners import current_owner
 
 
-class Semaphore(BaseLock):
+class Semaphore(SharedLock):
     """A number of seats, of which each who enters takes one or more: ``Semaphore("mailer", 3)``.
 
     At most ``value`` seats are taken at a time, over all processes that use the same backend. Who
@@ -78,7 +75,6 @@ class Semaphore(BaseLock):
             value,
         )
         super().__init__(name, using, options)
-        self._key = (using, self.name, Kind.SEMAPHORE)
 
     def acquire(
         self, blocking: bool | None = None, timeout: float | None = None, n: int | None = None
@@ -92,13 +88,13 @@ class Semaphore(BaseLock):
         Raises ValueNotAgreed if the semaphore has another number of seats than this process says,
         LockError if it has fewer than ``n``; the rest is as for Lock.acquire().
         """
-        return BaseLock.acquire(self._taking(n), blocking, timeout)
+        return SharedLock.acquire(self._taking(n), blocking, timeout)
 
     async def aacquire(
         self, blocking: bool | None = None, timeout: float | None = None, n: int | None = None
     ) -> bool:
         """See acquire()."""
-        return await BaseLock.aacquire(self._taking(n), blocking, timeout)
+        return await SharedLock.aacquire(self._taking(n), blocking, timeout)
 
     @property
     def value(self) -> int | None:
@@ -149,14 +145,6 @@ class Semaphore(BaseLock):
         other = copy(self)
         other._options = replace(self._options, seats=seats)
         return other
-
-    @property
-    def _backend(self) -> SharedBackend:
-        return shared_locks(locks[self.using])
-
-    @property
-    def _backend_name(self) -> str:
-        return directory_of(Kind.SEMAPHORE, self.name)
 
     @property
     def _current_owner(self) -> Owner:

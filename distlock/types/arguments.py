@@ -31,11 +31,6 @@ def checked_name(name: object, argument: str = "name") -> str:
     return _checked(argument, name, MAX_NAME)
 
 
-def checked_owner(owner: object) -> str:
-    """Return ``owner``; TypeError or ValueError if no owner can have this name."""
-    return _checked("owner", owner, MAX_OWNER)
-
-
 def checked_label(argument: str, value: object) -> str:
     """Return what somebody is called by; TypeError or ValueError if nobody can be called so."""
     return _checked(argument, value, MAX_OWNER)
@@ -88,22 +83,22 @@ def checked_int(argument: str, value: object) -> int:
     return value
 
 
-def checked_data(argument: str, value: object) -> dict[str, Any]:
-    """Return a copy of a mapping that others are to read, None being an empty one.
+def checked_data(data: object) -> dict[str, Any]:
+    """Return a copy of ``data``, a mapping that others are to read, None being an empty one.
 
     TypeError or ValueError unless it is JSON of at most MAX_DATA bytes.
     """
-    if value is None:
+    if data is None:
         return {}
-    if not isinstance(value, Mapping):
-        raise TypeError(f"{argument} must be a mapping, not {value!r}")
+    if not isinstance(data, Mapping):
+        raise TypeError(f"data must be a mapping, not {data!r}")
     try:
-        text = json.dumps(dict(value), ensure_ascii=False, allow_nan=False)
+        text = json.dumps(dict(data), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
         wrong = TypeError if isinstance(error, TypeError) else ValueError
-        raise wrong(f"{argument} must be JSON, got {value!r}: {error}") from error
+        raise wrong(f"data must be JSON, got {data!r}: {error}") from error
     if (size := len(text.encode(errors="surrogatepass"))) > MAX_DATA:
-        raise ValueError(f"{argument} must have at most {MAX_DATA} bytes of JSON, got {size}")
+        raise ValueError(f"data must have at most {MAX_DATA} bytes of JSON, got {size}")
     return json.loads(text)  # type: ignore[no-any-return]
 
 

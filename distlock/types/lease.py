@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any
 
 from distlock.concurrency.clock import clock
 
@@ -58,6 +60,16 @@ class Owner:
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}:{self.thread}"
 
+    def to_fields(self) -> dict[str, Any]:
+        """Return what is stored of it where records are JSON."""
+        return {"owner": self.key, "host": self.host, "pid": self.pid, "thread": self.thread}
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Owner:
+        """Return the owner of whom to_fields() told; KeyError, TypeError, ValueError if none."""
+        host, pid, thread = str(fields["host"]), int(fields["pid"]), str(fields["thread"])
+        return Owner(str(fields["owner"]), host, pid, thread)
+
 
 @dataclass(frozen=True, slots=True)
 class Waiting(Owner):
@@ -66,7 +78,8 @@ class Waiting(Owner):
     waited: float | None = field(default=None, compare=False)
 
 
-def _nonce() -> str:
+def new_nonce() -> str:
+    """Return a name that nothing else has: of a claim, a session, a change."""
     return os.urandom(16).hex()
 
 
@@ -87,7 +100,7 @@ class Claim:
     owner: Owner
     duration: float
     description: str = ""
-    nonce: str = field(default_factory=_nonce)
+    nonce: str = field(default_factory=new_nonce)
     renews: bool = False
     at_least: float = 0.0
     kind: Kind = Kind.LOCK
@@ -190,9 +203,12 @@ class Holder:
         return self.seats == ALL_SEATS
 
 
+_OF_A_HOLDER = [each.name for each in fields(Holder)]
+
+
 @dataclass(frozen=True, slots=True)
 class LockInfo:
-    """What a backend knows of one lock, by the backend's own clock.
+    """What a backend knows of one lock, by the backend's own clock (etcd: by the holder's).
 
     ``remaining`` and ``held_for`` are seconds. They and ``owner``, ``since`` and ``until`` are None
     for a free lock, and where a backend has no such notion (a ZooKeeper session has no end that is
@@ -240,38 +256,13 @@ class LockInfo:
         """All who hold the lock, by since when; empty for a free one."""
         if self.owner is None:
             return ()
-        first = Holder(
-            self.owner,
-            self.token,
-            self.since,
-            self.until,
-            self.held_for,
-            self.remaining,
-            self.description,
-            self.lease,
-            self.renews,
-            self.renewed_at,
-            self.seats,
-        )
+        first = Holder(**{name: getattr(self, name) for name in _OF_A_HOLDER})
         return (first, *self.other_holders)
 
     def of(self, holder: Holder) -> LockInfo:
         """Return what is known of one of those who hold it, without the others."""
-        return replace(
-            self,
-            owner=holder.owner,
-            token=holder.token,
-            since=holder.since,
-            until=holder.until,
-            held_for=holder.held_for,
-            remaining=holder.remaining,
-            description=holder.description,
-            lease=holder.lease,
-            renews=holder.renews,
-            renewed_at=holder.renewed_at,
-            seats=holder.seats,
-            other_holders=(),
-        )
+        known = {name: getattr(holder, name) for name in _OF_A_HOLDER}
+        return replace(self, **known, other_holders=())
 
     @property
     def taken(self) -> int:

@@ -15,8 +15,8 @@ from django.db import DatabaseError
 from distlock import Lock, LockError
 from distlock.exceptions import Cancelled
 from distlock.recipes import track
+from locksite.demo.controller import Controller
 from locksite.demo.models import Counter
-from locksite.demo.worker import Controller
 from locksite.shop import sales
 from locksite.shop.models import Order
 from locksite.shop.pages import PRINTING

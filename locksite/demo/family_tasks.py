@@ -11,8 +11,8 @@ from django.db.models import F
 from distlock import LockTimeout
 from distlock.recipes import Barrier, Config, Election, Group, Mailbox, Names, Progress
 from distlock.recipes.names import Registration
+from locksite.demo.controller import Controller
 from locksite.demo.models import Counter
-from locksite.demo.worker import Controller
 
 #: what register() has got, until unregister()
 _registered: list[Registration] = []

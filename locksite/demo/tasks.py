@@ -15,8 +15,8 @@ from distlock import Lock
 from distlock.commands.exit_codes import BUSY
 from distlock.recipes import Semaphore
 from locksite.demo import background, family_tasks
+from locksite.demo.controller import Controller
 from locksite.demo.models import Counter, Entry
-from locksite.demo.worker import Controller
 from locksite.reports.tasks import nightly_report, rebuild_report
 from locksite.shop import sales
 from locksite.shop.models import Event, Order

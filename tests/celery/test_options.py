@@ -19,7 +19,7 @@ WRONG = [
     (TypeError, {"lock": "a", "busy_delay": "1"}, "busy_delay must be a number .*, not '1'"),
     (ValueError, {"lock": "a", "busy_delay": 90}, "busy_delay must not be longer .* 90"),
     (ValueError, {"lock": "a", "busy_limit": 0}, "busy_limit must be at least 1, got 0"),
-    (TypeError, {"lock": "a", "busy_limit": 1.5}, "busy_limit must be a whole number.*1.5"),
+    (TypeError, {"lock": "a", "busy_limit": 1.5}, "busy_limit must be a whole number or None.*1.5"),
     (ValueError, {"lock": "a", "lease": -1}, "lease must be .* greater than 0, got -1"),
     (ValueError, {"lock": "a", "at_least": 0}, "at_least must be .* greater than 0, got 0"),
     (ValueError, {"lock": "a", "slots": 0}, "slots must be at least 1 .*, got 0"),

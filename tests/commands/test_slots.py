@@ -2,7 +2,6 @@
 
 import contextlib
 import io
-import json
 import signal
 
 import pytest
@@ -159,13 +158,6 @@ class TestResize:
     def test_a_name_that_somebody_uses_needs_no_more(self, local, run):
         with Semaphore("mailer", 3):
             assert run("resize", "mailer", "5").out.startswith("mailer on default had 3 seats")
-
-    def test_json(self, local, run):
-        with Semaphore("mailer", 3):
-            printed = json.loads(run("resize", "mailer", "5", "--json").out)
-        assert printed == {
-            "using": "default", "name": "mailer", "before": 3, "value": 5, "taken": 1,
-        }  # fmt: skip
 
     @pytest.mark.parametrize("value", ["0", "-1", "x", "1.5", str(2**31)])
     def test_what_is_no_number_of_seats_is_refused(self, local, run, value):

@@ -41,10 +41,10 @@ def claim(name, owner, duration=30.0, **more):
 
 
 def test_a_free_lock_is_granted(backend, ann, name):
-    wish = claim(name, ann)
+    request = claim(name, ann)
     before = clock()
-    lease = backend.try_acquire(wish)
-    assert lease.claim == replace(wish, duration=lease.duration)
+    lease = backend.try_acquire(request)
+    assert lease.claim == replace(request, duration=lease.duration)
     assert lease.duration == 30 if backend.capabilities.lease_lengths else lease.duration <= 30
     assert (
         lease.deadline <= clock() + 30
@@ -86,9 +86,9 @@ def test_the_same_owner_goes_on_under_a_new_token(backend, amy, name):
 
 def test_the_same_claim_sent_twice_is_one_hold(backend, ann, bob, name):
     """As after an answer that was lost: the second grant replaces the first."""
-    wish = claim(name, ann)
-    backend.try_acquire(wish)
-    lease = backend.try_acquire(wish)
+    request = claim(name, ann)
+    backend.try_acquire(request)
+    lease = backend.try_acquire(request)
     assert backend.verify(lease)
     assert backend.release(lease)
     assert backend.try_acquire(claim(name, bob))
@@ -137,20 +137,20 @@ def test_an_older_claim_of_the_same_owner_camyot_withdraw_the_newer(backend, amy
 
 
 def test_a_withdrawn_claim_holds_nothing(backend, ann, bob, name):
-    wish = claim(name, ann)
-    backend.try_acquire(wish)
-    backend.cancel(wish)
+    request = claim(name, ann)
+    backend.try_acquire(request)
+    backend.cancel(request)
     assert backend.inspect(name).state is State.FREE
     assert backend.try_acquire(claim(name, bob))
 
 
 def test_withdrawing_twice_or_in_vain_does_no_harm(backend, ann, bob, name):
-    wish = claim(name, ann)
-    backend.cancel(wish)
-    backend.try_acquire(wish)
-    backend.cancel(wish)
+    request = claim(name, ann)
+    backend.cancel(request)
+    backend.try_acquire(request)
+    backend.cancel(request)
     theirs = backend.try_acquire(claim(name, bob))
-    backend.cancel(wish)
+    backend.cancel(request)
     assert backend.verify(theirs)
 
 

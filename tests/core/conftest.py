@@ -19,9 +19,9 @@ def backend(settings):
 @pytest.fixture(autouse=True)
 def nobody_left_in_line():
     """Let the next test come first for any lock: threads of the package may still be leaving."""
-    before = manager.queue.keys()
+    before = manager.queue.sizes().keys()
     yield
-    eventually(lambda: manager.queue.keys() <= before)
+    eventually(lambda: manager.queue.sizes().keys() <= before)
 
 
 @pytest.fixture

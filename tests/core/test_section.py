@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from distlock import Lock, LockLost
-from distlock.core.section import busy_message, run_under
+from distlock.core.base_lock import busy_message, run_under
 from distlock.recipes import Semaphore
 
 pytestmark = pytest.mark.usefixtures("local")

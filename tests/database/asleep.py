@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 from distlock.backends.database.statements import Statement
 from tests.contract.watch import eventually
+from tests.database.lending import ident_of
 
 SLEEP = {
     "mariadb": "SELECT 1 FROM (SELECT SLEEP(60)) AS slept",
@@ -33,7 +34,7 @@ def once_asleep(kind, pool, session, statement):
     Run earlier it would find nothing to end, or end the next statement. The thread has a session of
     its own: drivers do not bear one that closes what another reads from.
     """
-    ident = {"ident": session.ident}
+    ident = {"ident": ident_of(session)}
 
     def run():
         eventually(lambda: pool.run(Statement(_ASLEEP[kind], ident)).rows == [(1,)])

@@ -13,7 +13,9 @@ _serials = itertools.count(1)
 class WithoutReturning(DatabaseBackend):
     """Speaks to MariaDB as to MySQL."""
 
-    dialect_for = staticmethod(lambda wrapper: MySQL())
+    def __init__(self, alias, params):
+        super().__init__(alias, params)
+        self.pool.dialect_for = lambda wrapper: MySQL()
 
 
 def speaking(dialect):

@@ -13,6 +13,7 @@ from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
 from tests.contract.watch import eventually
+from tests.database.lending import next_session
 from tests.database.speaking import claim, someone
 
 OWN = {"sqlite": SQLite, "mariadb": MariaDB, "postgresql": PostgreSQL}
@@ -28,8 +29,7 @@ pytestmark = pytest.mark.parametrize(("kind", "dialect"), WAYS)
 
 def test_each_engine_has_its_own(backend, kind, dialect):
     if dialect is None:
-        with backend.pool.session() as session:
-            assert type(dialect_for(session.wrapper)) is OWN[kind]
+        assert type(dialect_for(next_session(backend.pool).wrapper)) is OWN[kind]
 
 
 def test_the_table_is_the_models(backend):

@@ -7,6 +7,7 @@ from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.timers import call_after
 from tests.database.asleep import CANCEL, DISCONNECT, SLEEP, once_asleep
+from tests.database.lending import next_session
 from tests.databases import SERVERS
 
 TEXTS = [
@@ -140,8 +141,7 @@ def test_a_cancelled_session_can_go_on(kind, backend, session):
 
 
 def test_a_time_limit_may_be_as_long_as_one_likes(backend):
-    with backend.pool.session() as session:
-        assert session.run(Statement("SELECT 1"), 1e9).rows
+    assert next_session(backend.pool).run(Statement("SELECT 1"), 1e9).rows
 
 
 def test_a_session_that_times_out_is_given_up(kind, session):

@@ -11,6 +11,7 @@ import pytest
 
 from distlock.backends.database.statements import Statement
 from tests.contract.watch import eventually
+from tests.database.lending import ident_of, in_use, next_session
 from tests.database.speaking import claim, speaking
 from tests.databases import ALIASES, SERVERS
 
@@ -27,22 +28,23 @@ def fork_while_in_use(database, name):
     asked = threading.Event()
 
     def ask():
-        with backend.pool.session() as session:
+        def run(session):
             asked.set()
-            answers.append(session.run(Statement(slow), 20).rows[0][1])
+            return session.run(Statement(slow), 20).rows[0][1]
+
+        answers.append(backend.pool.work(run))
 
     asking = threading.Thread(target=ask)
     asking.start()
     asked.wait()
-    with backend.pool.session() as lent:
+    with in_use(backend.pool) as lent:
         pid = os.fork()
         if pid == 0:
             code = 1
             try:
                 assert not lent.usable
                 assert all(backend.verify(lease) for lease in leases)
-                with backend.pool.session() as own:
-                    assert own is not lent
+                assert next_session(backend.pool) is not lent
                 mine = backend.try_acquire(claim(f"{name}:child"))
                 assert backend.release(mine)
                 backend.close()
@@ -71,16 +73,13 @@ def fork_and_leave_by_the_door(database, name):
     """A child that ends as processes do, with all destructors, says no goodbye for its parent."""
     backend = speaking(None)("default", {"OPTIONS": {"database": database, "wait": "poll"}})
     lease = backend.try_acquire(claim(name))
-    with backend.pool.session() as session:
-        ident = session.ident
+    ident = ident_of(next_session(backend.pool))
     pid = os.fork()
     if pid == 0:
         backend.verify(lease)
         raise SystemExit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-    with backend.pool.session() as session:
-        assert session.ident == ident
-        assert session.run(Statement("SELECT 5"), 5).rows == [(5,)]
+    assert ident_of(next_session(backend.pool)) == ident
     backend.close()
 
 
@@ -140,7 +139,7 @@ def fork_in_the_middle_of_a_statement(database):
     mine = sockets() - before
     assert mine
     slow = {"mariadb": "SELECT SLEEP(30)", "postgresql": "SELECT pg_sleep(30)"}[database]
-    look = Statement(THERE[database] + BUSY[database], {"ident": session.ident})
+    look = Statement(THERE[database] + BUSY[database], {"ident": ident_of(session)})
 
     def ask():
         with contextlib.suppress(Exception):

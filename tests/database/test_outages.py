@@ -12,6 +12,7 @@ from distlock.exceptions import LockUnavailable
 from distlock.types.lease import State
 from tests.contract.actors import answered
 from tests.contract.watch import eventually
+from tests.database.lending import ident_of, in_use, next_session
 from tests.database.speaking import claim
 from tests.databases import SERVERS
 
@@ -85,8 +86,7 @@ def test_a_restart_while_idle_is_not_even_noticed(backend, kind, server, name):
 
 def test_sessions_that_the_server_ended_are_replaced(backend, kind, sql, name):
     lease = backend.try_acquire(claim(name))
-    with backend.pool.session() as session:
-        ident = session.ident
+    ident = ident_of(next_session(backend.pool))
     sql(f"KILL {ident}" if kind == "mariadb" else f"SELECT pg_terminate_backend({ident})")
     assert backend.verify(lease)
     assert backend.release(lease) is True
@@ -175,7 +175,7 @@ def test_a_network_that_goes_silent(make, kind, proxied, name):
 def test_one_slow_answer_does_not_hold_up_others(backend, kind, sql, name):
     """Each thread has a session of its own."""
     lease = backend.try_acquire(claim(name))
-    with backend.pool.session(), backend.pool.session():
+    with in_use(backend.pool), in_use(backend.pool):
         pass  # none has to be opened in the time of the slow answer
     sleeping = "SELECT SLEEP(30)" if kind == "mariadb" else "SELECT pg_sleep(30)"
     from distlock.backends.database.statements import Statement

@@ -10,6 +10,7 @@ from distlock.backends.database import pool
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
+from tests.database.lending import next_session
 from tests.database.speaking import claim
 from tests.databases import ALIASES, SERVERS
 
@@ -50,11 +51,11 @@ def test_behind_a_pooler_nothing_is_set_that_lasts(make):
     """In transaction mode, the next packet may come from another client."""
     backend = make(wait="poll")
     asking = "SELECT current_setting('lock_timeout'), current_setting('transaction_isolation')"
-    with backend.pool.session() as session:
-        assert session.run(Statement(asking), 5).rows == [("1s", "read committed")]
-        assert session.run(Statement(f"{asking}; SELECT 2"), 5).rows == [(2,)]
-        session.before = ()
-        assert session.run(Statement(asking), 5).rows == [("0", "read committed")]
+    session = next_session(backend.pool)
+    assert session.run(Statement(asking), 5).rows == [("1s", "read committed")]
+    assert session.run(Statement(f"{asking}; SELECT 2"), 5).rows == [(2,)]
+    session.before = ()
+    assert session.run(Statement(asking), 5).rows == [("0", "read committed")]
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])

@@ -19,6 +19,7 @@ from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.contract.watch import eventually
 from tests.database.asleep import CANCEL, SLEEP, once_asleep
+from tests.database.lending import ident_of, in_use, next_session
 from tests.database.speaking import claim
 from tests.databases import ALIASES, SERVERS
 from tests.servers.proxy import Proxy
@@ -74,15 +75,13 @@ def apart(kind, server):
 
 def test_one_session_serves_call_after_call(backend, name):
     lease = backend.try_acquire(claim(name))
-    with backend.pool.session() as first:
-        pass
+    first = next_session(backend.pool)
     backend.verify(lease)
-    with backend.pool.session() as second:
-        assert second is first
+    assert next_session(backend.pool) is first
 
 
 def test_threads_that_ask_at_once_have_sessions_of_their_own(backend):
-    with backend.pool.session() as first, backend.pool.session() as second:
+    with in_use(backend.pool) as first, in_use(backend.pool) as second:
         assert first is not second
 
 
@@ -106,7 +105,7 @@ def test_many_threads_share_a_few_sessions(make, kind):
 def test_a_thread_that_finds_no_free_session_in_time_gets_an_error(make, kind):
     backend = make(sessions=1)
     with (
-        backend.pool.session(),
+        in_use(backend.pool),
         pytest.raises(LockUnavailable, match="session") as caught,
     ):
         backend.try_acquire(claim("busy"), clock() + 0.1)
@@ -116,7 +115,7 @@ def test_a_thread_that_finds_no_free_session_in_time_gets_an_error(make, kind):
 def test_threads_are_served_in_the_order_of_coming(make):
     pool = make(sessions=1, timeout=30).pool
     order = []
-    with ThreadPoolExecutor(5) as threads, pool.session():
+    with ThreadPoolExecutor(5) as threads, in_use(pool):
         for number in range(5):
             threads.submit(pool.work, lambda session, number=number: order.append(number))
             eventually(lambda waiting=number + 1: pool.waiting == waiting)
@@ -126,7 +125,7 @@ def test_threads_are_served_in_the_order_of_coming(make):
 
 def test_a_wait_in_vain_takes_no_session_away(make):
     pool = make(sessions=1).pool
-    with pool.session():
+    with in_use(pool):
         with pytest.raises(errors.NoSession) as kept:
             pool.run(ONE, clock() + 0.1)
         assert pool.waiting == 0
@@ -137,15 +136,20 @@ def test_a_wait_in_vain_takes_no_session_away(make):
 
 def test_what_must_not_wait_gets_a_session_at_once(make):
     pool = make(sessions=1).pool
-    with pool.session() as lent:
+    with in_use(pool) as lent:
         assert pool.work(lambda session: session, at_once=True) is not lent
 
 
 def test_a_session_that_was_interrupted_is_given_up(backend):
-    with pytest.raises(KeyboardInterrupt), backend.pool.session() as interrupted:
+    lent = []
+
+    def interrupt(session):
+        lent.append(session)
         raise KeyboardInterrupt
-    with backend.pool.session() as next_one:
-        assert next_one is not interrupted
+
+    with pytest.raises(KeyboardInterrupt):
+        backend.pool.work(interrupt)
+    assert next_session(backend.pool) is not lent[0]
 
 
 @pytest.mark.parametrize("kind", SERVERS)
@@ -175,7 +179,7 @@ def alarm():
 
 def test_a_closed_backend_opens_sessions_again(backend, name):
     lease = backend.try_acquire(claim(name))
-    with backend.pool.session() as lent:
+    with in_use(backend.pool) as lent:
         backend.close()
     assert not lent.usable
     assert backend.verify(lease)
@@ -201,8 +205,7 @@ def test_an_alias_that_points_elsewhere_is_followed(backend, database, tmp_path,
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_session_is_closed_when_it_was_idle_for_long(apart):
     backend, network = apart(idle=0.2)
-    with backend.pool.session():
-        assert network.connections == 1
+    assert backend.pool.work(lambda session: network.connections) == 1
     eventually(lambda: network.connections == 0)
 
 
@@ -213,7 +216,7 @@ def test_a_session_that_comes_back_just_when_all_are_closed_is_closed(make, monk
         pool.close()
         return clock()
 
-    with pool.session() as session:
+    with in_use(pool) as session:
         monkeypatch.setattr(pool_module, "clock", close_and_look)
     assert not session.usable
 
@@ -306,12 +309,13 @@ def test_another_thread_can_hang_up_on_a_statement(backend, kind):
 
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_session_whose_server_has_left_is_stale(backend, sql, kind):
-    with backend.pool.session() as session:
+    with in_use(backend.pool) as session:
+        ident = ident_of(session)
         assert not session.stale
         ending = one_of(
             kind,
-            mariadb=f"KILL {session.ident}",
-            postgresql=f"SELECT pg_terminate_backend({session.ident})",
+            mariadb=f"KILL {ident}",
+            postgresql=f"SELECT pg_terminate_backend({ident})",
         )
         sql(ending)
         select.select([session.fileno()], [], [], 20)
@@ -322,8 +326,7 @@ def test_a_session_whose_server_has_left_is_stale(backend, sql, kind):
 def test_a_session_with_a_node_that_is_cut_off_is_left_for_another(backend, sql, name):
     """As a node of a Galera cluster says it, on a connection that stays open."""
     lease = backend.try_acquire(claim(name))
-    with backend.pool.session() as session:
-        ident = session.ident
+    ident = ident_of(next_session(backend.pool))
     sql(
         "CREATE TRIGGER cut_off BEFORE UPDATE ON database_lock FOR EACH ROW"
         f" IF CONNECTION_ID() = {ident} THEN"
@@ -339,7 +342,7 @@ def test_a_session_with_a_node_that_is_cut_off_is_left_for_another(backend, sql,
 def test_a_pooler_that_mixes_up_sessions_mixes_up_no_prepared_statements(make):
     backend = make(wait="native")
     ask = [Statement(f"SELECT %(number)s + {number}", {"number": 1}, True) for number in (1, 2)]
-    with backend.pool.session() as session:
+    with in_use(backend.pool) as session:
         for statements in (ask, ask[::-1]):
             client = PsycopgConnection(session.wrapper.connection)
             for statement in statements:
@@ -347,8 +350,7 @@ def test_a_pooler_that_mixes_up_sessions_mixes_up_no_prepared_statements(make):
                 assert result.rows == [(1 + int(statement.sql[-1]),)]
     whole = Statement("SELECT * FROM database_lock WHERE id = %(id)s", {"id": 0}, True)
     backend.pool.run(whole)
-    with backend.pool.session() as session:
-        session.run(Statement("DEALLOCATE ALL"), 5)
+    next_session(backend.pool).run(Statement("DEALLOCATE ALL"), 5)
     assert backend.pool.run(whole).rows == []
 
 
@@ -359,8 +361,7 @@ def test_a_change_is_made_once_though_its_session_forgets_what_it_had_prepared(m
     revision = store.read("directory").revision
     for number in range(5):
         revision = store.apply("directory", [Put("key", number)], [Unchanged(revision)])
-    with backend.pool.session() as session:
-        session.run(Statement("DEALLOCATE ALL"), 5)
+    next_session(backend.pool).run(Statement("DEALLOCATE ALL"), 5)
     revision = store.apply("directory", [Put("key", 7)], [Unchanged(revision)])
     assert store.read("directory").revision == revision
 

@@ -16,6 +16,7 @@ from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
 from distlock.types.owners import is_reserved
+from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.database.speaking import claim
 from tests.databases import ALIASES
@@ -192,6 +193,24 @@ def test_a_lock_in_a_rolled_back_transaction_is_lost(kind, backend_settings, set
         assert lock.held
         raise Undone
     assert not lock.held
+    with pytest.raises(LockLost, match="rolled back"):
+        lock.release()
+    locks.close_all()
+
+
+def test_a_renewal_tells_of_a_rolled_back_transaction(
+    kind, backend_settings, settings, name, caplog
+):
+    settings.DISTLOCK = backend_settings(kind)
+    told = threading.Event()
+    lock = Lock(name, lease=1, on_lost=lambda lease: told.set())
+    with pytest.raises(Undone), transaction.atomic(using=ALIASES[kind]):
+        lock.acquire()
+        raise Undone
+    assert told.wait(PATIENCE)
+    with pytest.raises(LockLost, match="rolled back"):
+        lock.check()
+    assert "rolled back" in caplog.text
     with pytest.raises(LockLost, match="rolled back"):
         lock.release()
     locks.close_all()

@@ -39,8 +39,11 @@ def refused(*args, **kwargs):
         ({"password": PASSWORD}, "OPTIONS['user'] must be a text that is not empty"),
         ({"user": 5, "password": PASSWORD}, "OPTIONS['user'] must be a text"),
         ({"user": "me", "password": ""}, "OPTIONS['password'] must be a text"),
-        ({"tls": "yes"}, "OPTIONS['tls'] must be a dictionary"),
-        ({"tls": {"cert": "x"}}, "OPTIONS['tls']: unknown 'cert'; known are: 'ca', 'certfile'"),
+        ({"tls": "yes"}, "OPTIONS['tls'] must be True or a dictionary, not 'yes'"),
+        (
+            {"tls": {"cert": "x"}},
+            "OPTIONS['tls']: unknown setting 'cert'; known are: 'ca', ",
+        ),
     ],
 )
 def test_a_wrong_option_is_refused_by_name(options, complaint):
@@ -68,6 +71,12 @@ def test_wrong_certificates_are_refused_by_name(tls, complaint):
     assert PASSWORD not in text
 
 
+def test_a_password_that_is_no_text_is_refused_and_not_shown():
+    text = refused("https://127.0.0.1:1", tls={"keyfile_password": PASSWORD.encode()})
+    assert "OPTIONS['tls']: keyfile_password must be a text, not of type bytes" in text
+    assert PASSWORD not in text
+
+
 @pytest.mark.parametrize(
     "location",
     ["", None, [], 5, ["http://a", 5], "http://a,,http://b", "ftp://a", "http://", "http://a:b"]
@@ -88,6 +97,12 @@ def test_a_password_has_no_place_in_the_location():
     text = refused(f"http://me:{PASSWORD}@127.0.0.1:1")
     assert "OPTIONS['password']" in text
     assert PASSWORD not in text
+
+
+def test_encryption_alone_needs_no_dictionary():
+    options = backend("a:1", tls=True).options
+    assert [str(one) for one in options.endpoints] == ["https://a:1"]
+    assert options.tls.check_hostname
 
 
 def test_certificates_need_encryption():

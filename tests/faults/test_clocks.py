@@ -31,7 +31,7 @@ READERS = {
     "celery/publishing.py": "the countdown to an eta, which Celery counts on this clock, too",
     "backends/zookeeper/reader.py": "for how long a lock is held, for people",
     "backends/zookeeper/tree.py": "since when a node is there, for people",
-    "backends/etcd/records.py": "since when a lock is held, for people: etcd does not tell",
+    "backends/etcd/lock_keys.py": "since when a lock is held, for people: etcd does not tell",
     "backends/etcd/store.py": "since when a directory is empty; swept early, it is made anew",
     "backends/seats.py": "since when a seat is held, for people, where the store does not tell",
     "recipes/candidacy.py": "since when a term goes, for people",

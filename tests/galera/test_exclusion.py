@@ -48,7 +48,7 @@ def pause(nodes):
 
 def isolate(nodes):
     nodes[1].isolate()
-    eventually(lambda: nodes[1].status("wsrep_ready") == "OFF")
+    eventually(nodes[1].is_cut_off)
     nodes[1].isolate(False)
 
 

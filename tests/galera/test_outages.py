@@ -27,7 +27,7 @@ def test_a_node_that_is_cut_off_is_left_for_another_one(nodes, balancer, name):
     held = Lock(name, using=NODES[2], lease=60)
     held.acquire()
     nodes[2].isolate()
-    eventually(lambda: nodes[2].status("wsrep_ready") == "OFF")
+    eventually(nodes[2].is_cut_off)
     # The old connection is still there: only what the server says can tell.
     balancer.lead_new_to(nodes[0].port)
     held.verify()

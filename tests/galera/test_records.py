@@ -1,12 +1,18 @@
 """Records that are changed through different nodes at once."""
 
+import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 from distlock import LockUnavailable, locks
-from distlock.backends.store import Absent, Exists, Put, SessionEnded
+from distlock.backends.store import Absent, Exists, Put, SessionEnded, Unchanged
+from tests.children import write_line
+from tests.contract.actors import PATIENCE
 from tests.galera.conftest import NODES
 
 TIMES = 40
+#: how long, in seconds, processes change one directory, and how many of them do at each node
+RACE, CROWD = 40, 2
 
 ORPHANS = (
     "SELECT COUNT(*) FROM database_lock_record r LEFT JOIN database_lock_session s"
@@ -71,3 +77,34 @@ def test_no_record_outlives_a_session_that_is_ended_at_another_node(nodes, name)
             assert nodes[2].execute(ORPHANS) == [(0,)]
     assert third.read(name).records == {}
     assert bound
+
+
+def change(node, directory, path):
+    """As a child: put one record after the other; note for each what was said of it."""
+    store, until, number = locks[node].store, time.monotonic() + RACE, 0
+    with open(f"{path}/{os.getpid()}", "w") as notes:
+        while time.monotonic() < until:
+            number += 1
+            key = f"{os.getpid()}-{number}"
+            try:
+                seen = Unchanged(store.look(directory, [key]).revision)
+                done = store.apply(directory, [Put(key, number)], [seen]) is not None
+            except LockUnavailable as error:
+                done = None if error.maybe_applied else False
+            notes.write(f"{key} {done}\n")
+    write_line("done")
+
+
+def test_what_was_refused_because_another_node_was_first_has_left_nothing(
+    nodes, child, name, tmp_path
+):
+    """The server ends a transaction between two of its statements, and must not go on with it."""
+    people = [child(change, node, name, str(tmp_path)) for node in NODES for _ in range(CROWD)]
+    for one in people:
+        assert one.line(RACE + PATIENCE) == "done"
+        one.finish()
+    notes = "".join(file.read_text() for file in tmp_path.iterdir())
+    said = dict(line.split() for line in notes.splitlines())
+    there = locks[NODES[0]].store.read(name).records.keys()
+    assert {key for key, done in said.items() if done == "True"} <= there
+    assert [key for key in there if said[key] == "False"] == []

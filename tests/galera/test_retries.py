@@ -7,6 +7,7 @@ from distlock import locks
 from distlock.backends.database.errors import SerializationFailure
 from distlock.backends.database.mariadb import MariaDB
 from distlock.backends.database.statements import Statement
+from tests.database.lending import in_use
 from tests.database.speaking import claim
 from tests.galera.conftest import NODES
 
@@ -19,7 +20,7 @@ def test_one_of_two_nodes_grants_a_lock_that_both_are_asked_for_at_once(nodes, n
     granted = [[] for _ in NODES]
 
     def ask_over_and_over(number, node):
-        with locks[node].pool.session() as session:
+        with in_use(locks[node].pool) as session:
             session.run(Statement("SET SESSION wsrep_retry_autocommit = 4"), 10)
             for turn in range(ROUNDS):
                 wanted = claim(name, duration=30.0)

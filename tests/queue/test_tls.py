@@ -7,6 +7,7 @@ from distlock import locks
 from distlock.backends.database.statements import Statement
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
+from tests.database.lending import ident_of, next_session
 from tests.databases import ALIASES, migrate, publish
 
 # The same here as there.
@@ -44,10 +45,7 @@ def test_sessions_are_encrypted_and_shared(using):
     pool = locks[using].pool
     ((_, cipher),) = pool.run(Statement("SHOW STATUS LIKE 'Ssl_cipher'")).rows
     assert cipher
-    with pool.session() as first:
-        pass
-    with pool.session() as second:
-        assert second is first
+    assert next_session(pool) is next_session(pool)
 
 
 def test_a_session_that_an_administrator_ends_at_the_head(waiting, holder, engine):
@@ -74,10 +72,10 @@ def test_what_may_be_repeated_is_tried_on_a_fresh_session(using, engine):
     used = []
 
     def work(session):
-        used.append(session.ident)
+        used.append(ident_of(session))
         if len(used) == 1:
-            engine.disconnect(session.ident)
-            eventually(lambda: is_gone(engine, session.ident))
+            engine.disconnect(used[0])
+            eventually(lambda: is_gone(engine, used[0]))
         return session.run(Statement("SELECT 7"), 5).rows
 
     assert locks[using].pool.work(work) == [(7,)]

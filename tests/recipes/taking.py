@@ -21,15 +21,15 @@ def be_patient():
     shared._LAST_ANSWER, shared._PATIENCE = PATIENCE / 2, 2 * PATIENCE
 
 
-def in_queue(using, name):
-    return len(Semaphore(name, using=using).info().waiters)
+def in_queue(using, name, recipe=Semaphore):
+    return len(recipe(name, using=using).info().waiters)
 
 
-def queue(lock, using, name, **options):
-    """Let someone wait for seats; return the future once it stands in the queue."""
-    before = in_queue(using, name)
+def queue(lock, using, name, recipe=Semaphore, **options):
+    """Let someone wait; return the future once it stands in the queue."""
+    before = in_queue(using, name, recipe)
     waiting = lock.start("acquire", **options)
-    eventually(lambda: in_queue(using, name) > before)
+    eventually(lambda: in_queue(using, name, recipe) > before)
     return waiting
 
 

@@ -196,6 +196,16 @@ def outcome(name, parties, timeout):
         return "unknown"
 
 
+def come_noted(idents, name, parties):
+    """Wait at a barrier in a thread, whose identifier is noted before it comes."""
+
+    def come_after_note():
+        idents.append(threading.get_ident())
+        return wait("default", name, parties)
+
+    return in_thread(come_after_note)
+
+
 def says(changes, word):
     """Return whether a change says something of a generation."""
     return any(
@@ -219,7 +229,7 @@ class TestRaces:
                 eventually(lambda: says_full(store, directory))
             elif came and not is_main() and gets_ready(changes):
                 # The one whose time is over has said before that it is there.
-                eventually(lambda: any(is_ready(one) for one in parties_of(store, directory)))
+                eventually(lambda: any(map(is_ready, parties_of(store.read(directory)))))
 
         applied.before = let_the_last_one_come
         assert wait("default", name, 2, 0.05) == 0
@@ -256,15 +266,11 @@ class TestRaces:
         first, waits, goes_on = [], [], threading.Event()
 
         def keep_back(store, directory, *_):
-            if threading.get_ident() in first and waiting_at(read, store, directory):
+            if threading.get_ident() in first and parties_of(read.original(store, directory)):
                 goes_on.wait(PATIENCE)
 
-        def come_first():
-            first.append(threading.get_ident())
-            return wait("default", name, 3)
-
         read.before = keep_back
-        result = in_thread(come_first)
+        result = come_noted(first, name, 3)
         eventually(lambda: locks["default"].store.directories(f"barrier:{name}"))
 
         async def cancelled():
@@ -286,17 +292,12 @@ class TestRaces:
 
         def keep_back(store, directory, *_):
             if threading.get_ident() in slow:
-                found = read.original(store, directory).records.items()
-                parties = [one for key, one in found if key.startswith("h/")]
+                parties = parties_of(read.original(store, directory))
                 if parties and is_ready(parties[0]):  # it came first, and has said that it is ready
                     goes_on.wait(PATIENCE)
 
-        def come_slowly():
-            slow.append(threading.get_ident())
-            return wait("default", name, 2)
-
         read.before = keep_back
-        first = in_thread(come_slowly)
+        first = come_noted(slow, name, 2)
         there("default", name, 1)
         assert wait("default", name, 2) == 1
         second = in_thread(wait, "default", name, 2)
@@ -319,16 +320,12 @@ class TestRaces:
                 has_looked.set()
                 goes_on.wait(PATIENCE)
 
-        def come_third():
-            third.append(threading.get_ident())
-            return wait("default", name, 2)
-
         applied.before, read.before = fill_late, keep_back
         parties = [in_thread(wait, "default", name, 2)]
         there("default", name, 1)
         parties.append(in_thread(wait, "default", name, 2))
         there("default", name, 2)
-        result = in_thread(come_third)
+        result = come_noted(third, name, 2)
         assert sorted(party() for party in parties) == [0, 1]
         goes_on.set()
         assert sorted([wait("default", name, 2), result()]) == [0, 1]
@@ -439,13 +436,8 @@ def is_ready(record):
     return "ready" in record.value["data"]
 
 
-def parties_of(store, directory):
-    records = store.read(directory).records
-    return [record for key, record in records.items() if key.startswith("h/")]
-
-
-def waiting_at(read, store, directory):
-    return any(key.startswith("h/") for key in read.original(store, directory).records)
+def parties_of(snapshot):
+    return [record for key, record in snapshot.records.items() if key.startswith("h/")]
 
 
 def says_full(store, directory):

@@ -13,6 +13,7 @@ from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 from tests.recipes.test_membership import SOON, held_records, joins
+from tests.recipes.wrapping import cancel_while_asking
 
 
 class TestTasks:
@@ -20,27 +21,8 @@ class TestTasks:
 
     def test_a_task_that_is_cancelled_while_it_joins_is_no_member(self, local, wrapped, name):
         """The request goes on, on another thread, after the claim has been cancelled."""
-        apply, asked, go_on = wrapped("apply"), threading.Event(), threading.Event()
-        group = Group(name)
-
-        def hold_back(known, directory, changes, *_):
-            if joins(changes):
-                apply.before = lambda *_: None
-                asked.set()
-                go_on.wait(PATIENCE)
-
-        async def cancelled():
-            task = asyncio.create_task(group.ajoin())
-            await asyncio.to_thread(asked.wait, PATIENCE)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            while local.shared.cleanup.pending:
-                await asyncio.sleep(0.01)
-            go_on.set()
-
-        apply.before = hold_back
-        asyncio.run(cancelled())
+        apply, group = wrapped("apply"), Group(name)
+        cancel_while_asking(apply, joins, group.ajoin, local)
         eventually(lambda: any(joins(call[1]) for call in apply.calls))
         eventually(lambda: len(apply.calls) >= 3)
         eventually(lambda: not held_records(name))

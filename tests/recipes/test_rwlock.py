@@ -6,6 +6,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
@@ -18,6 +19,7 @@ from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
 from tests.contract.watch import Once, eventually, waits
+from tests.recipes import taking
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.referee import Referee, write
 
@@ -38,16 +40,8 @@ def take(actor, make, name, **options):
     return actor.take(name, make=make, **options)
 
 
-def in_queue(using, name):
-    return len(RWLock(name, using=using).info().waiters)
-
-
-def queue(lock, using, name, **options):
-    """Let someone wait; return the future once it stands in the queue."""
-    before = in_queue(using, name)
-    waiting = lock.start("acquire", **options)
-    eventually(lambda: in_queue(using, name) > before)
-    return waiting
+in_queue = partial(taking.in_queue, recipe=RWLock)
+queue = partial(taking.queue, recipe=RWLock)
 
 
 def is_unused(using, name):

@@ -17,7 +17,7 @@ from distlock.backends.store import Delete, Put
 from distlock.recipes import RWLock, Semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, passed
-from tests.recipes.wrapping import grants, in_thread, is_unused, joins
+from tests.recipes.wrapping import cancel_while_asking, grants, in_thread, is_unused, joins
 
 #: the length of a session that is renewed several times a second
 SECONDS = 3.0
@@ -235,26 +235,8 @@ class TestRaces:
 class TestTasks:
     def test_a_task_that_is_cancelled_while_it_asks_gets_nothing(self, local, wrapped, name):
         """The request goes on, on another thread, after the claim has been cancelled."""
-        apply, asked, go_on = wrapped("apply"), threading.Event(), threading.Event()
-
-        def hold_back(known, directory, changes, *_):
-            if grants(changes):
-                apply.before = lambda *_: None
-                asked.set()
-                go_on.wait(PATIENCE)
-
-        async def cancelled():
-            task = asyncio.create_task(Semaphore(name, 1).aacquire())
-            await asyncio.to_thread(asked.wait, PATIENCE)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            while local.shared.cleanup.pending:
-                await asyncio.sleep(0.01)
-            go_on.set()
-
-        apply.before = hold_back
-        asyncio.run(cancelled())
+        apply = wrapped("apply")
+        cancel_while_asking(apply, grants, Semaphore(name, 1).aacquire, local)
         eventually(lambda: any(map(grants, (call[1] for call in apply.calls))))
         eventually(lambda: len(apply.calls) >= 3)
         eventually(lambda: is_unused(Semaphore(name, 1)))

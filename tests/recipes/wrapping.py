@@ -1,6 +1,9 @@
 """The store of one process, with a test between a recipe and the store."""
 
+import asyncio
 import threading
+
+import pytest
 
 from distlock import locks
 from distlock.backends.local_store import LocalStore
@@ -48,6 +51,30 @@ def in_thread(function, *args, **kwargs):
         return results[0]
 
     return result
+
+
+def cancel_while_asking(apply, asks, ask, backend):
+    """Cancel a task while its change is under way; that goes on once all has been cleaned up."""
+    asked, go_on = threading.Event(), threading.Event()
+
+    def hold_back(known, directory, changes, *_):
+        if asks(changes):
+            apply.before = lambda *_: None
+            asked.set()
+            go_on.wait(PATIENCE)
+
+    async def cancelled():
+        task = asyncio.create_task(ask())
+        await asyncio.to_thread(asked.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        while backend.shared.cleanup.pending:
+            await asyncio.sleep(0.01)
+        go_on.set()
+
+    apply.before = hold_back
+    asyncio.run(cancelled())
 
 
 def grants(changes):

@@ -62,6 +62,10 @@ class Node(MariaDB):
         """See Server.answers(); a member that is not in touch with most others answers nobody."""
         return self._status_if_served("wsrep_ready") == "ON"
 
+    def is_cut_off(self) -> bool:
+        """Return whether it says that it is not in touch with most others."""
+        return self._status_if_served("wsrep_ready") == "OFF"
+
     def cluster_size(self) -> int:
         """Return how many members it knows of; 0 if it does not answer."""
         return int(self._status_if_served("wsrep_cluster_size") or 0)

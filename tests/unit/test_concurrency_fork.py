@@ -30,9 +30,6 @@ def register_hooks():
     things = [Thing("first")]
     fork.in_child(lambda: write_line("second"))
     things.append(Thing("third"))
-    for name in ("a", "b"):
-        fork.before(lambda name=name: write_line(f"before-{name}"))
-        fork.in_parent(lambda name=name: write_line(f"parent-{name}"))
     fork_once()
 
 
@@ -73,15 +70,11 @@ def decorate():
     def hook():
         return "hook"
 
-    write_line(hook(), fork.before(hook) is fork.in_parent(hook) is hook)
+    write_line(hook())
 
 
-def test_hooks_run_in_order_functions_first_and_before_a_fork_in_reverse(child):
-    told = child(register_hooks).finish()
-    assert told[:2] == ["before-b", "before-a"]
-    parents = [text for text in told[2:] if text.startswith("parent")]
-    assert parents == ["parent-a", "parent-b"]
-    assert [text for text in told[2:] if text not in parents] == ["second", "first", "third"]
+def test_hooks_run_in_order_functions_first(child):
+    assert child(register_hooks).finish() == ["second", "first", "third"]
 
 
 def test_an_object_is_not_kept_alive(child):
@@ -100,5 +93,5 @@ def test_a_hook_that_fails_keeps_no_other_from_running(child):
     assert "ZeroDivisionError" in process.errors
 
 
-def test_hooks_are_decorators(child):
-    assert child(decorate).finish() == ["hook True"]
+def test_in_child_is_a_decorator(child):
+    assert child(decorate).finish() == ["hook"]

@@ -40,13 +40,13 @@ def test_a_claim_is_kept_for_the_longer_of_its_lease_and_the_least_time():
 
 
 def test_a_lease_speaks_for_its_claim():
-    wish = claim()
-    lease = wish.granted(7, sent_at=0.0)
+    request = claim()
+    lease = request.granted(7, sent_at=0.0)
     assert (lease.name, lease.owner, lease.duration, lease.nonce, lease.token) == (
         "stock",
         FIRST,
         30.0,
-        wish.nonce,
+        request.nonce,
         7,
     )
 

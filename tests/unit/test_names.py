@@ -7,8 +7,8 @@ from distlock.types.arguments import (
     MAX_NAME,
     MAX_OWNER,
     checked_description,
+    checked_label,
     checked_name,
-    checked_owner,
 )
 from tests.contract.names import AWKWARD_NAMES
 
@@ -72,12 +72,12 @@ def test_a_lazy_or_subclassed_str_becomes_a_plain_one():
 @pytest.mark.parametrize("owner", ["", "o" * (MAX_OWNER + 1), "a\nb", " a"])
 def test_an_owner_obeys_the_rules_of_names(owner):
     with pytest.raises(ValueError, match="^owner must "):
-        checked_owner(owner)
+        checked_label("owner", owner)
 
 
 def test_an_owner_that_is_no_str_is_refused():
     with pytest.raises(TypeError, match="^owner must be a str, not 7"):
-        checked_owner(7)
+        checked_label("owner", 7)
 
 
 def test_a_description_may_be_empty():

@@ -1,16 +1,14 @@
 """Three servers, of which some go away: the lock has one holder at a time, and finds the next."""
 
-import os
 import signal
-import time
 
 import pytest
 
-from distlock import Lock, LockError, LockLost, locks
+from distlock import Lock, LockLost, locks
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually, passed
-from tests.faults.checker import Log, check
+from tests.faults.leaders import kill_leaders_while_turns_are_taken
 
 pytestmark = pytest.mark.parametrize("servers", [pytest.param(3, id="three")], indirect=True)
 
@@ -138,44 +136,12 @@ def test_what_a_stopped_server_had_been_asked_for_is_not_done_later(using, serve
     eventually(lambda: tree.queue(name) == [])
 
 
-def take_turns(using, name, path):
-    """Enter and leave for ever, noting both; start over after every error."""
-    log = Log(path)
-    while True:
-        try:
-            with Lock(name, using=using) as lock:
-                token = lock.token
-                log.write("enter", token, os.getpid())
-                time.sleep(0.002)
-                log.write("leave", token, os.getpid())
-        except LockError:
-            time.sleep(0.01)
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_processes_take_turns_while_one_leader_after_the_other_is_killed(
     using, ensemble, tree, child, name, tmp_path
 ):
-    log = Log(tmp_path / "events")
-    workers = [child(take_turns, using, name, log.path) for _ in range(3)]
-
-    def turns():
-        return sum(event[0] == "enter" for event in log.events())
-
-    eventually(lambda: len({event[2] for event in log.events()}) == len(workers))
-    for _ in range(2):
-        leader = ensemble.leader
-        leader.kill()
-        assert ensemble.leader is not leader
-        before = turns()
-        eventually(lambda before=before: turns() > before + 10, 3 * PATIENCE)
-        leader.start()
-    for worker in workers:
-        log.write("kill", worker.pid)
-        worker.kill()
-    assert check(log.events()) > 20
-    log.close()
+    kill_leaders_while_turns_are_taken(using, ensemble, child, name, tmp_path / "events")
     eventually(lambda: tree.queue(name) == [])
 
 

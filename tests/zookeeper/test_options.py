@@ -40,10 +40,10 @@ def backend(location=HOSTS, entry=None, **options):
         ({"sasl": {"username": "u"}}, "OPTIONS['sasl'] must be a dictionary with a 'mechanism'"),
         ({"acl": "anyone"}, "OPTIONS['acl'] must be 'open', 'creator', or a list"),
         ({"acl": []}, "OPTIONS['acl'] must be"),
-        ({"tls": {"cert": "x"}}, "OPTIONS['tls']: unknown 'cert'; known are: 'ca'"),
-        ({"tls": 5}, "OPTIONS['tls'] must be a dictionary"),
+        ({"tls": {"cert": "x"}}, "OPTIONS['tls']: unknown setting 'cert'; known are: 'ca'"),
+        ({"tls": 5}, "OPTIONS['tls'] must be True or a dictionary, not 5"),
         ({"tls": {"verify_certs": False, "check_hostname": True}}, "goes only with verify_certs"),
-        ({"retry": {"deadline": 5}}, "OPTIONS['retry']: unknown 'deadline'; known are"),
+        ({"retry": {"deadline": 5}}, "OPTIONS['retry']: unknown setting 'deadline'; known are"),
     ],
 )
 def test_an_option_that_cannot_be_is_refused_by_name(options, complaint):
@@ -107,6 +107,12 @@ def test_tls_checks_certificates_and_names_unless_told_otherwise():
     arguments = backend(tls=True).options.arguments(new_handler(1.0))
     assert arguments["use_ssl"] is True
     assert (arguments["verify_certs"], arguments["check_hostname"]) == (True, True)
+
+
+def test_a_certificate_that_cannot_be_read_is_named(configure, name):
+    using = configure(tls={"ca": "/nowhere.pem"}, timeout=1)
+    with pytest.raises(LockUnavailable, match="cannot load ca '/nowhere.pem'"):
+        Lock(name, using=using).acquire(timeout=1)
 
 
 def test_one_of_several_servers_that_is_cut_off_does_not_take_the_time_of_the_others():

@@ -16,7 +16,7 @@ Text = str | Promise
 #: How a value is drawn, see templates/admin/distlock/coordination/_cell.html. ``span`` is a length
 #: of time in seconds, ``moment`` a time, ``age`` how long ago that is, ``data`` anything that is
 #: JSON, ``block`` lines of text, ``diff`` pairs of a sign and a line, ``bar`` a share of 1.
-Look = Literal[
+CellFormat = Literal[
     "text",
     "mono",
     "number",
@@ -43,7 +43,7 @@ class Cell:
     """
 
     value: Any
-    look: Look = "text"
+    format: CellFormat = "text"
     style: str = "free"
     hint: Any = ""
 
@@ -128,11 +128,11 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the page of one name shows. ``meaning`` are sentences that explain it."""
+    """What the page of one name shows. ``explanation`` are sentences on what that means."""
 
     facts: Sequence[tuple[Text, Cell]]
     tables: Sequence[Table] = ()
-    meaning: Sequence[Text] = ()
+    explanation: Sequence[Text] = ()
     offers: Sequence[Offer] = ()
 
 

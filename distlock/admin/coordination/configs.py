@@ -225,7 +225,7 @@ class ConfigPages(RecipePages[Versions]):
             ],
             tables=[self._history(alias, name, report)],
             offers=[Offer("edit", _("Edit…"), ref)],
-            meaning=[
+            explanation=[
                 _("It is the same in all processes. Each change gives it the next version."),
                 _("A process that cannot reach the backend goes on with what it has seen last."),
             ],

@@ -32,12 +32,12 @@ _WHY: dict[str, tuple[Text, str]] = {
 }
 
 
-def _standing(info: ElectionInfo, ref: Ref) -> Candidate | None:
+def _candidate(info: ElectionInfo, ref: Ref) -> Candidate | None:
     return next((one for one in info.candidates if one.token == ref.token), None)
 
 
 def _appoint_facts(info: ElectionInfo, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    candidate = _standing(info, ref)
+    candidate = _candidate(info, ref)
     if candidate is None or candidate.term is not None:
         return None
     return [
@@ -63,7 +63,7 @@ def _appoint_consequences(info: ElectionInfo, ref: Ref) -> list[Text]:
 
 def _appoint(ref: Ref, values: dict[str, Any]) -> Done | None:
     election = Election(ref.name, using=ref.alias)
-    candidate = _standing(election.info(), ref)
+    candidate = _candidate(election.info(), ref)
     if candidate is None:
         return None
     try:
@@ -181,7 +181,7 @@ class ElectionPages(RecipePages[ElectionInfo]):
         return Detail(
             facts,
             [self._candidates(alias, name, report), self._history(report)],
-            _meaning(report),
+            _explanation(report),
             offers,
         )
 
@@ -250,7 +250,7 @@ def _since(report: ElectionInfo) -> Any:
     return terms[-1].since
 
 
-def _meaning(report: ElectionInfo) -> list[Text]:
+def _explanation(report: ElectionInfo) -> list[Text]:
     if report.leader is not None:
         first = _(
             "One candidate leads at a time. If its process dies, or is cut off, the next one leads"

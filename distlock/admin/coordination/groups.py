@@ -71,7 +71,7 @@ class GroupPages(RecipePages[Members]):
                     hint=count % {"count": len(report)} if report else "",
                 )
             ],
-            meaning=[
+            explanation=[
                 _(
                     "Each process that is there renews its record. If a process dies, or is cut"
                     " off for longer than its lease, it is gone from here."

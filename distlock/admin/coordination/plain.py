@@ -74,7 +74,7 @@ class BarrierPages(RecipePages[BarrierInfo]):
                     empty=_("Nobody waits."),
                 )
             ],
-            meaning=[
+            explanation=[
                 _("Those who have come wait until as many are there as there are parties."),
                 _("If one of them gives up or dies, it is broken for all of them."),
             ],
@@ -121,7 +121,7 @@ class EventPages(RecipePages[EventInfo]):
         """Return the same."""
         facts: list[tuple[Text, Cell]] = [*zip(self.columns, self.row(report).cells, strict=True)]
         facts.append((_("Token"), Cell(report.token, "number")))
-        return Detail(facts, meaning=[_("It stays as it is until a program changes it.")])
+        return Detail(facts, explanation=[_("It stays as it is until a program changes it.")])
 
 
 class TopicPages(RecipePages[Sequence[Message]]):
@@ -162,7 +162,7 @@ class TopicPages(RecipePages[Sequence[Message]]):
                 (_("Published"), Cell(last and last.at, "moment")),
             ],
             tables=[messages],
-            meaning=[_("Each subscriber gets each message once and in order.")],
+            explanation=[_("Each subscriber gets each message once and in order.")],
         )
 
 
@@ -230,7 +230,7 @@ class NamesPages(RecipePages[Sequence[Address]]):
                     empty=_("No name is registered."),
                 )
             ],
-            meaning=[
+            explanation=[
                 _("A unique name belongs to one process at a time, for as long as that lives."),
                 _("A service may have several addresses under one name."),
             ],

@@ -151,10 +151,10 @@ class ProgressPages(RecipePages[Report | None]):
         if running and not report.cancelling and report.token is not None:
             ref = Ref(alias, name, report.token)
             offers = [Offer("cancel", _("Ask it to end…"), ref, danger=True)]
-        return Detail(facts, meaning=_meaning(report), offers=offers)
+        return Detail(facts, explanation=_explanation(report), offers=offers)
 
 
-def _meaning(report: Report) -> list[Text]:
+def _explanation(report: Report) -> list[Text]:
     said: dict[str, Text] = {
         "running": _(
             "Its worker is alive. It writes how far it is once a second at the most, if there is"

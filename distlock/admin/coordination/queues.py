@@ -207,7 +207,7 @@ class QueuePages(RecipePages[Contents]):
                 (_("Oldest"), Cell(info.oldest, "moment")),
             ],
             tables=[self._deliveries(alias, name, info), self._letters(alias, name, report)],
-            meaning=[
+            explanation=[
                 _(
                     "First in, first out. What was taken is delivered again if its consumer fails,"
                     " or if its process dies and the lease ends."

@@ -22,7 +22,7 @@ from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.admin.fan_out import call_backends, one_line
 from distlock.admin.log import log_entries, names_in_message, parse_log_key, write_log
 from distlock.admin.panel import PanelAdmin, known_aliases
-from distlock.commands.output import recipe_line
+from distlock.commands.output import command_line
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.arguments import MAX_NAME, checked_name
 from distlock.types.printable import escaped
@@ -106,7 +106,7 @@ class RecipeAdmin(PanelAdmin):
             detail=detail,
             problem=answer.problem,
             permitted=self._permitted(request),
-            show_line=recipe_line(f"{self.pages.kind} {self.pages.show}", alias, name),
+            show_line=command_line(f"{self.pages.kind} {self.pages.show}", alias, name),
             log=log_entries(alias, self.pages.kind, name, self.pages.model),
         )
 

@@ -88,8 +88,8 @@ class AdvisoryLocks(ABC):
         """
 
     @abstractmethod
-    def look(self, table: str, names: Collection[str]) -> Statement:
-        """Ask for name, owner, and seconds until the lease ends, or since then, below 0."""
+    def look(self, names: Collection[str]) -> Statement:
+        """Ask rows for name, owner, and seconds until the lease ends, or since then, below 0."""
 
     # Long waits
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from django.db import connections
 
+from distlock.backends.database.connection import Connection
 from distlock.backends.database.sqlite_session import CallerConnection
 from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
 from distlock.concurrency.threads import start
@@ -87,13 +88,19 @@ class CallerTransaction:
 
         connection.on_commit(TransactionOutcomeHook(commit, rollback))
 
-    def note_released(self, connection: Any, nonce: str, release_again: Callable[[], None]) -> None:
-        """Note that a lock was released in the open transaction.
+    def note_released(
+        self, used: Connection, nonce: str, release_again: Callable[[], None]
+    ) -> None:
+        """Note that a lock was released on a connection, perhaps in the caller's transaction.
 
-        A rollback would bring the hold back: then ``release_again`` is called, on another thread.
+        A rollback of that would bring the hold back: then ``release_again`` is called, on another
+        thread.
         """
-        acquired = self._open.pop(nonce, None)
-        self._rolled_back.discard(nonce)
+        acquired = self._open.get(nonce)
+        self.discard(nonce)
+        if not used.of_caller:
+            return
+        connection = used.wrapper
 
         def rollback() -> None:
             # If the rollback also undid the acquire, there is nothing to release.

@@ -151,8 +151,8 @@ def _unique_keys(connection: Any, cursor: Any, model: Any) -> Iterator[CheckMess
         if any(one["unique"] and one["columns"] == columns for one in found):
             continue
         yield Error(
-            f"The table {table} has no unique key on the column{'s'[: len(columns) - 1]}"
-            f" {' and '.join(columns)}, which decides who gets a lock.",
+            f"The table {table} has no unique key on {' and '.join(columns)}, which decides who"
+            " gets a lock.",
             hint=f"Make one: CREATE UNIQUE INDEX {key.name} ON {table} "
             f"({', '.join(map(quote, columns))}).",
             id="distlock.E004",

@@ -40,7 +40,7 @@ _MYSQL = (
 _GALERA = "SET SESSION wsrep_retry_autocommit = 0, SESSION wsrep_sync_wait = {0}"
 _ALL, _NO_SELECT = 7, 6
 # A grant must be on disk, and on the synchronous standby if there is one, before we report it,
-# whatever the defaults of the database and of the role are. Warnings: see Notices in drivers.py.
+# whatever the defaults of the database and of the role are. Warnings: see Notices in connection.py.
 _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
     " SET lock_timeout = '1s'; SET synchronous_commit = 'on'; SET client_min_messages = 'warning'"
@@ -164,7 +164,8 @@ def _set_up(session: Session, limit: float, blocking: bool, pooled: bool | None)
         # Asked before anything is set, because a pooler would hand that to others.
         if pooled is None:
             ((ident,),) = session.run(Statement("SELECT pg_backend_pid()"), limit).rows
-            pooled = int(ident) != session.ident  # a pooler invents the ids for its clients
+            # A pooler invents the ids for its clients.
+            pooled = int(ident) != session.wrapper.connection.info.backend_pid
         session.pooled = pooled
         if pooled:
             session.before = _POSTGRESQL_EVERY_TIME

@@ -5,15 +5,14 @@ What other modules build on (everything else in this package goes through it):
 - :meth:`distlock.backends.database.pool.Pool.run` runs a statement on a shared session, and
   :meth:`Pool.work` several. They try again what may be tried again, and raise nothing but a
   :class:`~.errors.StatementFailed`.
-- :meth:`Pool.session` lends a shared session, :meth:`Pool.open` opens one of one's own, with
-  ``blocking=True`` for one that may wait in the server for as long as it likes.
+- :meth:`Pool.open` opens a session of one's own, with ``blocking=True`` for one that may wait in
+  the server for as long as it likes.
 - :meth:`Session.run` runs one statement, or several in one packet; ``limit`` is in seconds, None
   for none. :meth:`Session.ask` takes the time for which the session was lent.
-- ``ident`` is the server's name for the session (``pg_backend_pid()``, ``CONNECTION_ID()``), by
-  which another session can cancel its statement: that raises :class:`~.errors.Cancelled`.
+- A statement that another session cancels in the server raises :class:`~.errors.Cancelled`.
 - ``hang_up()`` ends the statement that another thread is running here, from this side:
-  that raises :class:`~.errors.ConnectionLost`. It and ``ident`` may be used by any thread, the
-  rest only by the one that uses the session.
+  that raises :class:`~.errors.ConnectionLost`. Any thread may call it; the rest is only for the one
+  that uses the session.
 """
 
 from __future__ import annotations
@@ -165,7 +164,6 @@ class Session(Connection):
         self._drivers_fd = fd = _fileno(wrapper)
         super().__init__(wrapper, raw_connection_for(wrapper, self.hang_up if fd >= 0 else None))
         self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
-        self.ident = server_id(wrapper)
         #: when it was used last, by clock()
         self.idle_since = 0.0
         #: a pooler may give every packet to another session of the server
@@ -212,7 +210,7 @@ class Session(Connection):
     def leave_to_parent(self) -> None:
         """After a fork, in the child: let nothing that happens here reach the parent's session."""
         self.usable = False
-        _graveyard.append(self)  # a destructor would say goodbye to the server
+        _of_parent.append(self)  # a destructor would say goodbye to the server
         self._closing = threading.Lock()  # another thread may have been closing it
         if self._file is None or self._file.closed:
             return
@@ -230,15 +228,6 @@ class Session(Connection):
             return False
 
 
-def server_id(wrapper: Any) -> int | None:
-    """Return the server's name for the session of a connected ``DatabaseWrapper``, if any."""
-    if wrapper.vendor == "postgresql":
-        return int(wrapper.connection.info.backend_pid)
-    if wrapper.vendor == "mysql":
-        return int(wrapper.connection.thread_id())
-    return None
-
-
 def _fileno(wrapper: Any) -> int:
     fileno = getattr(wrapper.connection, "fileno", None)
     if fileno is None:
@@ -250,7 +239,7 @@ def _fileno(wrapper: Any) -> int:
 
 
 _sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-_graveyard: list[Session] = []
+_of_parent: list[Session] = []
 
 
 @fork.in_child

@@ -68,7 +68,7 @@ def dialect_for(wrapper: Any) -> Dialect:
 
 
 def dialect_of(vendor: str) -> Dialect:
-    """Return how to say what MariaDB and MySQL say alike, by the vendor's name in Django."""
+    """Return a dialect by the vendor's name in Django, which MariaDB and MySQL share."""
     return {"mysql": _MYSQL, "postgresql": _POSTGRESQL, "sqlite": _SQLITE}[vendor]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import cached_property, partial
 from typing import Any, ClassVar
@@ -15,12 +15,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import (
-    advisory_locks_for,
-    dialect_for,
-    refusal,
-    vendor_of,
-)
+from distlock.backends.database.engines import advisory_locks_for, refusal, vendor_of
 from distlock.backends.database.maintenance import force_release, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
@@ -70,9 +65,6 @@ class DatabaseBackend(BaseBackend):
         "waiters": 8,
     }
 
-    #: how to speak on a Django connection that is open
-    dialect_for = staticmethod(dialect_for)
-
     def __init__(self, alias: str, params: Mapping[str, Any]) -> None:
         super().__init__(alias, params)
         self.database: str = self.settings.options["database"]
@@ -90,7 +82,6 @@ class DatabaseBackend(BaseBackend):
             timeout=self.settings.seconds("timeout"),
             idle=idle if idle in (None, 0) else self.settings.seconds("idle"),
             sessions=self.settings.count("sessions", at_least=1),
-            dialect_for=self.dialect_for,
             pooled={"poll": True, "native": False}.get(self.wait),
         )
         vendor = vendor_of(self.database)
@@ -213,7 +204,9 @@ class DatabaseBackend(BaseBackend):
                 lost = lost or failed.maybe_applied
                 raise
             if self._caller:
-                self._left(self._caller, connection, claim, partial(self.cancel, claim))
+                self._caller.note_released(
+                    connection, claim.nonce, partial(self.cleanup.add, claim)
+                )
             # Before the lease ends nobody else can take the lock, so a lost answer was yes. (If
             # the hold was broken in this very moment, that goes unnoticed.)
             return freed or (lost and began < lease.deadline)
@@ -230,7 +223,9 @@ class DatabaseBackend(BaseBackend):
         def reserve(connection: Connection) -> bool:
             answer = connection.ask(connection.dialect.reserve(lease, seconds))
             if self._caller:
-                self._left(self._caller, connection, lease.claim, again)
+                self._caller.note_released(
+                    connection, lease.nonce, partial(self.cleanup.add, lease.claim, again)
+                )
             return answer.affected > 0
 
         try:
@@ -247,24 +242,11 @@ class DatabaseBackend(BaseBackend):
         def free(connection: Connection) -> None:
             connection.ask(connection.dialect.free(claim.name, nonce=claim.nonce))
             if self._caller:
-                self._left(self._caller, connection, claim, partial(self.cancel, claim))
+                self._caller.note_released(
+                    connection, claim.nonce, partial(self.cleanup.add, claim)
+                )
 
         self._runner.work(free, deadline, claim.nonce)
-
-    def _left(
-        self,
-        caller: CallerTransaction,
-        connection: Connection,
-        claim: Claim,
-        leave: Callable[[float], object],
-    ) -> None:
-        """Leave the lock once more if the transaction in which it was left is rolled back."""
-        if connection.of_caller:
-            caller.note_released(
-                connection.wrapper, claim.nonce, lambda: self.cleanup.add(claim, leave)
-            )
-        else:
-            caller.discard(claim.nonce)
 
     def discard_local(self, lease: Lease) -> None:
         """See BaseBackend.discard_local()."""
@@ -308,9 +290,9 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.stored(). It is the row, also of a lock that is free."""
         return self._queries.stored(name, deadline)
 
-    def is_held(self, name: str, deadline: float | None = None) -> bool:
+    def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
         """See BaseBackend.is_held()."""
-        row = self._queries.row(name, deadline)
+        row = self._queries.row(claim.name, deadline)
         return row is not None and not row.free and not row.expired
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterator[LockInfo]:
@@ -333,7 +315,7 @@ class DatabaseBackend(BaseBackend):
     def sweep(self) -> SweepResult:
         """See BaseBackend.sweep(). Sweeps the records, too."""
         locks = sweep(self._runner, self.keeps_rows_for)
-        records = self.store.sweep_if_migrated()
+        records = self.store.sweep()
         return SweepResult(locks.expired + records.expired, locks.removed + records.removed)
 
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:

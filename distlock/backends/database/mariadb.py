@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
@@ -82,7 +81,6 @@ class MySQL(Dialect):
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
-    SECONDS: ClassVar[str] = "{0} * 1000000"
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
 
@@ -106,10 +104,6 @@ class MySQL(Dialect):
         where, params = self.where_held([lease])
         later = "expires_at + INTERVAL 1 MICROSECOND"
         return Statement(f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}", params)
-
-    def from_db(self, value: Any) -> datetime:
-        time: datetime = value
-        return time.replace(tzinfo=UTC)
 
 
 class MariaDB(MySQL):
@@ -164,12 +158,12 @@ class MySQLLocks(AdvisoryLocks):
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         return free._replace(sql=f"{free.sql}; {self.leave(key)}")
 
-    def look(self, table: str, names: Collection[str]) -> Statement:
+    def look(self, names: Collection[str]) -> Statement:
         marks = ", ".join(["%s"] * len(names))
         return Statement(
             "SELECT `lock`, owner,"
             " TIMESTAMPDIFF(MICROSECOND, SYSDATE(6), expires_at) / 1000000"
-            f" FROM {table} WHERE `lock` IN ({marks})",
+            f" FROM {TABLE} WHERE `lock` IN ({marks})",
             tuple(names),
         )
 

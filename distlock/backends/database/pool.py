@@ -8,9 +8,9 @@ import math
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from typing import Any, TypeVar
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
 from weakref import ref
 
 from django.core import mail
@@ -20,7 +20,6 @@ from distlock.backends.database import errors
 from distlock.backends.database.connect import current_settings, open_session
 from distlock.backends.database.connection import SHORTEST_LIMIT, Session
 from distlock.backends.database.engines import dialect_for
-from distlock.backends.database.sql import Dialect
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
@@ -65,7 +64,6 @@ class Pool:
         *,
         timeout: float,
         sessions: int,
-        dialect_for: Callable[[Any], Dialect] = dialect_for,
         idle: float | None = None,
         pooled: bool | None = False,
     ) -> None:
@@ -76,13 +74,13 @@ class Pool:
 
         ``idle=None`` is a minute, but nothing where Django's tests run: an open session would keep
         the test database from being dropped. See open_session() for ``pooled``.
-        ``dialect_for`` tells how to speak on a Django connection that is open.
         """
         self.database = database
         self.timeout = timeout
         self.sessions = sessions
         #: whether a pooler is known that may give every packet to another session of the server
         self.pooled = bool(pooled)
+        #: how to speak on a Django connection that is open
         self.dialect_for = dialect_for
         self._pooled = pooled
         self._keep_idle = idle
@@ -171,20 +169,6 @@ class Pool:
             finally:
                 if loan is not None:
                     self._give_back(loan)
-
-    @contextmanager
-    def session(self, deadline: float | None = None) -> Iterator[Session]:
-        """Lend a shared session, for statements that answer at once; raises NoSession."""
-        loan, session = self._take(clock() + self.limit(deadline))
-        try:
-            yield session
-        except errors.StatementFailed:  # the session knows by itself whether it can go on
-            raise
-        except BaseException:
-            session.usable = False
-            raise
-        finally:
-            self._give_back(loan)
 
     def open(self, deadline: float | None = None, *, blocking: bool = False) -> Session:
         """Open a session that the caller alone uses, and closes; raises NoSession.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import Dialect, upsert
+from distlock.backends.database.sql import TABLE, Dialect, upsert
 from distlock.backends.database.statements import Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
@@ -27,7 +27,6 @@ class PostgreSQL(Dialect):
     NOW: ClassVar[str] = _NOW
     LATER: ClassVar[str] = _LATER
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
-    SECONDS: ClassVar[str] = "{0} * 1000000"
     EARLIER: ClassVar[str] = f"{_NOW} - {{0}} * interval '1 microsecond'"
 
     def free(self, lock: str, **hold: str | int) -> Statement:
@@ -39,10 +38,6 @@ class PostgreSQL(Dialect):
 
     def to_db(self, moment: datetime) -> datetime:
         return moment.astimezone(UTC)
-
-    def from_db(self, value: Any) -> datetime:
-        time: datetime = value
-        return time.replace(tzinfo=UTC)
 
 
 #: Limits of the server's own would end a wait; without the others it would grant the lock to a
@@ -132,11 +127,11 @@ class PostgreSQLLocks(AdvisoryLocks):
         # transaction.
         return Statement(f"{free.sql}, pg_advisory_unlock_all()", free.params, prepare=True)
 
-    def look(self, table: str, names: Collection[str]) -> Statement:
+    def look(self, names: Collection[str]) -> Statement:
         return Statement(
             "SELECT lock, owner,"
             " EXTRACT(EPOCH FROM expires_at - clock_timestamp())::double precision"
-            f" FROM {table} WHERE lock = ANY(%s)",
+            f" FROM {TABLE} WHERE lock = ANY(%s)",
             (list(names),),
         )
 

@@ -108,23 +108,22 @@ def owner_of(row: Row) -> Owner:
 
 def _rows_in_use(runner: StatementRunner, prefix: str, deadline: float | None) -> Iterator[Row]:
     """Yield the rows in use whose names begin with ``prefix``, by name, read in batches."""
-    after: str | None = None
+    query = LockQuery(start=Cursor(name=prefix), inclusive=True, size=_BATCH)
     while True:
 
-        def read(db: Connection, after: str | None = after) -> list[Row]:
-            page = db.dialect.page(prefix if after is None else after, after is None, _BATCH)
+        def read(db: Connection, query: LockQuery = query) -> list[Row]:
+            page, _ = _page_sql(db.dialect, query)
             return db.dialect.rows(db.ask(page))
 
         rows = runner.work(read, deadline)
         for row in rows:
             if row.lock.startswith(prefix):
-                if not _is_free(row):
-                    yield row
+                yield row
             elif row.lock > prefix:
                 return  # names are sorted by code point: all that begin with it stand together
-        if len(rows) < _BATCH:
+        if len(rows) <= query.size:
             return
-        after = rows[-1].lock
+        query = replace(query, start=Cursor(name=rows[-1].lock), inclusive=False)
 
 
 def _info(row: Row, using: str) -> LockInfo:

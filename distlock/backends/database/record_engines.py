@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, ClassVar
 
 from distlock.backends.database.connection import Connection
+from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.record_listener import ChangeNotice, channel_of, key_of
 from distlock.backends.database.record_sql import (
     DIRECTORIES,
@@ -21,13 +22,18 @@ from distlock.backends.database.record_sql import (
 )
 from distlock.backends.database.sql import in_list, named_values
 from distlock.backends.database.sqlite_session import in_transaction
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.statements import Result, Statement
 from distlock.backends.store import Address
 
 # Seconds after which MariaDB and MySQL end a session that is idle. It is set while a transaction is
 # open: if a statement fails in the middle of a packet, the transaction would stay open, with its
 # locks, for as long as its client is stopped.
 _IDLE_IN_TRANSACTION = 2
+
+# Whether a statement of apply() may write. When another node of a Galera cluster wins,
+# MariaDB rolls the transaction back between two statements of the packet, carries out the next one
+# by itself, and only then reports the deadlock. Only MariaDB reads the comment.
+_MAY_WRITE = "@distlock_new IS NOT NULL /*M! AND @@in_transaction = 1 */"
 
 
 class MySQLRecords(RecordSQL):
@@ -51,8 +57,8 @@ class MySQLRecords(RecordSQL):
             *self._alive(edit),
             f"SET @distlock_new = IF(@distlock_held AND @distlock_alive = {len(edit.sessions)},"
             f" GREATEST(@distlock_old + 1, {self.now}), NULL)",
-            f"UPDATE {DIRECTORIES} SET revision = @distlock_new"
-            " WHERE @distlock_new IS NOT NULL AND id = @distlock_id",
+            f"UPDATE {DIRECTORIES} SET revision = @distlock_new WHERE {_MAY_WRITE}"
+            " AND id = @distlock_id",
             *self._changes(edit),
         ]
         stale = self._stale.format("@distlock_id")
@@ -61,7 +67,7 @@ class MySQLRecords(RecordSQL):
             f" IF(@distlock_new IS NULL, {stale}, 0)"
         )
         sql = f"{_in_transaction(statements)}; {verdict}"
-        revision, found, held, stale = connection.ask(Statement(sql, edit.params())).rows[-1]
+        revision, found, held, stale = _ask(connection, Statement(sql, edit.params())).rows[-1]
         new = None if revision is None else int(revision)
         return ApplyResult(new, bool(found), bool(held), bool(stale))
 
@@ -79,7 +85,7 @@ class MySQLRecords(RecordSQL):
         statements = []
         if edit.deleted:
             statements.append(
-                f"DELETE FROM {RECORDS} WHERE @distlock_new IS NOT NULL"
+                f"DELETE FROM {RECORDS} WHERE {_MAY_WRITE}"
                 f" AND directory = @distlock_id AND {in_list('name', 'deleted', edit.deleted)}"
             )
         if edit.puts:
@@ -87,15 +93,11 @@ class MySQLRecords(RecordSQL):
                 f"SELECT %(key{n})s AS name, %(value{n})s AS value, %(bound{n})s AS session"
                 for n in range(len(edit.puts))
             )
-            new = ""
-            if edit.renewed:
-                some = in_list("VALUES(name)", "renewed", edit.renewed)
-                new = f"created = IF({some}, VALUES(created), created), "
             statements.append(
                 f"INSERT INTO {RECORDS} (directory, name, value, created, revision, session)"
                 " SELECT @distlock_id, p.name, p.value, @distlock_new, @distlock_new, p.session"
-                f" FROM ({values}) p WHERE @distlock_new IS NOT NULL ON DUPLICATE KEY UPDATE {new}"
-                "value = VALUES(value), revision = VALUES(revision), session = VALUES(session)"
+                f" FROM ({values}) p WHERE {_MAY_WRITE} ON DUPLICATE KEY UPDATE"
+                " value = VALUES(value), revision = VALUES(revision), session = VALUES(session)"
             )
         return statements
 
@@ -104,7 +106,7 @@ class MySQLRecords(RecordSQL):
     ) -> Sequence[Address]:
         """See RecordSQL.end()."""
         sql = _in_transaction(self._ending(sessions, expired=expired))
-        connection.ask(Statement(sql, named_values("session", sessions)))
+        _ask(connection, Statement(sql, named_values("session", sessions)))
         return []
 
     def _touch(self, directories: str) -> str:
@@ -113,6 +115,18 @@ class MySQLRecords(RecordSQL):
             f"UPDATE {DIRECTORIES} d JOIN ({directories}) touched ON touched.directory = d.id"
             f" SET d.revision = {self.next}"
         )
+
+
+def _ask(connection: Connection, statement: Statement) -> Result:
+    """Send a packet with a transaction, which is left open if one of its statements fails.
+
+    The pool then closes the session, and with that the server rolls back.
+    """
+    try:
+        return connection.ask(statement)
+    except StatementFailed:
+        connection.usable = False
+        raise
 
 
 def _in_transaction(statements: Sequence[str]) -> str:
@@ -199,16 +213,12 @@ class PostgreSQLRecords(RecordSQL):
             values = ", ".join(
                 f"(%(key{n})s, %(value{n})s, %(bound{n})s::varchar)" for n in range(len(edit.puts))
             )
-            new = ""
-            if edit.renewed:
-                some = in_list("EXCLUDED.name", "renewed", edit.renewed)
-                new = f"created = CASE WHEN {some} THEN EXCLUDED.created ELSE r.created END, "
             parts.append(
                 f"put AS (INSERT INTO {RECORDS} AS r"
                 " (directory, name, value, created, revision, session)"
                 " SELECT changed.id, p.name, p.value, changed.revision, changed.revision, p.session"
                 f" FROM changed, (VALUES {values}) p (name, value, session)"
-                f" ON CONFLICT (directory, name) DO UPDATE SET {new}value = EXCLUDED.value,"
+                " ON CONFLICT (directory, name) DO UPDATE SET value = EXCLUDED.value,"
                 " revision = EXCLUDED.revision, session = EXCLUDED.session)"
             )
         return parts
@@ -275,12 +285,10 @@ class SQLiteRecords(RecordSQL):
 
     def _changes(self, edit: Edit) -> list[str]:
         statements = []
-        if removed := [*edit.deleted, *edit.renewed]:
-            names = [f"%(deleted{n})s" for n in range(len(edit.deleted))]
-            names += [f"%(renewed{n})s" for n in range(len(edit.renewed))]
-            assert len(names) == len(removed)
+        if edit.deleted:
             statements.append(
-                f"DELETE FROM {RECORDS} WHERE directory = %(id)s AND name IN ({', '.join(names)})"
+                f"DELETE FROM {RECORDS} WHERE directory = %(id)s"
+                f" AND {in_list('name', 'deleted', edit.deleted)}"
             )
         if edit.puts:
             values = ", ".join(

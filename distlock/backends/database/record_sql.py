@@ -30,13 +30,11 @@ _ROUNDED = 1001
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """The changes of one apply(), at most one for each key."""
+    """The changes of one apply(), one for each key."""
 
     directory: str
     puts: Sequence[Put]
     deleted: Sequence[str]
-    #: keys of records that are put after they were deleted, so that they are new ones
-    renewed: Sequence[str]
     #: sessions that must be alive
     sessions: Sequence[str]
     conditions: Sequence[Condition]
@@ -45,16 +43,13 @@ class Edit:
     def of(
         cls, directory: str, changes: Sequence[Change], conditions: Collection[Condition]
     ) -> Edit:
-        """Return what comes of changes that are made one after the other."""
-        last = {change.key: change for change in changes}
-        deleted = {change.key for change in changes if isinstance(change, Delete)}
-        puts = [change for change in last.values() if isinstance(change, Put)]
+        """Return the arguments of an apply() as its statements need them."""
+        puts = [change for change in changes if isinstance(change, Put)]
         return cls(
             directory,
             puts,
-            [key for key, change in last.items() if isinstance(change, Delete)],
-            [put.key for put in puts if put.key in deleted],
-            sorted({put.session for put in changes if isinstance(put, Put) and put.session}),
+            [change.key for change in changes if isinstance(change, Delete)],
+            sorted({put.session for put in puts if put.session}),
             list(conditions),
         )
 
@@ -68,7 +63,6 @@ class Edit:
         params = {
             "directory": self.directory,
             **named_values("deleted", self.deleted),
-            **named_values("renewed", self.renewed),
             **named_values("session", self.sessions),
         }
         for number, put in enumerate(self.puts):
@@ -260,14 +254,12 @@ class RecordSQL(ABC):
                 f" AND {alive}"
             )
         if records:
-            directories = sorted({directory for directory, _ in records})
-            keys = sorted({key for _, key in records})
-            params |= {**named_values("directory", directories), **named_values("key", keys)}
+            these, values = _these(records)
+            params |= values
             parts.append(
                 f"SELECT d.name, r.name FROM {DIRECTORIES} d JOIN {RECORDS} r ON r.directory = d.id"
                 f" LEFT JOIN {SESSIONS} s ON s.id = r.session"
-                f" WHERE {in_list('d.name', 'directory', directories)}"
-                f" AND {in_list('r.name', 'key', keys)} AND (r.session IS NULL OR {alive})"
+                f" WHERE {these} AND (r.session IS NULL OR {alive})"
             )
         return Statement(" UNION ALL ".join(parts), params)
 
@@ -322,14 +314,11 @@ class RecordSQL(ABC):
 
     def look_at_records(self, addresses: Collection[Address]) -> Statement:
         """Ask for directory, key and revision of these records, and perhaps of more."""
-        directories = sorted({directory for directory, _ in addresses})
-        keys = sorted({key for _, key in addresses})
+        these, params = _these(addresses)
         return Statement(
             f"{self.PRIMARY}SELECT d.name, r.name, r.revision FROM {DIRECTORIES} d"
-            f" JOIN {RECORDS} r ON r.directory = d.id"
-            f" WHERE {in_list('d.name', 'directory', directories)}"
-            f" AND {in_list('r.name', 'key', keys)}",
-            {**named_values("directory", directories), **named_values("key", keys)},
+            f" JOIN {RECORDS} r ON r.directory = d.id WHERE {these}",
+            params,
         )
 
     def notify(self, notices: Collection[tuple[str, ChangeNotice]]) -> Statement | None:
@@ -370,6 +359,16 @@ class RecordSQL(ABC):
     def server_time(self) -> Statement:
         """Ask for the server's time in microseconds since 1970."""
         return Statement(f"SELECT {self.now}")
+
+
+def _these(addresses: Collection[Address]) -> tuple[str, dict[str, Any]]:
+    """Return the condition for these records, and perhaps more, with its parameters."""
+    directories = sorted({directory for directory, _ in addresses})
+    keys = sorted({key for _, key in addresses})
+    condition = (
+        f"{in_list('d.name', 'directory', directories)} AND {in_list('r.name', 'key', keys)}"
+    )
+    return condition, {**named_values("directory", directories), **named_values("key", keys)}
 
 
 def _end_of(prefix: str) -> str:

@@ -242,7 +242,6 @@ class RecordWatcher:
         Returns the seconds until the first session ends of those that have records there.
         """
         watches = list(self._watches.copy().items())
-        changed: list[tuple[object, _Watch]] = []
         names = sorted({watch.directory for _, watch in watches})
         revisions: dict[str, int] = {}
         first_end = math.inf
@@ -255,12 +254,15 @@ class RecordWatcher:
                 if int(rest) <= 0:
                     self._end_expired(name)  # a change, which is seen at the next look
                 first_end = min(first_end, int(rest) / 1_000_000)
-        for token, watch in watches:
-            if all_of_them or revisions.get(watch.directory, 0) > watch.since:
-                changed.append((token, watch))
         if not all_of_them:
-            changed = self._whose_record_has_changed(changed)
-        for token, watch in changed:
+            watches = self._whose_record_has_changed(
+                [
+                    (token, watch)
+                    for token, watch in watches
+                    if revisions.get(watch.directory, 0) > watch.since
+                ]
+            )
+        for token, watch in watches:
             self._answer(token, watch)
         return first_end
 

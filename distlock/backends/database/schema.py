@@ -42,7 +42,7 @@ def make_table(database: str, deadline: float | None) -> bool:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 _migrate(connection)
-                return True
+                break
             except (connection.Database.Error, DjangoDatabaseError) as error:
                 late = deadline is not None and clock() >= deadline
                 if attempt == _ATTEMPTS or late:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar, NamedTuple
@@ -67,7 +66,7 @@ class Row(NamedTuple):
         return bool(self.owner) and self.until <= self.now
 
 
-class Dialect(ABC):
+class Dialect:
     """How one kind of database is spoken to, in as few statements as it can.
 
     A free lock is a row whose ``owner`` is empty. Time is the server's, read when the statement
@@ -85,7 +84,7 @@ class Dialect(ABC):
     #: the time that is so much earlier
     EARLIER: ClassVar[str]
     #: a number of seconds in the row as LATER takes it
-    SECONDS: ClassVar[str]
+    SECONDS: ClassVar[str] = "{0} * 1000000"
     #: the server's time in whole microseconds since 1970
     MICROSECONDS: ClassVar[str]
     #: what makes a SELECT lock its rows
@@ -126,9 +125,10 @@ class Dialect(ABC):
         """
         return math.ceil(min(seconds, LONGEST) * self.UNITS) + 1
 
-    @abstractmethod
     def from_db(self, value: Any) -> datetime:
         """Return a time that the driver has read, as an aware one in UTC."""
+        time: datetime = value
+        return time.replace(tzinfo=UTC)
 
     def to_db(self, moment: datetime) -> Any:
         """Return an aware time as a parameter to compare a column with; as from_db() read it."""
@@ -285,17 +285,8 @@ class Dialect(ABC):
         locking = self.FOR_UPDATE if for_update else ""
         return Statement(f"{self.select} WHERE {self.LOCK} = %(lock)s{locking}", {"lock": lock})
 
-    def page(self, after: str, beginning: bool, size: int) -> Statement:
-        """Ask for the first rows in use after a name, or from it on, if ``beginning``, by name."""
-        beyond = ">=" if beginning else ">"
-        return Statement(
-            f"{self.select} WHERE {self.LOCK} {beyond} %(after)s AND owner <> ''"
-            f" ORDER BY {self.LOCK} LIMIT {size}",
-            {"after": after},
-        )
-
     def rows(self, answer: Result) -> list[Row]:
-        """Read the answer to one() or page()."""
+        """Read the answer to what asks for rows, see select."""
         return [
             Row._make((*row[:9], bool(row[9]), *map(self.from_db, row[10:]))) for row in answer.rows
         ]

@@ -12,9 +12,9 @@ import hashlib
 import math
 import os
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -80,7 +80,7 @@ class SQLite(Dialect):
     def from_db(self, value: Any) -> datetime:
         # Columns have been converted by Django, expressions have not.
         time = value if isinstance(value, datetime) else datetime.fromisoformat(value)
-        return time.replace(tzinfo=UTC)
+        return super().from_db(time)
 
 
 class PollQueue:
@@ -94,35 +94,24 @@ class PollQueue:
     def enqueue(self, claim: Claim, deadline: float | None) -> Steps[Lease | None]:
         """See BaseBackend.enqueue()."""
         path = str(connections[self._database].settings_dict.get("NAME") or "")
+        locked_at: float | None = None
+        # A named owner may hold the lock already, from elsewhere, and need not wait for anybody.
+        look_at = 0.0 if is_named(claim.owner) else clock() + _ROW_PERIOD
         with FileMutex(path, claim.name) as mutex:
-            for look, pause in _looks(mutex, claim, deadline):
-                if look:
+            while True:
+                rest, now = left(deadline, math.inf), clock()
+                pause = _MUTEX_PAUSE
+                if mutex.try_lock():
+                    locked_at = now if locked_at is None else locked_at
+                    pause = min(max((now - locked_at) * _OVERHEAD, _SHORTEST_PAUSE), _LONGEST_PAUSE)
+                if mutex.locked or now >= look_at or rest <= 0:
+                    look_at = now + _ROW_PERIOD
                     lease: Lease | None = yield self._attempt(claim, deadline)
                     if lease is not None:
                         return lease
-                yield Sleep(pause)
-        return None
-
-
-def _looks(mutex: FileMutex, claim: Claim, deadline: float | None) -> Iterator[tuple[bool, float]]:
-    """Yield whether to look at the row, and how long to pause then, until the deadline."""
-    locked_at: float | None = None
-    # A named owner may hold the lock already, from elsewhere, and need not wait for anybody.
-    look_at = 0.0 if is_named(claim.owner) else clock() + _ROW_PERIOD
-    while True:
-        rest, now = left(deadline, math.inf), clock()
-        if mutex.try_lock():
-            locked_at = now if locked_at is None else locked_at
-            pause = min(max((now - locked_at) * _OVERHEAD, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-            look = True
-        else:
-            pause = _MUTEX_PAUSE
-            look = now >= look_at or rest <= 0
-        if look:
-            look_at = now + _ROW_PERIOD
-        yield look, min(rest, pause * random.uniform(0.5, 1.0))
-        if rest <= 0:
-            return
+                if rest <= 0:
+                    return None
+                yield Sleep(min(rest, pause * random.uniform(0.5, 1.0)))
 
 
 class FileMutex:
@@ -150,17 +139,14 @@ class FileMutex:
 
     def try_lock(self) -> bool:
         """Lock it if nobody else has; it stays locked until this is left as a context manager."""
-        if not self.locked:
-            self.locked = self._file is None or self._lock(self._file)
-        return self.locked
-
-    def _lock(self, file: int) -> bool:
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._byte)
-        except BlockingIOError:
-            return False
-        except OSError:  # not all file systems can; or it is EACCES, which some say for "not now"
-            return True
+        if not self.locked and self._file is not None:
+            try:
+                fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, self._byte)
+            except BlockingIOError:
+                return False
+            except OSError:  # not all file systems can; or it is EACCES: "not now", for some
+                pass
+        self.locked = True
         return True
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -35,8 +36,9 @@ class ForkGate:
 
     def __init__(self) -> None:
         self.closed = threading.RLock()
-        fork.before(lambda: self.closed.acquire())
-        fork.in_parent(lambda: self.closed.release())
+        os.register_at_fork(
+            before=lambda: self.closed.acquire(), after_in_parent=lambda: self.closed.release()
+        )
         fork.reset_in_child(self)
 
     def after_fork_in_child(self) -> None:
@@ -117,7 +119,7 @@ def in_transaction(
                 return result
             except BaseException:
                 try:
-                    for statement in undo.split("; "):
+                    for statement in undo:
                         connection.ask(Statement(statement))
                 except StatementFailed:
                     connection.usable = False
@@ -127,11 +129,11 @@ def in_transaction(
 
 
 #: how a transaction begins, how it ends, and how it is undone
-_OF_OUR_OWN = "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"
+_OF_OUR_OWN = "BEGIN IMMEDIATE", "COMMIT", ["ROLLBACK"]
 _IN_CALLERS = (
     "SAVEPOINT distlock_records",
     "RELEASE distlock_records",
-    "ROLLBACK TO distlock_records; RELEASE distlock_records",
+    ["ROLLBACK TO distlock_records", "RELEASE distlock_records"],
 )
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 from distlock.backends.database import errors
 from distlock.backends.database.connection import Connection
@@ -52,8 +52,6 @@ _BATCH = 400
 #: Seconds between two attempts to end sessions.
 _SHORTEST_PAUSE, _LONGEST_PAUSE = 0.005, 0.1
 
-T = TypeVar("T")
-
 
 class DatabaseStore(RecordStore):
     """Keeps records in three tables beside that of the locks."""
@@ -64,8 +62,6 @@ class DatabaseStore(RecordStore):
         self._sql = record_sql_for(vendor)
         self._keep = keep
         self._runner = RecordRunner(pool, on_sqlite=vendor == "sqlite")
-        #: a statement that fails in the middle of a packet leaves its transaction open
-        self._leaves_open = vendor == "mysql"
         self._watcher = RecordWatcher(
             self._runner,
             self._sql,
@@ -78,13 +74,14 @@ class DatabaseStore(RecordStore):
 
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
         """See RecordStore.read()."""
-        return self._read(directory, None, deadline)
+        return _snapshot(directory, self._rows(directory, self._sql.read(directory), deadline))
 
     def look(
         self, directory: str, keys: Collection[str], deadline: float | None = None
     ) -> Snapshot:
         """See RecordStore.look()."""
-        return self._read(directory, keys, deadline)
+        statement = self._sql.read(directory, keys)
+        return _snapshot(directory, self._rows(directory, statement, deadline))
 
     def peek(
         self,
@@ -104,12 +101,6 @@ class DatabaseStore(RecordStore):
         found = _snapshot(directory, [header, *records])
         by_key = {row[2]: found.records[row[2]] for row in records}
         return replace(found, records=by_key, counts=counts)
-
-    def _read(
-        self, directory: str, keys: Collection[str] | None, deadline: float | None
-    ) -> Snapshot:
-        rows = self._rows(directory, self._sql.read(directory, keys), deadline)
-        return _snapshot(directory, rows)
 
     def _rows(
         self, directory: str, statement: Statement, deadline: float | None
@@ -172,9 +163,7 @@ class DatabaseStore(RecordStore):
 
     def _apply(self, connection: Connection, edit: Edit, create: bool) -> ApplyResult:
         try:
-            return self._closing(
-                connection, lambda: self._sql.apply(connection, edit, create=create)
-            )
+            return self._sql.apply(connection, edit, create=create)
         except (errors.ConnectionLost, errors.Cancelled) as failed:
             # The pool would send it once more. But what is carried out twice may have been undone
             # by others in between, and what was carried out can make the conditions fail.
@@ -184,15 +173,20 @@ class DatabaseStore(RecordStore):
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> Iterable[str]:
         """See RecordStore.directories()."""
+        return sorted(name for (name,) in self._rows_if_any(self._sql.in_use(prefix), deadline))
 
-        def in_use(connection: Connection) -> Sequence[tuple[Any, ...]]:
+    def _rows_if_any(
+        self, statement: Statement, deadline: float | None
+    ) -> Sequence[tuple[Any, ...]]:
+        """Return what a statement reads: nothing if the tables have not been made yet."""
+
+        def ask(connection: Connection) -> Sequence[tuple[Any, ...]]:
             try:
-                return connection.ask(self._sql.in_use(prefix)).rows
-            except errors.NoTable:  # where no records can be none are
+                return connection.ask(statement).rows
+            except errors.NoTable:
                 return ()
 
-        rows = self._runner.work(in_use, deadline)
-        return sorted(name for (name,) in rows)
+        return self._runner.work(ask, deadline)
 
     # Sessions
 
@@ -218,10 +212,7 @@ class DatabaseStore(RecordStore):
         self._watcher.look_soon()
 
     def _end(self, sessions: Sequence[str], deadline: float | None, *, expired: bool) -> None:
-        def end(db: Connection) -> Sequence[Address]:
-            return self._closing(db, lambda: self._sql.end(db, sessions, expired=expired))
-
-        gone = self._runner.work(end, deadline)
+        gone = self._runner.work(lambda db: self._sql.end(db, sessions, expired=expired), deadline)
         channels = {(directory, channel_of(directory, key)) for directory, key in gone}
         channels |= {(directory, channel_of(directory)) for directory, _ in gone}
         self._notify(
@@ -276,7 +267,7 @@ class DatabaseStore(RecordStore):
         """See RecordStore.sweep()."""
         ended = removed = after = 0
         last: list[str] = []
-        while rows := self._runner.work(lambda db: db.ask(self._sql.ended(_BATCH)).rows, deadline):
+        while rows := self._rows_if_any(self._sql.ended(_BATCH), deadline):
             names = sorted(name for (name,) in rows)
             if names == last:  # another node of a cluster, whose clock is behind, has refused
                 break
@@ -284,37 +275,12 @@ class DatabaseStore(RecordStore):
             ended, last = ended + len(names), names
         ((now,),) = self._runner.work(lambda db: db.ask(self._sql.server_time()).rows, deadline)
         newest = int(now) - int(self._keep * 1_000_000)
-        while rows := self._runner.work(
-            lambda db: db.ask(self._sql.empty(after, _BATCH, newest)).rows,  # noqa: B023
-            deadline,
-        ):
+        while rows := self._rows_if_any(self._sql.empty(after, _BATCH, newest), deadline):
             ids = [row_id for (row_id,) in rows]
             remove = self._sql.remove_empty(ids, newest)
             removed += self._runner.work(lambda db: db.ask(remove).affected, deadline)  # noqa: B023
             after = ids[-1]
         return SweepResult(ended, removed)
-
-    def sweep_if_migrated(self) -> SweepResult:
-        """Sweep, unless the tables have not been made yet."""
-        try:
-            self._runner.attempt(lambda db: db.ask(self._sql.ended(1)), None)
-        except errors.NoTable:
-            return SweepResult()
-        except errors.StatementFailed as failed:
-            raise self._runner.unavailable(failed) from failed.__cause__
-        return self.sweep()
-
-    def _closing(self, connection: Connection, send: Callable[[], T]) -> T:
-        """Send a packet with a transaction; close the session if that may be open after an error.
-
-        The pool then closes it, and with that the server rolls back.
-        """
-        try:
-            return send()
-        except errors.StatementFailed:
-            if self._leaves_open:
-                connection.usable = False
-            raise
 
 
 def _snapshot(directory: str, rows: Sequence[tuple[Any, ...]]) -> Snapshot:

@@ -41,7 +41,7 @@ class Transactions:
     def __init__(self, runner: StatementRunner) -> None:
         self.database = runner.pool.database
         self._runner = runner
-        self._dialect_for = runner.pool.dialect_for
+        self._pool = runner.pool
         self._locked: set[str] = set()
 
     def has_locked(self, nonce: str) -> bool:
@@ -106,7 +106,7 @@ class Transactions:
             try:
                 with ExitStack() as begun:
                     begun.enter_context(durable(self.database, lease))
-                    if lock_row and _reads_snapshot(connection, self._dialect_for(connection)):
+                    if lock_row and _reads_snapshot(connection, self._pool.dialect_for(connection)):
                         self._locked.add(lease.nonce)
                         self._lock_row(lease, connection)
                     stack.enter_context(begun.pop_all())
@@ -120,7 +120,7 @@ class Transactions:
 
         Raises a StatementFailed if the database refuses.
         """
-        statement = self._dialect_for(connection).guard(lease)
+        statement = self._pool.dialect_for(connection).guard(lease)
         try:
             with connection.cursor() as cursor:
                 cursor.execute(statement.sql, statement.params)

@@ -4,7 +4,7 @@ lock         the backend
 contender    one claim that contends for its lock: the protocol, and the wait
 holding      what becomes of a hold: renewed, left, broken
 leases       the leases of this process
-records      the keys of locks, and what they say
+lock_keys    the keys of locks, and what they say
 reader       reports: who holds and waits
 store        records for recipes
 client       requests with failover, leases, watches: it knows no locks

@@ -136,35 +136,19 @@ class Client:
     # Requests
 
     def ask(
-        self, path: str, body: Json, deadline: float | None = None, *, repeatable: bool = True
-    ) -> Reply:
-        """Return the answer to a request, such as ``ask("kv/range", {"key": …})``.
-
-        If a member does not answer, others are asked. A request is sent again after one that may
-        have been carried out only if it is ``repeatable``: if doing it twice does no harm.
-        """
-        return self._ask(path, [body], deadline, repeatable)
-
-    def txn(
         self,
-        compare: Sequence[Json],
-        success: Sequence[Json],
-        failure: Sequence[Json] = (),
+        path: str,
+        bodies: Sequence[Json],
         deadline: float | None = None,
         *,
         repeatable: bool = True,
     ) -> Reply:
-        """Carry out a transaction: ``success`` if all of ``compare`` is true, else ``failure``.
+        """Return the answer to a request, such as ``ask("kv/range", [{"key": …}])``.
 
-        All reads in it are linearizable. See ask(), and ``distlock/backends/etcd/kv.py`` for the
-        parts.
+        Where etcd takes a stream of requests it may have several ``bodies``. If a member does not
+        answer, others are asked. A request is sent again after one that may have been carried out
+        only if it is ``repeatable``: if doing it twice does no harm.
         """
-        body = {"compare": [*compare], "success": [*success], "failure": [*failure]}
-        return self._ask("kv/txn", [body], deadline, repeatable)
-
-    def _ask(
-        self, path: str, bodies: Sequence[Json], deadline: float | None, repeatable: bool
-    ) -> Reply:
         sent_at = clock()
         ends = sent_at + left(deadline, self.options.timeout)
         data = "".join(map(json.dumps, bodies)).encode()
@@ -198,6 +182,23 @@ class Client:
             if problem is not None and (not reached or clock() + pause >= ends):
                 raise problem
             time.sleep(pause)
+
+    def txn(
+        self,
+        compare: Sequence[Json],
+        success: Sequence[Json],
+        failure: Sequence[Json] = (),
+        deadline: float | None = None,
+        *,
+        repeatable: bool = True,
+    ) -> Reply:
+        """Carry out a transaction: ``success`` if all of ``compare`` is true, else ``failure``.
+
+        All reads in it are linearizable. See ask(), and ``distlock/backends/etcd/kv.py`` for the
+        parts.
+        """
+        body = {"compare": [*compare], "success": [*success], "failure": [*failure]}
+        return self.ask("kv/txn", [body], deadline, repeatable=repeatable)
 
     def ask_twice(self, questions: Callable[[float], T], deadline: float | None) -> T:
         """Return ``questions(deadline)``; they are asked anew if half of the time was not enough.
@@ -266,15 +267,12 @@ class Client:
             data = json.dumps({"name": self.options.user, "password": password}).encode()
             try:
                 answer = self._send(member, "auth/authenticate", data, _HEADERS, deadline)
-                token = self._token = str(answer["token"])
-            except EtcdError as error:
-                error.maybe_applied = False
-                if error.code != FAILED_PRECONDITION:
-                    raise
-                token = self._token = ""  # authentication is not enabled
             except LockUnavailable as error:
                 error.maybe_applied = False
-                raise
+                if not isinstance(error, EtcdError) or error.code != FAILED_PRECONDITION:
+                    raise
+                answer = {"token": ""}  # authentication is not enabled
+            token = self._token = str(answer["token"])
         return token
 
     # Leases
@@ -288,12 +286,12 @@ class Client:
         """
         number, sent_at = lease_id or new_lease_id(), clock()
         try:
-            reply = self.ask("lease/grant", {"TTL": seconds, "ID": number}, deadline)
+            reply = self.ask("lease/grant", [{"TTL": seconds, "ID": number}], deadline)
         except EtcdError as error:
             if error.code != FAILED_PRECONDITION or not error.maybe_applied:
                 raise
             # It exists: this was sent before, and carried out, and the answer was lost.
-            status = self.ask("lease/timetolive", {"ID": number}, deadline)
+            status = self.ask("lease/timetolive", [{"ID": number}], deadline)
             return EtcdLease(number, int(status.body.get("grantedTTL", 0)), sent_at)
         return EtcdLease(number, int(reply.body["TTL"]), reply.sent_at)
 
@@ -301,7 +299,7 @@ class Client:
         """Let leases run anew, in one request; read KeepAlive before relying on the answer."""
         if not lease_ids:
             return KeepAlive({}, clock(), 0)
-        reply = self._ask("lease/keepalive", [{"ID": one} for one in lease_ids], deadline, True)
+        reply = self.ask("lease/keepalive", [{"ID": one} for one in lease_ids], deadline)
         answers = reply.body if isinstance(reply.body, list) else [reply.body]
         results = [answer["result"] for answer in answers if "result" in answer]
         ttls = {int(result["ID"]): int(result.get("TTL", 0)) for result in results}
@@ -312,20 +310,12 @@ class Client:
     def revoke(self, lease_id: int, deadline: float | None = None) -> bool:
         """End a lease, and delete its keys; False if it has ended. Doing it twice does no harm."""
         try:
-            self.ask("lease/revoke", {"ID": lease_id}, deadline)
+            self.ask("lease/revoke", [{"ID": lease_id}], deadline)
         except EtcdError as error:
             if error.code != NOT_FOUND:
                 raise
             return False
         return True
-
-    def time_to_live(self, lease_id: int, deadline: float | None = None) -> tuple[int, int]:
-        """Return the seconds that a lease has left, and those that it was granted.
-
-        (-1, 0) if it has ended. It is for people to read: a deposed leader may have answered.
-        """
-        reply = self.ask("lease/timetolive", {"ID": lease_id}, deadline)
-        return int(reply.body.get("TTL", 0)), int(reply.body.get("grantedTTL", 0))
 
     # Watches
 

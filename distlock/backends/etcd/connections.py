@@ -167,13 +167,11 @@ class Connections:
         try:
             connection = self._take() or _Connection(self._endpoint, self._tls, deadline)
             response = connection.exchange(request, deadline)
-        except (OSError, EOFError, ValueError) as error:
+        except BaseException as error:
             if connection is not None:
-                connection.close()
-            raise Unanswered(error, sent=connection is not None) from error
-        except BaseException:  # the rest of the answer may still come
-            if connection is not None:
-                connection.close()
+                connection.close()  # the rest of the answer may still come
+            if isinstance(error, OSError | EOFError | ValueError):
+                raise Unanswered(error, sent=connection is not None) from error
             raise
         if len(self._idle) < _MOST_IDLE:
             self._idle.append(connection)
@@ -208,13 +206,11 @@ class Connections:
             response = HTTPResponse(sock, method="POST")
             response.begin()
             return Stream(sock, response)
-        except (OSError, HTTPException) as error:
+        except BaseException as error:
             if sock is not None:
                 sock.close()
-            raise Unanswered(error, sent=True) from error
-        except BaseException:
-            if sock is not None:
-                sock.close()
+            if isinstance(error, OSError | HTTPException):
+                raise Unanswered(error, sent=True) from error
             raise
 
 

@@ -14,7 +14,7 @@ from distlock.backends.etcd.client import Client, EtcdLease
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError, is_for_another
 from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put
 from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
-from distlock.backends.etcd.records import LockKey, LockKeys, Record
+from distlock.backends.etcd.lock_keys import ContenderData, LockKey, LockKeys
 from distlock.backends.etcd.watches import Watch
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -117,9 +117,9 @@ class Contender:
 
     def _may_adopt(self, holder: LockKey) -> bool:
         """Return whether it is a hold of the same owner's name, or of this very claim."""
-        if holder.record.token is not None:
+        if holder.data.token is not None:
             return False  # its holder has left it
-        return holder.nonce == self._claim.nonce or holder.record.is_of(self._claim)
+        return holder.nonce == self._claim.nonce or holder.data.is_of(self._claim)
 
     def _grant(
         self, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
@@ -127,9 +127,9 @@ class Contender:
         """Put the holder's key if ``compare`` is true; return the lease, or who has the lock."""
         claim, leases = self._claim, self._leases
         ttl = whole_seconds(claim.reserved)
-        reply, key, lease, record = self._put_hold(ttl, compare, success, deadline)
+        reply, key, lease, data = self._put_hold(ttl, compare, success, deadline)
         self._unsure |= reply.repeated
-        holder = None if reply.succeeded else _first(reply)
+        holder = None if reply.succeeded else LockKey.first(reply)
         if reply.succeeded:
             revision = reply.revision
         elif holder is not None and holder.key == key:
@@ -138,7 +138,7 @@ class Contender:
             leases.put(lease, ttl, reusable=not reply.repeated)
             return None, holder
         leases.add(
-            claim.nonce, HeldKey(key, revision, revision, lease, ttl, record, not self._unsure)
+            claim.nonce, HeldKey(key, revision, revision, lease, ttl, data, not self._unsure)
         )
         if not self._unsure:
             leases.settle(claim.nonce)
@@ -146,19 +146,19 @@ class Contender:
 
     def _put_hold(
         self, ttl: int, compare: Sequence[Json], success: Sequence[Json], deadline: float | None
-    ) -> tuple[Reply, str, EtcdLease, Record]:
+    ) -> tuple[Reply, str, EtcdLease, ContenderData]:
         claim = self._claim
         for is_last in (False, True):
             lease = self._leases.get(claim, ttl, claim.duration, deadline)
             key = f"{self._keys.holds_of(claim.nonce)}{lease.id:x}"
-            record = Record.of(claim, lease.ttl)
-            operations = [put(key, record.to_value(), lease.id), *success]
+            data = ContenderData.of(claim, lease.ttl)
+            operations = [put(key, data.to_value(), lease.id), *success]
             if self._place is not None:
                 operations.append(delete(self._place_key))
             failure = [get(self._keys.holders, prefix=True, limit=1)]
             try:
                 reply = self._client.txn(compare, operations, failure, deadline)
-                return reply, key, lease, record
+                return reply, key, lease, data
             except EtcdError as error:
                 # A lease that was kept for this has been ended by somebody.
                 if error.code != NOT_FOUND or error.maybe_applied or is_last:
@@ -171,16 +171,16 @@ class Contender:
         """Get a place in the queue; step 2."""
         place = self._leases.get(self._claim, _PLACE, _PLACE, deadline)
         self._place = place
-        record = Record.of(self._claim, place.ttl)
+        data = ContenderData.of(self._claim, place.ttl)
         reply = self._client.txn(
             [created(self._place_key, 0)],
-            [put(self._place_key, record.to_value(), place.id)],
+            [put(self._place_key, data.to_value(), place.id)],
             [get(self._place_key)],
             deadline,
         )
         self._unsure |= reply.repeated
         self._place_revision = reply.revision
-        if not reply.succeeded and (found := _first(reply)) is not None:
+        if not reply.succeeded and (found := LockKey.first(reply)) is not None:
             # An earlier request has put it, whose answer was lost, perhaps with another lease.
             self._place_revision = found.created
             self._place = EtcdLease(found.lease, place.ttl, place.sent_at)
@@ -202,7 +202,7 @@ class Contender:
         places = [LockKey.read(kv) for kv in reply.found(1)]
         own = next((place for place in places if place.key == self._place_key), None)
         ahead = next((place for place in places if place.key != self._place_key), None)
-        return QueuePosition(reply.revision, _first(reply), own, ahead)
+        return QueuePosition(reply.revision, LockKey.first(reply), own, ahead)
 
     def _keep_place(self, deadline: float | None = None) -> QueuePosition:
         assert self._place is not None, "it has joined"
@@ -259,34 +259,34 @@ class Contender:
         return lease
 
     def _queue(self, ask: _Ask) -> PendingLease:
-        standing: QueuePosition = yield from ask(self._join)
+        position: QueuePosition = yield from ask(self._join)
         while True:
             lease: Lease | None = None
-            if standing.own is None:  # it has ended, or was deleted
-                standing = yield from ask(self._join)
+            if position.own is None:  # it has ended, or was deleted
+                position = yield from ask(self._join)
                 continue
-            if standing.is_next:
+            if position.is_next:
                 lease = yield from ask(self._promote)
-            elif standing.holder is not None and self._may_adopt(standing.holder):
+            elif position.holder is not None and self._may_adopt(position.holder):
                 lease = yield from ask(self.try_once)
             elif not self._is_over():
-                standing = yield from self._wait(ask, standing)
+                position = yield from self._wait(ask, position)
                 continue
             elif not (yield from ask(self._leave)):
                 return None
             if lease is not None:
                 return lease
-            standing = yield from ask(self._look)
+            position = yield from ask(self._look)
 
-    def _wait(self, ask: _Ask, standing: QueuePosition) -> Steps[QueuePosition]:
-        """Wait for the one ahead; return how it stands then."""
-        ahead = standing.ahead or standing.holder
+    def _wait(self, ask: _Ask, position: QueuePosition) -> Steps[QueuePosition]:
+        """Wait for the one ahead; return the position then."""
+        ahead = position.ahead or position.holder
         assert ahead is not None, "it is not next"
         changed: Pending[bool] = Pending()
         until = self._next_look
         try:
             self._watch = self._client.watches.add(
-                ahead.key, standing.revision, partial(changed.resolve, True), deletes_only=True
+                ahead.key, position.revision, partial(changed.resolve, True), deletes_only=True
             )
         except RuntimeError:  # no more threads can be had
             until = clock() + _PAUSE
@@ -297,10 +297,10 @@ class Contender:
         if clock() >= self._next_look:
             answer: QueuePosition = yield from ask(self._keep_place)
             return answer
-        if is_gone and ahead is standing.holder:
-            return QueuePosition(standing.revision, None, standing.own, None)
+        if is_gone and ahead is position.holder:
+            return QueuePosition(position.revision, None, position.own, None)
         if self._is_over():
-            return standing
+            return position
         answer = yield from ask(self._look)
         return answer
 
@@ -337,8 +337,3 @@ class Contender:
         if (watch := self._watch) is not None:
             watch.cancel()
             self._watch = None
-
-
-def _first(reply: Reply) -> LockKey | None:
-    """Return the first key that the first operation has read."""
-    return next((LockKey.read(kv) for kv in reply.found()), None)

@@ -7,14 +7,21 @@ from functools import partial
 
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
-from distlock.backends.etcd.kv import Json, created, delete, get, modified, put, txn
+from distlock.backends.etcd.kv import (
+    MOST_OPERATIONS,
+    Json,
+    created,
+    delete,
+    get,
+    modified,
+    put,
+    txn,
+)
 from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
-from distlock.backends.etcd.records import LockKey, LockKeys
+from distlock.backends.etcd.lock_keys import LockKey, LockKeys
 from distlock.types.lease import Claim, Lease
 from distlock.types.owners import is_named
 
-#: Operations of one transaction; a server allows 128 unless told otherwise.
-_BATCH = 100
 #: A renewal is tried again so often if the leader has changed meanwhile.
 _TRIES = 3
 
@@ -65,11 +72,11 @@ class Holding:
         alive = self._client.keep_alive([hold.lease.id for hold in holds.values()], deadline)
         answers: dict[str, bool] = {}
         nonces = [*holds]
-        for start in range(0, len(nonces), _BATCH):
-            some = nonces[start : start + _BATCH]
+        for start in range(0, len(nonces), MOST_OPERATIONS):
+            some = nonces[start : start + MOST_OPERATIONS]
             for nonce in some:
                 hold, seconds = holds[nonce], wanted[nonce].duration
-                hold.record = hold.record.renewed_for(seconds, hold.lease.ttl)
+                hold.data = hold.data.renewed_for(seconds, hold.lease.ttl)
             ended = {nonce for nonce in some if not alive.ttls.get(holds[nonce].lease.id)}
             reply = self._client.txn(
                 [],
@@ -96,10 +103,10 @@ class Holding:
         ttl = whole_seconds(lease.duration)
         # A new lease, which runs from now on: the caller counts from when this was called.
         new = self._client.grant(ttl, deadline)
-        record = hold.record.renewed_for(lease.duration, new.ttl)
+        data = hold.data.renewed_for(lease.duration, new.ttl)
         reply = self._client.txn(
             [created(hold.key, hold.created), modified(hold.key, hold.modified)],
-            [put(hold.key, record.to_value(), new.id)],
+            [put(hold.key, data.to_value(), new.id)],
             [get(hold.key)],
             deadline,
         )
@@ -114,7 +121,7 @@ class Holding:
                 return None
         else:
             hold.modified = reply.revision
-        old, hold.lease, hold.ttl, hold.record = hold.lease, new, ttl, record
+        old, hold.lease, hold.ttl, hold.data = hold.lease, new, ttl, data
         self._leases.end(old.id, deadline)
         return True
 
@@ -124,8 +131,7 @@ class Holding:
         """See BaseBackend.release()."""
         if is_named(lease.owner):
             return self._release_named(lease, deadline)
-        keys = LockKeys(self._client.options.prefix, lease.name)
-        own = delete(keys.holds_of(lease.nonce), prefix=True, prev_kv=True)
+        own = delete(self._keys(lease.name).holds_of(lease.nonce), prefix=True, prev_kv=True)
         reply = self._client.txn([], [own], deadline=deadline)
         deleted = reply.deleted()
         self._give_back(lease.nonce, deleted[0].lease if deleted else 0, deadline)
@@ -141,11 +147,11 @@ class Holding:
         if hold is None:
             return False
         self._leases.holds.pop(lease.nonce, None)
-        last = LockKeys(self._client.options.prefix, lease.name).last_token
+        last = self._keys(lease.name).last_token
         try:
             reply = self._client.txn(
                 [created(hold.key, hold.created)],
-                [delete(hold.key), put(last, hold.record.left_by(lease).to_value(), hold.lease.id)],
+                [delete(hold.key), put(last, hold.data.left_by(lease).to_value(), hold.lease.id)],
                 deadline=deadline,
             )
         except EtcdError as error:
@@ -172,7 +178,7 @@ class Holding:
 
     def reserve_for(self, lease: Lease, seconds: float, deadline: float | None = None) -> bool:
         """See BaseBackend.reserve_for()."""
-        keys = LockKeys(self._client.options.prefix, lease.name)
+        keys = self._keys(lease.name)
         (entry,) = self._read([keys.holds_of(lease.nonce)], deadline)
         if entry is None:  # it may have been done before
             (entry,) = self._read([keys.reservations_of(lease.nonce)], deadline)
@@ -181,14 +187,14 @@ class Holding:
         ttl = whole_seconds(seconds)
         new = self._client.grant(ttl, deadline)
         key = f"{keys.reservations_of(lease.nonce)}{new.id:x}"
-        record = entry.record
-        if record.token is None:
-            record = record.reserved_for(lease, seconds, new.ttl)
+        data = entry.data
+        if data.token is None:
+            data = data.reserved_for(lease, seconds, new.ttl)
         else:
-            record = record.renewed_for(seconds, new.ttl)
+            data = data.renewed_for(seconds, new.ttl)
         reply = self._client.txn(
             [created(entry.key, entry.created)],
-            [put(key, record.to_value(), new.id), delete(entry.key)],
+            [put(key, data.to_value(), new.id), delete(entry.key)],
             [get(key)],
             deadline,
         )
@@ -202,8 +208,7 @@ class Holding:
 
     def force_release(self, name: str, token: int, deadline: float | None) -> Lease | None:
         """See BaseBackend.force_release()."""
-        keys = LockKeys(self._client.options.prefix, name)
-        (entry,) = self._read([keys.holders], deadline)
+        (entry,) = self._read([self._keys(name).holders], deadline)
         if entry is None or entry.token != token:
             return None
         reply = self._client.txn(
@@ -212,8 +217,8 @@ class Holding:
         if not reply.succeeded and not reply.repeated:
             return None
         self._leases.end(entry.lease, deadline)
-        record = entry.record
-        claim = Claim(name, record.owner, record.lasts, record.description, entry.nonce)
+        data = entry.data
+        claim = Claim(name, data.owner, data.lasts, data.description, entry.nonce)
         return Lease(claim, token, 0.0)
 
     # Looking
@@ -225,38 +230,32 @@ class Holding:
 
         What another process has taken has to be read.
         """
-        holds: dict[str, HeldKey | None] = {}
-        unknown = []
-        for lease in leases:
-            holds[lease.nonce] = hold = self._leases.holds.get(lease.nonce)
-            if hold is None:
-                unknown.append(lease)
-        keys = [
-            LockKeys(self._client.options.prefix, lease.name).holds_of(lease.nonce)
-            for lease in unknown
-        ]
+        holds = {lease.nonce: self._leases.holds.get(lease.nonce) for lease in leases}
+        unknown = [lease for lease in leases if holds[lease.nonce] is None]
+        keys = [self._keys(lease.name).holds_of(lease.nonce) for lease in unknown]
         for lease, entry in zip(unknown, self._read(keys, deadline), strict=True):
             if entry is not None:
                 holds[lease.nonce] = hold = HeldKey.found(entry)
                 self._leases.add(lease.nonce, hold)
         return holds
 
+    def _keys(self, name: str) -> LockKeys:
+        return LockKeys(self._client.options.prefix, name)
+
     def _read(self, keys: Sequence[str], deadline: float | None) -> list[LockKey | None]:
         """Return the first key that begins so, for each of some beginnings."""
         found: list[LockKey | None] = []
-        for start in range(0, len(keys), _BATCH):
-            some = keys[start : start + _BATCH]
+        for start in range(0, len(keys), MOST_OPERATIONS):
+            some = keys[start : start + MOST_OPERATIONS]
             reading = [get(key, prefix=True, limit=1) for key in some]
             reply = self._client.txn([], reading, deadline=deadline)
-            for place in range(len(some)):
-                entries = [LockKey.read(kv) for kv in reply.found(place)]
-                found.append(entries[0] if entries else None)
+            found += [LockKey.first(reply, place) for place in range(len(some))]
         return found
 
 
 def _renewed(hold: HeldKey, *, writes: bool) -> Json:
     """Return what finds out whether a hold is there, and writes when it was renewed."""
-    writing = [put(hold.key, hold.record.to_value(), hold.lease.id)] if writes else []
+    writing = [put(hold.key, hold.data.to_value(), hold.lease.id)] if writes else []
     return txn([created(hold.key, hold.created)], writing)
 
 

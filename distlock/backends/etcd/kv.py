@@ -14,8 +14,9 @@ from typing import Any, TypeAlias
 #: A part of a request, or of a reply, as it is in JSON.
 Json: TypeAlias = Mapping[str, Any]
 
-#: The most operations of one transaction: ``--max-txn-ops`` of a server, unless it was changed.
-MOST_OPERATIONS = 128
+#: The most operations of one transaction. A server takes 128 unless ``--max-txn-ops`` says
+#: otherwise, and counts those of inner transactions, too.
+MOST_OPERATIONS = 100
 
 
 def to_bytes(text: str | bytes) -> str:
@@ -90,9 +91,9 @@ def created(key: str, revision: int, result: str = "EQUAL", *, prefix: bool = Fa
     return _range(key, prefix) | how
 
 
-def modified(key: str, revision: int, result: str = "EQUAL", *, prefix: bool = False) -> Json:
+def modified(key: str, revision: int, result: str = "EQUAL") -> Json:
     """Compare the revision that wrote a key last; see created()."""
-    return _range(key, prefix) | {"target": "MOD", "result": result, "mod_revision": revision}
+    return {"key": to_bytes(key), "target": "MOD", "result": result, "mod_revision": revision}
 
 
 # Replies

@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from distlock.backends.etcd.client import Client, EtcdLease, new_lease_id
-from distlock.backends.etcd.records import LockKey, Record
+from distlock.backends.etcd.lock_keys import ContenderData, LockKey
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim
@@ -35,7 +35,7 @@ class HeldKey:
     lease: EtcdLease
     #: the length that was asked for; the cluster may have granted more
     ttl: int
-    record: Record
+    data: ContenderData
     #: No request that names the lease can be carried out any more after the hold is left. Else the
     #: lease must be ended: a late request would hold the lock again, for nobody.
     reusable: bool = True
@@ -43,16 +43,14 @@ class HeldKey:
     @classmethod
     def found(cls, entry: LockKey) -> HeldKey:
         """Return a hold that another process has taken, as it was read."""
-        record = entry.record
-        lease = EtcdLease(entry.lease, record.ttl, float("-inf"))
-        return cls(
-            entry.key, entry.created, entry.modified, lease, record.ttl, record, reusable=False
-        )
+        data = entry.data
+        lease = EtcdLease(entry.lease, data.ttl, float("-inf"))
+        return cls(entry.key, entry.created, entry.modified, lease, data.ttl, data, reusable=False)
 
     @property
     def ends(self) -> float:
         """When it has ended, unless it was renewed."""
-        return self.lease.sent_at + max(self.lease.ttl, self.record.lasts)
+        return self.lease.sent_at + max(self.lease.ttl, self.data.lasts)
 
 
 def whole_seconds(seconds: float) -> int:

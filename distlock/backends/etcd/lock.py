@@ -14,9 +14,9 @@ from distlock.backends.etcd.contender import Contender
 from distlock.backends.etcd.holding import Holding
 from distlock.backends.etcd.kv import delete, get
 from distlock.backends.etcd.leases import SHORTEST, Leases
+from distlock.backends.etcd.lock_keys import LockKeys
 from distlock.backends.etcd.options import DEFAULTS, Options
 from distlock.backends.etcd.reader import LockReader
-from distlock.backends.etcd.records import LockKeys
 from distlock.backends.etcd.store import EtcdStore
 from distlock.concurrency import fork
 from distlock.types.lease import Claim, Lease, LockInfo, SweepResult

@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from distlock.backends.settings import BackendSettings, Secret
+from distlock.backends.tls import tls_context, tls_options
 
 DEFAULTS: Mapping[str, Any] = {
     "prefix": "/distlock/",
@@ -16,15 +17,6 @@ DEFAULTS: Mapping[str, Any] = {
     "user": None,
     "password": None,
     "tls": None,
-}
-
-_TLS = {
-    "ca": None,
-    "certfile": None,
-    "keyfile": None,
-    "keyfile_password": None,
-    "verify_certs": True,
-    "check_hostname": None,  # as verify_certs
 }
 
 #: The port of etcd for clients, registered with IANA.
@@ -55,8 +47,9 @@ class Options:
     - ``prefix``: what all keys begin with.
     - ``timeout``: seconds that the cluster gets for an answer, all members that are tried included.
     - ``user``, ``password``: for a cluster with authentication.
-    - ``tls``: a dictionary with ``ca`` (in place of the system's), ``certfile``, ``keyfile``,
-      ``keyfile_password``, ``verify_certs`` and ``check_hostname``; it goes with ``https``.
+    - ``tls``: True, or a dictionary with ``ca`` (in place of the system's), ``certfile``,
+      ``keyfile``, ``keyfile_password``, ``verify_certs`` and ``check_hostname``; it goes with
+      ``https``.
     """
 
     def __init__(self, settings: BackendSettings) -> None:
@@ -121,39 +114,13 @@ class Options:
         return user, Secret(password)
 
     def _tls(self) -> ssl.SSLContext | None:
-        given = self._settings.options["tls"]
-        is_encrypted = any(endpoint.scheme == "https" for endpoint in self.endpoints)
-        if not given:
+        if not self._settings.options["tls"]:
+            is_encrypted = any(endpoint.scheme == "https" for endpoint in self.endpoints)
             return ssl.create_default_context() if is_encrypted else None
-        if not isinstance(given, Mapping):
-            self._settings.refuse("OPTIONS['tls'] must be a dictionary")
-        for key in given:
-            if key not in _TLS:
-                names = ", ".join(map(repr, _TLS))
-                self._settings.refuse(f"OPTIONS['tls']: unknown {key!r}; known are: {names}")
+        tls = tls_options(self._settings)
         if any(endpoint.scheme == "http" for endpoint in self.endpoints):
             self._settings.refuse("OPTIONS['tls'] goes with https, but LOCATION has http, too")
-        return self._context({**_TLS, **given})
-
-    def _context(self, tls: Mapping[str, Any]) -> ssl.SSLContext:
-        check_hostname = tls["check_hostname"]
-        if check_hostname is None:
-            check_hostname = tls["verify_certs"]
-        elif check_hostname and not tls["verify_certs"]:
-            self._settings.refuse("OPTIONS['tls']: check_hostname goes only with verify_certs")
-        if tls["certfile"] is None and tls["keyfile"] is not None:
-            self._settings.refuse("OPTIONS['tls']: keyfile goes only with certfile")
-        files = f"ca {tls['ca']!r}"
         try:
-            context = ssl.create_default_context(cafile=tls["ca"])
-            context.check_hostname = bool(check_hostname)
-            context.verify_mode = ssl.CERT_REQUIRED if tls["verify_certs"] else ssl.CERT_NONE
-            files = f"certfile {tls['certfile']!r} with keyfile {tls['keyfile']!r}"
-            if tls["certfile"] is not None:
-                # Without a function for it OpenSSL would ask the terminal for a password.
-                password = tls["keyfile_password"] or ""
-                context.load_cert_chain(tls["certfile"], tls["keyfile"], lambda: password)
-        except (OSError, TypeError, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
-            self._settings.refuse(f"OPTIONS['tls']: cannot load {files} ({problem})")
-        return context
+            return tls_context(tls)
+        except OSError as error:
+            self._settings.refuse(f"OPTIONS['tls']: {error}")

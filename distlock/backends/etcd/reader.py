@@ -6,24 +6,20 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from distlock.backends.etcd.client import Client
-from distlock.backends.etcd.kv import KeyValue, get, get_from
-from distlock.backends.etcd.records import (
+from distlock.backends.etcd.kv import MOST_OPERATIONS, KeyValue, get, get_from
+from distlock.backends.etcd.lock_keys import (
     LockKey,
     LockKeys,
     info_of,
     locks_beginning,
     name_of,
 )
-from distlock.backends.paging import NamePages
+from distlock.backends.paging import MOST_READ, NamePages
 from distlock.types.lease import LockInfo, State
 from distlock.types.query import LockQuery, Page
 
 #: Keys that are read in one request.
 _BATCH = 1000
-#: Operations of one request; a cluster takes 128 unless ``--max-txn-ops`` says otherwise.
-_OPERATIONS = 100
-#: Locks that are looked at for a page: some 10,000 a second.
-_MOST_READ = 2000
 
 
 class LockReader:
@@ -36,43 +32,40 @@ class LockReader:
 
     def lock(self, name: str) -> LockInfo:
         """Return what is known of one lock."""
-        keys = LockKeys(self._client.options.prefix, name)
-        reply = self._client.txn([], [get(keys.all, prefix=True)], deadline=self._deadline)
-        return self._info(name, [LockKey.read(kv) for kv in reply.found()])
+        return info_of(name, self._alias, map(LockKey.read, self._keys_of(name)))
 
     def stored(self, name: str) -> dict[str, str]:
         """Return the keys of a lock, oldest first, and what they say."""
-        keys = LockKeys(self._client.options.prefix, name)
-        reply = self._client.txn([], [get(keys.all, prefix=True)], deadline=self._deadline)
-        found = sorted(reply.found(), key=lambda kv: kv.created)
+        found = sorted(self._keys_of(name), key=lambda kv: kv.created)
         return {kv.key: kv.value.decode(errors="replace") for kv in found}
+
+    def _keys_of(self, name: str) -> list[KeyValue]:
+        keys = LockKeys(self._client.options.prefix, name)
+        return self._client.txn([], [get(keys.all, prefix=True)], deadline=self._deadline).found()
 
     def held(self, prefix: str) -> list[LockInfo]:
         """Return the locks that are held and whose names begin with ``prefix``, by name."""
-        entries = map(
-            LockKey.read, self._keys(locks_beginning(self._client.options.prefix, prefix))
-        )
-        infos = [
-            self._info(name, [*some]) for name, some in groupby(entries, key=lambda one: one.name)
-        ]
+        keys = self._keys(locks_beginning(self._client.options.prefix, prefix))
+        by_name = groupby(map(LockKey.read, keys), key=lambda key: key.name)
+        infos = [info_of(name, self._alias, some) for name, some in by_name]
         held = [info for info in infos if info.state is not State.FREE]
         return sorted(held, key=lambda info: info.name)
 
     def page(self, query: LockQuery) -> Page:
-        """Return a page from the names of all locks and the keys of no more than ``_MOST_READ``."""
+        """Return a page from the names of all locks and the keys of no more than ``MOST_READ``."""
         keys = self._keys(locks_beginning(self._client.options.prefix, ""), keys_only=True)
         names = sorted({name_of(kv.key) for kv in keys})
-        return NamePages(names, self._held, _MOST_READ, self._deadline).page(query)
+        return NamePages(names, self._held, MOST_READ, self._deadline).page(query)
 
     def _held(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Yield those of these locks that are held, in their order."""
-        for start in range(0, len(names), _OPERATIONS):
-            some = names[start : start + _OPERATIONS]
+        for start in range(0, len(names), MOST_OPERATIONS):
+            some = names[start : start + MOST_OPERATIONS]
             keys = [LockKeys(self._client.options.prefix, name).all for name in some]
             reads = [get(key, prefix=True) for key in keys]
             reply = self._client.txn([], reads, deadline=self._deadline)
             for number, name in enumerate(some):
-                info = self._info(name, [LockKey.read(kv) for kv in reply.found(number)])
+                info = info_of(name, self._alias, map(LockKey.read, reply.found(number)))
                 if info.state is not State.FREE:
                     yield info
 
@@ -86,6 +79,3 @@ class LockReader:
             if len(found) < _BATCH:
                 return
             start = f"{found[-1].key}\0"
-
-    def _info(self, name: str, entries: list[LockKey]) -> LockInfo:
-        return info_of(name, self._alias, sorted(entries, key=lambda entry: entry.created))

@@ -33,7 +33,7 @@ from distlock.backends.etcd.kv import (
     modified,
     put,
 )
-from distlock.backends.etcd.records import escaped, unescaped
+from distlock.backends.etcd.lock_keys import escaped, unescaped
 from distlock.backends.etcd.watches import Watch
 from distlock.backends.store import (
     Absent,
@@ -70,20 +70,18 @@ class EtcdStore(RecordStore):
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
         own = self._own_key(directory)
         reply = self._client.txn((), [get(own, prefix=True)], (), deadline)
-        records = [_record(kv, own) for kv in reply.found() if kv.key != own]
-        records.sort(key=lambda record: (record.created, record.key))
+        records = (_record(kv, own) for kv in reply.found() if kv.key != own)
         # The revision of the whole store, and not that of the directory's own key: what happened
         # just after the latter may have been compacted, and then a watch would end at once.
-        return Snapshot(directory, reply.revision, {record.key: record for record in records})
+        return Snapshot.of(directory, reply.revision, records)
 
     def look(
         self, directory: str, keys: Collection[str], deadline: float | None = None
     ) -> Snapshot:
         own, asked = self._own_key(directory), [*keys]
         reply = self._client.txn((), [get(_key(own, key)) for key in asked], (), deadline)
-        found = [kv for place in range(len(asked)) for kv in reply.found(place)]
-        records = sorted((_record(kv, own) for kv in found), key=lambda one: (one.created, one.key))
-        return Snapshot(directory, reply.revision, {record.key: record for record in records})
+        records = (_record(kv, own) for place in range(len(asked)) for kv in reply.found(place))
+        return Snapshot.of(directory, reply.revision, records)
 
     def peek(
         self,
@@ -102,11 +100,6 @@ class EtcdStore(RecordStore):
         records = {record.key: record for record in sorted(found, key=lambda one: one.key)}
         counts = {prefixes[place]: reply.count(place) for place in range(len(first), len(prefixes))}
         return Snapshot(directory, reply.revision, records, counts=counts)
-
-    def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
-        own = self._own_key(directory)
-        found = self._client.txn((), [get(_key(own, key))], (), deadline).found()
-        return _record(found[0], own) if found else None
 
     def apply(
         self,

@@ -9,7 +9,7 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetData, SetData, Sync
 from kazoo.protocol.serialization import Exists as Stat
 
-from distlock.backends.store import Absent, Change, Condition, Exists, Put, SessionEnded
+from distlock.backends.store import Absent, Change, Condition, Exists, Put, SessionEnded, holds
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import (
     DirectoryNode,
@@ -18,7 +18,6 @@ from distlock.backends.zookeeper.record_nodes import (
     SeenLast,
     directory_data,
     mark_of,
-    new_nonce,
     record_data,
 )
 from distlock.backends.zookeeper.record_sessions import OpenSession
@@ -26,6 +25,7 @@ from distlock.backends.zookeeper.requests import Multi, NotSent, Reply, batches
 from distlock.backends.zookeeper.tree import make_path
 from distlock.concurrency.clock import left
 from distlock.exceptions import LockUnavailable
+from distlock.types.lease import new_nonce
 
 #: Bytes of a request; servers take 1,048,575 unless ``jute.maxbuffer`` says otherwise.
 _MAX_REQUEST = 1_000_000
@@ -81,7 +81,8 @@ class Applying:
         known = self._seen_last.get(self._path)
         seen, may_be_refused = known or self._look(sync=False), known is not None
         while True:
-            if not all(map(seen.holds, self._conditions)):
+            revision = seen.directory.revision
+            if not all(holds(each, revision, seen.records) for each in self._conditions):
                 if sure:
                     return None
                 sure, seen = True, self._look(sync=True)
@@ -104,9 +105,9 @@ class Applying:
             if reply.lost:
                 seen = self._look(sync=True)
                 if not isinstance(reply.error, NotSent):
-                    revision = self._outcome(before.directory, seen.directory, root)
-                    if revision is not None:
-                        return revision
+                    made = self._outcome(before.directory, seen.directory, root)
+                    if made is not None:
+                        return made
                     self._maybe_applied = False
             else:
                 if not isinstance(reply.error, _OTHERS_WERE_FASTER):
@@ -177,13 +178,13 @@ class Applying:
             kept = None if key in self._deleted else old
             if kept is not None and kept.owner == owner:
                 created = None if kept.created == kept.czxid else kept.created
-                operations.append(SetData(node, _data(change, created), -1))
+                operations.append(SetData(node, record_data(change, created), -1))
                 continue
             if old is not None:
                 operations.append(Delete(node, -1))
             created = None if kept is None else kept.created
             flags = _EPHEMERAL if owner else 0
-            operations.append(Create(node, _data(change, created), acl, flags))
+            operations.append(Create(node, record_data(change, created), acl, flags))
         return operations
 
     def _after(
@@ -277,7 +278,3 @@ class Applying:
 
 def _owner(put: Put, bound: dict[str, OpenSession]) -> int:
     return 0 if put.session is None else bound[put.session].shared.id
-
-
-def _data(put: Put, created: int | None) -> bytes:
-    return record_data(put.text, put.session, created)

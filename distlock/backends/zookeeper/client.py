@@ -21,7 +21,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from distlock.backends.zookeeper.connection import REPORTED_AFTER, Connection
 from distlock.backends.zookeeper.handler import new_handler
 from distlock.backends.zookeeper.options import Options
-from distlock.backends.zookeeper.requests import Reply
+from distlock.backends.zookeeper.requests import Reply, batches
 from distlock.backends.zookeeper.watches import NodeWatches
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable
@@ -124,6 +124,16 @@ class Client:
                     reply.repeated = repeated
                 return replies
             repeated = True
+
+    def find(
+        self, request: type[Any], paths: Sequence[str], deadline: float | None
+    ) -> dict[str, Any]:
+        """Ask for each of these nodes, some at a time; return the answers by path; see found()."""
+        answers: dict[str, Any] = {}
+        for some in batches(paths):
+            replies = self.ask([request(path, None) for path in some], deadline)
+            answers |= zip(some, map(self.found, replies), strict=True)
+        return answers
 
     def delete_node(self, session: Session, path: str) -> None:
         """Delete a node of ``session`` without waiting, also after the connection has come back.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import select
 import socket
-import ssl
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from distlock.backends.tls import tls_context
 from distlock.concurrency.threads import without_signals
 from distlock.types.owners import gevent_patched
 
@@ -25,9 +25,6 @@ class Handler:
         super().__init__()
         self._connect_limit = connect_limit
         self.last_error: OSError | None = None  # why there was no connection
-        self._polling = select.poll()
-        self._polled: Any = None  # what that is for
-        self._by_number: dict[int, Any] = {}  # the same sockets, by the numbers of their files
 
     def start(self) -> None:
         """Start no further thread: nothing is called back through kazoo."""
@@ -56,17 +53,13 @@ class Handler:
     ) -> tuple[list[Any], list[Any], list[Any]]:
         """Do as ``select.select`` does.
 
-        kazoo's own makes an epoll object for each call. This makes one for each connection, because
-        every answer to a request of a lock passes here.
+        kazoo's own makes an epoll object for each call, which takes several system calls. This
+        takes one, because every answer to a request of a lock passes here.
         """
-        if self._polled != (reading, writing):
-            self._polled = reading, writing
-            self._polling = select.poll()
-            self._by_number = {each.fileno(): each for each in (*reading, *writing)}
-            for number, each in self._by_number.items():
-                self._polling.register(number, select.POLLIN if each in reading else select.POLLOUT)
-        events = self._polling.poll(None if timeout is None else timeout * 1000)
-        ready = [self._by_number[number] for number, _ in events]
+        polling, by_number = select.poll(), {each.fileno(): each for each in (*reading, *writing)}
+        for number, each in by_number.items():
+            polling.register(number, select.POLLIN if each in reading else select.POLLOUT)
+        ready = [by_number[n] for n, _ in polling.poll(None if timeout is None else timeout * 1000)]
         can_read = [each for each in ready if each in reading]
         can_write = [each for each in ready if each in writing]
         return can_read, can_write, []
@@ -95,12 +88,8 @@ def _connect(
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if not tls["use_ssl"]:
             return connection
-        context = ssl.create_default_context(cafile=tls["ca"])
-        context.check_hostname = tls["check_hostname"]
-        context.verify_mode = ssl.CERT_REQUIRED if tls["verify_certs"] else ssl.CERT_NONE
-        if tls["certfile"] is not None:
-            context.load_cert_chain(tls["certfile"], tls["keyfile"], tls["keyfile_password"])
-        return context.wrap_socket(connection, server_hostname=hostname)
+        # The files are read anew each time: they may have been replaced before they expired.
+        return tls_context(tls).wrap_socket(connection, server_hostname=hostname)
     except BaseException:
         connection.close()
         raise

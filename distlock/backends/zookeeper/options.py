@@ -13,6 +13,7 @@ from kazoo.retry import KazooRetry
 from kazoo.security import ACL, CREATOR_ALL_ACL, OPEN_ACL_UNSAFE
 
 from distlock.backends.settings import BackendSettings, Secret
+from distlock.backends.tls import tls_options
 
 DEFAULTS: Mapping[str, Any] = {
     "root": "/distlock",
@@ -26,14 +27,6 @@ DEFAULTS: Mapping[str, Any] = {
 }
 
 _RETRY = {"max_tries": -1, "delay": 0.05, "backoff": 2, "max_jitter": 0.4, "max_delay": None}
-_TLS = {
-    "ca": None,
-    "certfile": None,
-    "keyfile": None,
-    "keyfile_password": None,
-    "verify_certs": True,
-    "check_hostname": None,  # as verify_certs
-}
 _ACLS = {"open": OPEN_ACL_UNSAFE, "creator": CREATOR_ALL_ACL}
 
 #: A lease lasts for this part of its session's time-out, counted from a request that was answered.
@@ -80,7 +73,7 @@ class Options:
         #: Seconds that one server has to answer for the first time: one that is being started may
         #: accept a connection and forget it, and there is to be time for another try.
         self.greeting_limit = max(self.timeout / 2, _SHORTEST_GREETING)
-        self._retry = self._known("retry", _RETRY)
+        self._retry = settings.mapping("retry", _RETRY)
         if self._retry["max_delay"] is None:  # often enough to be in time for the session
             self._retry["max_delay"] = min(self.session_timeout / 10, 1.0)
         self._arguments: dict[str, Any] = {
@@ -160,26 +153,9 @@ class Options:
         return acl
 
     def _tls(self) -> dict[str, Any]:
-        if not (tls := self._settings.options["tls"]):
+        if not self._settings.options["tls"]:
             return {}
-        known: dict[str, Any] = dict(_TLS) if tls is True else self._known("tls", _TLS)
-        if known["check_hostname"] is None:
-            known["check_hostname"] = known["verify_certs"]
-        elif known["check_hostname"] and not known["verify_certs"]:
-            self._settings.refuse("OPTIONS['tls']: check_hostname goes only with verify_certs")
-        if known["keyfile_password"] is not None:
-            known["keyfile_password"] = Secret(known["keyfile_password"])
-        return {"use_ssl": True, **known}
-
-    def _known(self, option: str, defaults: Mapping[str, Any]) -> dict[str, Any]:
-        given = self._settings.options[option]
-        if not isinstance(given, Mapping):
-            self._settings.refuse(f"OPTIONS[{option!r}] must be a dictionary")
-        for key in given:
-            if key not in defaults:
-                names = ", ".join(map(repr, defaults))
-                self._settings.refuse(f"OPTIONS[{option!r}]: unknown {key!r}; known are: {names}")
-        return {**defaults, **given}
+        return {"use_ssl": True, **tls_options(self._settings)}
 
 
 def _is_pair(value: Any) -> bool:

@@ -10,12 +10,12 @@ from typing import Any
 from kazoo.exceptions import NoNodeError
 from kazoo.protocol.serialization import Delete, GetChildren, GetData, Sync
 
-from distlock.backends.paging import NamePages
+from distlock.backends.paging import MOST_READ, NamePages
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import RECORDS
 from distlock.backends.zookeeper.requests import Reply, batches
 from distlock.backends.zookeeper.tree import (
-    Record,
+    ContenderData,
     escaped,
     held_mark,
     in_order,
@@ -26,9 +26,6 @@ from distlock.backends.zookeeper.tree import (
 from distlock.types.lease import Claim, Lease, LockInfo, State
 from distlock.types.query import LockQuery, Page
 
-#: Locks of a page that are looked at one by one: three requests or more for each, some 10,000 a
-#: second.
-MOST_READ = 2000
 #: Seconds between seeing a hold and breaking it. So a hold that is younger than ``UNBREAKABLE``
 #: seconds cannot have been broken: its release need not wait for the server's answer.
 _BREAK_PAUSE = 0.1
@@ -65,7 +62,7 @@ class TreeReader:
         deadline means nothing.
         """
         parent = self._path(name)
-        queue = self._records([f"{parent}/{node}" for node in in_order(self._children(parent))])
+        queue = self._contenders([f"{parent}/{node}" for node in in_order(self._children(parent))])
         path = next(iter(queue), "")  # of the holder
         if not path or queue[path].token != token:
             return None
@@ -75,8 +72,8 @@ class TreeReader:
             self._client.checked(deleted)
         elif not deleted.repeated:  # else the first request has deleted it; its answer was lost
             return None
-        record, nonce = queue[path], nonce_of(path.rpartition("/")[2]) or ""
-        claim = Claim(name, record.owner, duration, record.description, nonce)
+        holder, nonce = queue[path], nonce_of(path.rpartition("/")[2]) or ""
+        claim = Claim(name, holder.owner, duration, holder.description, nonce)
         return Lease(claim, token, 0.0)
 
     def clear(self) -> int:
@@ -125,23 +122,18 @@ class TreeReader:
             [f"{parent}/{node}" for node in in_order(self._client.found(listed) or ())]
             for parent, listed in zip(parents, replies[::2], strict=True)
         ]
-        records = self._records([path for queue in queues for path in queue])
+        contenders = self._contenders([path for queue in queues for path in queue])
         return [
-            self._info(name, [records[path] for path in queue if path in records], marked)
+            self._info(name, [contenders[path] for path in queue if path in contenders], marked)
             for name, queue, marked in zip(names, queues, replies[1::2], strict=True)
         ]
 
-    def _records(self, nodes: Sequence[str]) -> dict[str, Record]:
+    def _contenders(self, nodes: Sequence[str]) -> dict[str, ContenderData]:
         """Return what the nodes say, in their order, without those that have gone by now."""
-        records = {}
-        for some in batches(nodes):
-            replies = self._client.ask([GetData(path, None) for path in some], self._deadline)
-            for path, reply in zip(some, replies, strict=True):
-                if found := self._client.found(reply):
-                    records[path] = Record.read(*found)
-        return records
+        found = self._client.find(GetData, nodes, self._deadline)
+        return {path: ContenderData.read(*node) for path, node in found.items() if node}
 
-    def _info(self, name: str, queue: Sequence[Record], marked: Reply) -> LockInfo:
+    def _info(self, name: str, queue: Sequence[ContenderData], marked: Reply) -> LockInfo:
         if not queue:
             return LockInfo(name, self._alias, waiters=())
         holder, *waiters = queue

@@ -12,13 +12,12 @@ from the beginning.
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from distlock.backends.store import Absent, Condition, Exists, Record
+from distlock.backends.store import Put, Record
 from distlock.backends.zookeeper.tree import escaped, unescaped
 
 #: The node of all directories. An escape has hexadecimal digits, so this is nobody's name.
@@ -29,11 +28,6 @@ _MOST_DIRECTORIES, _MOST_RECORDS = 100, 100
 
 _MADE = "%made-"
 _DIRECTORY = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{32})")
-
-
-def new_nonce() -> str:
-    """Return what names one change, or one directory, and no other."""
-    return os.urandom(16).hex()
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,15 +129,6 @@ class DirectoryView:
     #: whether these are all of its records
     complete: bool = False
 
-    def holds(self, condition: Condition) -> bool:
-        """Return whether a condition of a change held."""
-        if isinstance(condition, Absent):
-            return condition.key not in self.records
-        if isinstance(condition, Exists):
-            found = self.records.get(condition.key)
-            return found is not None and condition.revision in (None, found.revision)
-        return self.directory.revision == condition.revision
-
 
 class SeenLast:
     """What this process has seen last of some directories, by their paths; without the values.
@@ -169,12 +154,12 @@ class SeenLast:
         self._seen[seen.directory.path] = seen
 
 
-def record_data(text: str, session: str | None, created: int | None) -> bytes:
-    """Return the data of the node of a record whose value is ``text`` in JSON.
+def record_data(put: Put, created: int | None) -> bytes:
+    """Return the data of the node of a record that is put.
 
     ``created`` is when the record was created, if the node was made later: to bind a record to a
     session, or to set it free, takes another node.
     """
-    begin = "" if session is None else f'"session":{json.dumps(session)},'
+    begin = "" if put.session is None else f'"session":{json.dumps(put.session)},'
     begin += "" if created is None else f'"created":{created},'
-    return f'{{{begin}"value":{text}}}'.encode()
+    return f'{{{begin}"value":{put.text}}}'.encode()

@@ -11,7 +11,7 @@ from typing import Any
 from kazoo.protocol.serialization import Exists as Stat
 from kazoo.protocol.serialization import GetChildren2, GetData, Sync
 
-from distlock.backends.store import Record, Snapshot, count_keys, first_keys
+from distlock.backends.store import Record, RecordStore, Snapshot, count_keys, first_keys
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import (
     DirectoryNode,
@@ -21,20 +21,20 @@ from distlock.backends.zookeeper.record_nodes import (
     is_mark,
     revision_of,
 )
-from distlock.backends.zookeeper.requests import Reply, batches
 from distlock.backends.zookeeper.tree import escaped, unescaped
 
 
-class RecordReader:
-    """Reads the records of a store. See RecordStore for what its methods return."""
+class RecordReader(RecordStore):
+    """The part of a store that reads records."""
 
-    def __init__(
-        self, client: Callable[[], Client], path_of: Callable[[str], str], seen_last: SeenLast
-    ) -> None:
-        """``path_of`` returns the path of a directory's node."""
+    def __init__(self, root: str, client: Callable[[], Client]) -> None:
+        """``root`` is the path of the node of all directories; for ``client`` see the store."""
+        self._root = root
         self._client = client
-        self._path = path_of
-        self._seen_last = seen_last
+        self._seen_last = SeenLast()
+
+    def _path(self, directory: str) -> str:
+        return f"{self._root}/{escaped(directory)}"
 
     def read(self, directory: str, deadline: float | None = None) -> Snapshot:
         """See RecordStore.read().
@@ -52,9 +52,8 @@ class RecordReader:
             self._seen_last.keep(DirectoryView(DirectoryNode(path), {}))
         elif own and own[1].version == stat.version:
             self._keep(path, own[0], stat, nodes)
-        records = [node.record(key) for key, node in nodes.items()]
-        records.sort(key=lambda record: (record.created, record.key))
-        return Snapshot(directory, _revision(stat), {one.key: one for one in records})
+        records = (node.record(key) for key, node in nodes.items())
+        return Snapshot.of(directory, _revision(stat), records)
 
     def peek(
         self,
@@ -93,11 +92,9 @@ class RecordReader:
             children, stat = listing
             keys = [unescaped(child) for child in children if not is_mark(child)]
             paths = {key: f"{path}/{escaped(key)}" for key in choose(keys)}
-            now = records_at(client, again, replies)
+            now = records_at(client, dict(zip(again, map(client.found, replies), strict=True)))
             new = [each for each in paths.values() if each not in now]
-            for some in batches(new):
-                asked = client.ask([GetData(each, None) for each in some], deadline)
-                now |= records_at(client, some, asked)
+            now |= records_at(client, client.find(GetData, new, deadline))
             nodes = {
                 key: one
                 for key, each in paths.items()
@@ -129,26 +126,22 @@ class RecordReader:
             )
             if before == after:
                 break
-        nodes = records_at(client, list(paths), replies)
-        records = [node.record(paths[each]) for each, node in nodes.items() if node is not None]
-        records.sort(key=lambda record: (record.created, record.key))
-        return Snapshot(directory, before, {one.key: one for one in records})
+        nodes = records_at(client, dict(zip(paths, map(client.found, replies), strict=True)))
+        records = (node.record(paths[each]) for each, node in nodes.items() if node is not None)
+        return Snapshot.of(directory, before, records)
 
     def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
         client, path = self._client(), f"{self._path(directory)}/{escaped(key)}"
         _, read = client.ask([Sync(path), GetData(path, None)], deadline)
-        found = records_at(client, [path], [read])[path]
-        return None if found is None else found.record(key)
+        node = records_at(client, {path: client.found(read)})[path]
+        return None if node is None else node.record(key)
 
 
-def records_at(
-    client: Client, paths: Sequence[str], replies: Sequence[Reply]
-) -> dict[str, RecordNode | None]:
-    """Return what the nodes at these paths say, None for those that are not there."""
+def records_at(client: Client, found: Mapping[str, Any]) -> dict[str, RecordNode | None]:
+    """Return what nodes say that were read, by path; None for those that are not there."""
     try:
         return {
-            path: RecordNode.read(path, *found) if (found := client.found(reply)) else None
-            for path, reply in zip(paths, replies, strict=True)
+            path: RecordNode.read(path, *node) if node else None for path, node in found.items()
         }
     except ValueError as error:
         raise client.unavailable(str(error)) from error

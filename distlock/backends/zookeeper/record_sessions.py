@@ -8,13 +8,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from distlock.backends.zookeeper.client import Client, Session
-from distlock.backends.zookeeper.record_nodes import new_nonce
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start
 from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockError
+from distlock.types.lease import new_nonce
 
 #: Seconds between two attempts to end a session whose records could not be removed.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0

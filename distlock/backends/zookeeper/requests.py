@@ -152,7 +152,7 @@ class Reply:
     __slots__ = ("_callbacks", "done", "error", "repeated", "value")
 
     def __init__(self) -> None:
-        self._callbacks: list[Callable[[Reply], None]] = []
+        self._callbacks: list[Callable[[Reply], object]] = []
         self.done = False
         self.repeated = False  # the request was sent before, and its answer lost
         self.value: Any = None
@@ -169,7 +169,7 @@ class Reply:
             raise self.error
         return self.value
 
-    def then(self, callback: Callable[[Reply], None]) -> None:
+    def then(self, callback: Callable[[Reply], object]) -> None:
         """Call back when the answer is there, which may be now."""
         self._callbacks.append(callback)
         if self.done:

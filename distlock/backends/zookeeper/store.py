@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -17,11 +17,8 @@ from distlock.backends.store import (
     Condition,
     Delete,
     Exists,
-    Record,
-    RecordStore,
     Renewal,
     Session,
-    Snapshot,
 )
 from distlock.backends.zookeeper.changes import Applying
 from distlock.backends.zookeeper.client import Client
@@ -29,7 +26,6 @@ from distlock.backends.zookeeper.options import Options
 from distlock.backends.zookeeper.record_nodes import (
     RECORDS,
     DirectoryNode,
-    SeenLast,
     address_of,
     mark_of,
     revision_of,
@@ -44,7 +40,7 @@ from distlock.concurrency.timers import call_after
 from distlock.types.lease import RELIED_ON, SweepResult
 
 
-class ZooKeeperStore(RecordStore):
+class ZooKeeperStore(RecordReader):
     """Records that are nodes; those that are bound to a session are ephemeral.
 
     A process has one session with the servers, which its locks use, too. Each session of the store
@@ -55,41 +51,11 @@ class ZooKeeperStore(RecordStore):
 
     def __init__(self, options: Options, client: Callable[[], Client]) -> None:
         """``client`` returns the client of this process, which may not be connected yet."""
+        super().__init__(f"{options.root}/{RECORDS}", client)
         self._options = options
-        self._client = client
-        self._root = f"{options.root}/{RECORDS}"
         self._sessions = RecordSessions(self._remove_records)
-        self._seen_last = SeenLast()
-        self._reader = RecordReader(client, self._path, self._seen_last)
 
-    def _path(self, directory: str) -> str:
-        return f"{self._root}/{escaped(directory)}"
-
-    # Records
-
-    def read(self, directory: str, deadline: float | None = None) -> Snapshot:
-        """See RecordStore.read()."""
-        return self._reader.read(directory, deadline)
-
-    def look(
-        self, directory: str, keys: Collection[str], deadline: float | None = None
-    ) -> Snapshot:
-        """See RecordStore.look()."""
-        return self._reader.look(directory, keys, deadline)
-
-    def peek(
-        self,
-        directory: str,
-        first: Mapping[str, int],
-        count: Collection[str] = (),
-        deadline: float | None = None,
-    ) -> Snapshot:
-        """See RecordStore.peek()."""
-        return self._reader.peek(directory, first, count, deadline)
-
-    def get(self, directory: str, key: str, deadline: float | None = None) -> Record | None:
-        """See RecordStore.get()."""
-        return self._reader.get(directory, key, deadline)
+    # Changing records; RecordReader reads them
 
     def apply(
         self,
@@ -103,10 +69,18 @@ class ZooKeeperStore(RecordStore):
         A server takes at most 1 MiB at once: ValueError for more. If the connection breaks, this
         finds out whether the change was made, unless others have changed the directory since.
         """
+        return self._apply(self._client(), directory, changes, conditions, deadline)
+
+    def _apply(
+        self,
+        client: Client,
+        directory: str,
+        changes: Sequence[Change],
+        conditions: Collection[Condition],
+        deadline: float | None,
+    ) -> int | None:
         path, session = self._path(directory), self._sessions.alive
-        return Applying(
-            self._client(), path, changes, conditions, session, self._seen_last, deadline
-        ).run()
+        return Applying(client, path, changes, conditions, session, self._seen_last, deadline).run()
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
         stats = self._stats(self._client(), prefix, deadline)
@@ -137,20 +111,18 @@ class ZooKeeperStore(RecordStore):
         if not sessions and not records:
             return Renewal(frozenset(), frozenset(), frozenset(), frozenset())
         client, sent_at = self._client(), clock()
+        # Either way a sync comes first, so that what is read of the records is not older.
         if running := [session for name in sessions if (session := self._sessions.alive(name))]:
             client.prove_alive(deadline)
             for session in running:
                 session.renew(sent_at)
-        present: set[Address] = set()
-        missing: set[Address] = set()
-        for number, some in enumerate(batches(list(records))):
-            paths = [f"{self._path(directory)}/{escaped(key)}" for directory, key in some]
-            sync = [] if number else [Sync(self._root)]
-            replies = client.ask([*sync, *(Stat(path, None) for path in paths)], deadline)
-            for address, reply in zip(some, replies[len(sync) :], strict=True):
-                (present if client.found(reply) else missing).add(address)
+        elif records:
+            client.ask([Sync(self._root)], deadline)
+        paths = {f"{self._path(address[0])}/{escaped(address[1])}": address for address in records}
+        found = client.find(Stat, [*paths], deadline)
+        present = frozenset(address for path, address in paths.items() if found[path])
         alive = frozenset(filter(self._sessions.alive, sessions))
-        return Renewal(alive, frozenset(sessions) - alive, frozenset(present), frozenset(missing))
+        return Renewal(alive, frozenset(sessions) - alive, present, frozenset(records) - present)
 
     def end_session(self, session: str, deadline: float | None = None) -> None:
         """See RecordStore.end_session(). What cannot be removed now will be in the background."""
@@ -160,24 +132,14 @@ class ZooKeeperStore(RecordStore):
         client = session.client
         if client.dead:
             return
-        listing = [Sync(self._root), GetEphemerals(f"{self._root}/")]
-        _, listed = client.ask(listing, deadline)
-        for some in batches(client.checked(listed)):
-            read = client.ask([GetData(path, None) for path in some], deadline)
-            for path, node in records_at(client, some, read).items():
-                if node is not None and node.session == session.name:
-                    directory, key = address_of(path)
-                    this = [Exists(key, node.revision)]
-                    # If this is refused, it is another's record by now, or gone.
-                    Applying(
-                        client,
-                        self._path(directory),
-                        [Delete(key)],
-                        this,
-                        self._sessions.alive,
-                        self._seen_last,
-                        deadline,
-                    ).run()
+        _, listed = client.ask([Sync(self._root), GetEphemerals(f"{self._root}/")], deadline)
+        found = client.find(GetData, client.checked(listed), deadline)
+        for path, node in records_at(client, found).items():
+            if node is not None and node.session == session.name:
+                directory, key = address_of(path)
+                this = Exists(key, node.revision)
+                # If this is refused, it is another's record by now, or gone.
+                self._apply(client, directory, [Delete(key)], [this], deadline)
 
     # Waking up
 
@@ -210,11 +172,8 @@ class ZooKeeperStore(RecordStore):
             if _has_changed(replies, since, key):
                 cancel()
 
-        def answer(_: Reply) -> None:
-            pending.resolve(None)
-
         pending: Pending[None] = Pending(stop)
-        watch.then(answer)
+        watch.then(lambda _: pending.resolve(None))
         replies[-1].then(look)
         return pending
 
@@ -223,25 +182,18 @@ class ZooKeeperStore(RecordStore):
     def sweep(self, deadline: float | None = None) -> SweepResult:
         """Remove the directories that have no records; the servers end sessions by themselves."""
         client = self._client()
-        empty = [
-            self._path(name)
-            for name, stat in self._stats(client, "", deadline).items()
-            if stat.numChildren <= 1
-        ]
+        stats = self._stats(client, "", deadline)
+        empty = [self._path(name) for name, stat in stats.items() if stat.numChildren <= 1]
+        removals = []
+        for path, node in client.find(GetData, empty, deadline).items():
+            with suppress(ValueError):  # somebody else's node
+                if node:
+                    mark = mark_of(path, DirectoryNode.read(path, *node).made)
+                    removals.append(Multi([DeleteNode(mark, -1), DeleteNode(path, -1)]))
         removed = 0
-        for some in batches(empty):
-            replies = client.ask([GetData(path, None) for path in some], deadline)
-            multis = []
-            for path, reply in zip(some, replies, strict=True):
-                with suppress(ValueError):  # somebody else's node
-                    if found := client.found(reply):
-                        made = DirectoryNode.read(path, *found).made
-                        multis.append(
-                            Multi([DeleteNode(mark_of(path, made), -1), DeleteNode(path, -1)])
-                        )
+        for some in batches(removals):
             # The server does not remove one with records: its node has children.
-            replies = client.ask(multis, deadline) if multis else []
-            removed += sum(reply.error is None for reply in replies)
+            removed += sum(reply.error is None for reply in client.ask(some, deadline))
         return SweepResult(removed=removed)
 
     # Reading nodes
@@ -250,12 +202,9 @@ class ZooKeeperStore(RecordStore):
         """Return the stats of the directories whose names begin with a prefix, by name."""
         _, listed = client.ask([Sync(self._root), GetChildren(self._root, None)], deadline)
         names = [unescaped(each) for each in client.found(listed) or ()]
-        stats: dict[str, Any] = {}
-        for some in batches([name for name in names if name.startswith(prefix)]):
-            replies = client.ask([Stat(self._path(name), None) for name in some], deadline)
-            found = zip(some, map(client.found, replies), strict=True)
-            stats |= {name: stat for name, stat in found if stat is not None}
-        return stats
+        paths = {self._path(name): name for name in names if name.startswith(prefix)}
+        found = client.find(Stat, [*paths], deadline)
+        return {paths[path]: stat for path, stat in found.items() if stat is not None}
 
 
 def _has_changed(replies: Sequence[Reply], since: int, key: str | None) -> bool:

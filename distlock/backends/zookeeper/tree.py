@@ -107,12 +107,10 @@ def to_data(claim: Claim, session: Session) -> bytes:
 def _fields(
     owner: Owner, thread: str, description: str, renews: bool, session_timeout: float
 ) -> bytes:
-    """Return the rest of that data; to write it as JSON takes longer than to find it here."""
+    """Return the rest of that data; to write it as JSON is a tenth of the work for a lock."""
     fields = {
-        "host": owner.host,
-        "pid": owner.pid,
+        **owner.to_fields(),
         "thread": thread,
-        "owner": owner.key,
         "description": description,
         "renews": renews,
         "session_timeout": session_timeout,
@@ -129,7 +127,7 @@ def held_mark(token: int) -> bytes:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ContenderData:
     """The node of a contender, as read from the server: its data and its stat."""
 
     owner: Owner
@@ -140,13 +138,11 @@ class Record:
     session_timeout: float | None = None
 
     @classmethod
-    def read(cls, data: bytes, stat: Any) -> Record:
+    def read(cls, data: bytes, stat: Any) -> ContenderData:
         """Understand a node; one whose data is not ours has an owner without a name."""
         try:
             fields = json.loads(data)
-            owner = Owner(
-                str(fields["owner"]), str(fields["host"]), int(fields["pid"]), str(fields["thread"])
-            )
+            owner = Owner.from_fields(fields)
             description, renews = str(fields["description"]), bool(fields["renews"])
             timeout = float(fields["session_timeout"])
         except (ValueError, TypeError, KeyError):

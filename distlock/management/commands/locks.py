@@ -32,7 +32,6 @@ SUBCOMMANDS: dict[str, Any] = {
     "run": run_lock,
     "sweep": sweep_locks,
     "election": elections.COMMAND,
-    "group": reports.GROUP,
     "queue": queues.COMMAND,
     "config": config_values.COMMAND,
     "progress": progress.COMMAND,

@@ -102,16 +102,22 @@ def elections(family):
     end()
 
 
+def open_one(visitor, look, kind, name, *others):
+    """Look at the list of a kind, which has these names, and then at the page of the first."""
+    page = visitor.page
+    page.goto(f"/admin/distlock/{kind}/")
+    visitor.sees(*sorted((name, *others)))
+    visitor.check(f"{kind}-list-{look}")
+    page.get_by_role("link", name=name).click()
+    expect(page.locator(".dl-lock-name")).to_have_text(name)
+    visitor.check(f"{kind}-one-{look}")
+    return page
+
+
 @pytest.mark.parametrize("look", LOOKS)
 def test_configuration(visit, values, look):
     visitor = visit("coordinator", look)
-    page = visitor.page
-    page.goto("/admin/distlock/config/")
-    visitor.sees("limits", "mailer")
-    visitor.check(f"config-list-{look}")
-    page.get_by_role("link", name="mailer").click()
-    expect(page.get_by_role("heading", name="mailer")).to_be_visible()
-    visitor.check(f"config-one-{look}")
+    page = open_one(visitor, look, "config", "mailer", "limits")
     page.get_by_role("button", name="Edit").click()
     page.get_by_label("Value").fill('{"host": "mx3", "port": 25}')
     page.get_by_label("Comment").fill("moved")
@@ -125,13 +131,8 @@ def test_configuration(visit, values, look):
 @pytest.mark.parametrize("look", LOOKS)
 def test_groups(visit, groups, look):
     visitor = visit("coordinator", look)
-    page = visitor.page
-    page.goto("/admin/distlock/group/")
-    visitor.sees("web", "workers")
-    visitor.check(f"group-list-{look}")
-    page.get_by_role("link", name="workers").click()
+    open_one(visitor, look, "group", "workers", "web")
     visitor.sees("worker-1", "worker-2")
-    visitor.check(f"group-one-{look}")
 
 
 @pytest.mark.parametrize("look", LOOKS)
@@ -155,12 +156,7 @@ def test_progress(visit, work, look):
 @pytest.mark.parametrize("look", LOOKS)
 def test_elections(visit, elections, look):
     visitor = visit("coordinator", look)
-    page = visitor.page
-    page.goto("/admin/distlock/election/")
-    visitor.sees("night-shift", "scheduler")
-    visitor.check(f"election-list-{look}")
-    page.get_by_role("link", name="scheduler").click()
-    visitor.check(f"election-one-{look}")
+    page = open_one(visitor, look, "election", "scheduler", "night-shift")
     page.locator("tr", has_text="beat-3").get_by_role("button", name="Appoint").click()
     page.get_by_label("Reason").fill("beat-2 is slow")
     visitor.check(f"election-appoint-{look}")
@@ -178,12 +174,7 @@ def test_elections(visit, elections, look):
 @pytest.mark.parametrize("look", LOOKS)
 def test_queues(visit, letters, look):
     visitor = visit("coordinator", look)
-    page = visitor.page
-    page.goto("/admin/distlock/queue/")
-    visitor.sees("letters", "thumbnails")
-    visitor.check(f"queue-list-{look}")
-    page.get_by_role("link", name="letters").click()
-    visitor.check(f"queue-one-{look}")
+    page = open_one(visitor, look, "queue", "letters", "thumbnails")
     page.locator("tr", has_text="ada").get_by_role("button", name="Put back").click()
     page.get_by_label("Reason").fill("the address was corrected")
     visitor.check(f"queue-retry-{look}")
@@ -196,14 +187,7 @@ def test_queues(visit, letters, look):
 @pytest.mark.parametrize("look", LOOKS)
 def test_what_is_only_looked_at(visit, others, look):
     visitor = visit("coordinator", look)
-    page = visitor.page
-    for kind, name in [
-        ("barrier", "import"),
-        ("event", "ready"),
-        ("topic", "prices"),
-        ("names", "printers"),
-    ]:
-        page.goto(f"/admin/distlock/{kind}/")
-        visitor.check(f"{kind}-list-{look}")
-        page.get_by_role("link", name=name).click()
-        visitor.check(f"{kind}-one-{look}")
+    open_one(visitor, look, "barrier", "import")
+    open_one(visitor, look, "event", "ready")
+    open_one(visitor, look, "topic", "prices")
+    open_one(visitor, look, "names", "printers")

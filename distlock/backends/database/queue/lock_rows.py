@@ -88,7 +88,7 @@ class LockRows:
 
     def look(self, names: Iterable[str], deadline: float | None = None) -> dict[str, RowSnapshot]:
         """Look at the rows of some locks, by name."""
-        answer = self.pool.run(self.locks.look(TABLE, list(names)), deadline)
+        answer = self.pool.run(self.locks.look(list(names)), deadline)
         return {row.name: row for row in map(RowSnapshot.of, answer.rows)}
 
 

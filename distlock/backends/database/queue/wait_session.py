@@ -15,7 +15,6 @@ from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.connection import Session
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.lock_rows import RowSnapshot
-from distlock.backends.database.sql import TABLE
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import Timer, call_after
@@ -133,7 +132,7 @@ class WaitSession:
         ``pause`` is in seconds, ``comment`` is SQL that others can read meanwhile. The server gets
         most of its time for the answer, so that another session can be tried in the rest.
         """
-        look = self.locks.look(TABLE, [self.name])
+        look = self.locks.look([self.name])
         steps = [self.locks.sleep(pause), look.sql] if pause else [look.sql]
         packet = look._replace(sql="; ".join(f"{comment}{step}" for step in steps))
         rows = self.session.run(packet, pause + self.limit * _MOST).rows
@@ -253,7 +252,7 @@ class WaitSessionPool:
             self.drop(session)
 
     def drop(self, session: WaitSession) -> None:
-        """End a session without a word that could block; the server frees its native lock."""
+        """End a session without anything that could block; the server frees its native lock."""
         session.hang_up()
         # Django would refuse to close it where an event loop runs.
         with suppress(RuntimeError):  # no more threads; the server knows all the same

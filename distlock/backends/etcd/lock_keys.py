@@ -9,11 +9,12 @@ hold leaves ``locks/<name>/t/`` behind for a while.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from distlock.backends.etcd.kv import KeyValue
+from distlock.backends.etcd.kv import KeyValue, Reply
 from distlock.types.lease import Claim, Lease, LockInfo, Owner, State, Waiting
 from distlock.types.owners import is_named, reserved_owner
 
@@ -53,7 +54,7 @@ def locks_beginning(prefix: str, name: str) -> str:
 
 def name_of(key: str) -> str:
     """Return the name of the lock that a key is of."""
-    return unescaped(key.rpartition("/")[0].rpartition("/")[0].rpartition("/")[2])
+    return unescaped(key.split("/")[-3])
 
 
 def escaped(name: str) -> str:
@@ -71,7 +72,7 @@ def _now() -> datetime:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ContenderData:
     """A holder's or waiter's key: whose it is, and since when, by the clock of its process.
 
     ``lasts`` is for how many seconds from ``renewed`` on the holder relies on it, or for how many
@@ -89,16 +90,16 @@ class Record:
     token: int | None = None
 
     @classmethod
-    def of(cls, claim: Claim, ttl: int) -> Record:
+    def of(cls, claim: Claim, ttl: int) -> ContenderData:
         """Return what a key says for a claim that holds the lock, or waits, from now on."""
         now = _now()
         return cls(claim.owner, claim.reserved, ttl, now, now, claim.renews, claim.description)
 
-    def renewed_for(self, seconds: float, ttl: int) -> Record:
+    def renewed_for(self, seconds: float, ttl: int) -> ContenderData:
         """Return what the key says when its lease runs anew."""
         return replace(self, lasts=seconds, ttl=ttl, renewed=_now())
 
-    def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> Record:
+    def reserved_for(self, lease: Lease, seconds: float, ttl: int) -> ContenderData:
         """Return what a key says for nobody, after the holder has left."""
         return replace(
             self,
@@ -110,7 +111,7 @@ class Record:
             token=lease.token,
         )
 
-    def left_by(self, lease: Lease) -> Record:
+    def left_by(self, lease: Lease) -> ContenderData:
         """Return what a named owner leaves behind, so that others of its name know who left."""
         return replace(self, token=lease.token)
 
@@ -129,10 +130,7 @@ class Record:
             "renewed": self.renewed.isoformat(),
             "lasts": self.lasts,
             "ttl": self.ttl,
-            "host": self.owner.host,
-            "pid": self.owner.pid,
-            "thread": self.owner.thread,
-            "owner": self.owner.key,
+            **self.owner.to_fields(),
             "description": self.description,
             "renews": self.renews,
         }
@@ -141,18 +139,13 @@ class Record:
         return json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace")
 
     @classmethod
-    def read(cls, value: bytes) -> Record:
+    def read(cls, value: bytes) -> ContenderData:
         """Understand a value; one that is not ours has an owner without a name."""
         try:
             fields = json.loads(value)
             token = fields.get("token")
             return cls(
-                Owner(
-                    str(fields["owner"]),
-                    str(fields["host"]),
-                    int(fields["pid"]),
-                    str(fields["thread"]),
-                ),
+                Owner.from_fields(fields),
                 float(fields["lasts"]),
                 int(fields["ttl"]),
                 datetime.fromisoformat(fields["since"]),
@@ -177,50 +170,54 @@ class LockKey:
     created: int
     modified: int
     lease: int
-    record: Record
+    data: ContenderData
 
     @classmethod
     def read(cls, kv: KeyValue) -> LockKey:
-        path, _, last = kv.key.rpartition("/")
-        kind = path.rpartition("/")[2]
+        kind, last = kv.key.split("/")[-2:]
         nonce = last.lstrip(_RESERVED).partition("-")[0]
         name = name_of(kv.key)
-        record = Record.read(kv.value)
-        return cls(kv.key, name, kind, nonce, kv.created, kv.modified, kv.lease, record)
+        data = ContenderData.read(kv.value)
+        return cls(kv.key, name, kind, nonce, kv.created, kv.modified, kv.lease, data)
+
+    @classmethod
+    def first(cls, reply: Reply, operation: int = 0) -> LockKey | None:
+        """Return the first key that an operation of a transaction has read."""
+        return next((cls.read(kv) for kv in reply.found(operation)), None)
 
     @property
     def token(self) -> int:
-        return self.created if self.record.token is None else self.record.token
+        return self.created if self.data.token is None else self.data.token
 
 
-def info_of(name: str, alias: str, entries: list[LockKey]) -> LockInfo:
-    """Return what is known of a lock, given all of its keys, oldest first."""
-    now = _now()
-    waiters = tuple(_waiting(entry.record, now) for entry in entries if entry.kind == _WAITER)
+def info_of(name: str, alias: str, keys: Iterable[LockKey]) -> LockInfo:
+    """Return what is known of a lock, given all of its keys."""
+    entries, now = sorted(keys, key=lambda entry: entry.created), _now()
+    waiters = tuple(_waiting(entry.data, now) for entry in entries if entry.kind == _WAITER)
     holder = next((entry for entry in entries if entry.kind == _HOLDER), None)
     if holder is None:
-        last = next((entry.record.token for entry in entries if entry.kind == _LAST), None)
+        last = next((entry.data.token for entry in entries if entry.kind == _LAST), None)
         return LockInfo(name, alias, token=last, waiters=waiters)
-    record = holder.record
+    data = holder.data
     return LockInfo(
         name,
         alias,
         State.HELD,
-        owner=record.owner,
+        owner=data.owner,
         token=holder.token,
-        since=record.since,
-        until=record.until,
-        held_for=max((now - record.since).total_seconds(), 0.0),
-        remaining=max((record.until - now).total_seconds(), 0.0),
-        description=record.description,
+        since=data.since,
+        until=data.until,
+        held_for=max((now - data.since).total_seconds(), 0.0),
+        remaining=max((data.until - now).total_seconds(), 0.0),
+        description=data.description,
         waiters=waiters,
-        lease=record.lasts,
-        renews=record.renews,
-        renewed_at=record.renewed,
+        lease=data.lasts,
+        renews=data.renews,
+        renewed_at=data.renewed,
     )
 
 
-def _waiting(record: Record, now: datetime) -> Waiting:
-    owner = record.owner
-    waited = max((now - record.since).total_seconds(), 0.0)
+def _waiting(data: ContenderData, now: datetime) -> Waiting:
+    owner = data.owner
+    waited = max((now - data.since).total_seconds(), 0.0)
     return Waiting(owner.key, owner.host, owner.pid, owner.thread, waited)
