@@ -95,12 +95,15 @@ def bare(engine: str, database: dict[str, Any]) -> Cycle:
     return cycle
 
 
-def locked() -> None:
-    """Take and leave a lock as a program does, with an object of its own."""
+def locked() -> Cycle:
+    """Return a cycle that takes and leaves a lock as a program does, with an object of its own."""
     from distlock import Lock
 
-    with Lock(LOCK):
-        pass
+    def cycle() -> None:
+        with Lock(LOCK):
+            pass
+
+    return cycle
 
 
 def rate(cycle: Cycle, seconds: float) -> float:
@@ -114,14 +117,14 @@ def rate(cycle: Cycle, seconds: float) -> float:
 
 def measure(engine: str, database: dict[str, Any], blocks: int) -> float:
     """Print the figures of an engine, and return the ratio."""
-    reference = bare(engine, database)
-    rate(locked, WARM_UP)
+    reference, lock = bare(engine, database), locked()
+    rate(lock, WARM_UP)
     rate(reference, WARM_UP)
     locks, bares = [], []
     for _ in range(blocks):
         gc.collect()
         bares.append(rate(reference, BLOCK))
-        locks.append(rate(locked, BLOCK))
+        locks.append(rate(lock, BLOCK))
     ratio = statistics.median(one / other for one, other in zip(locks, bares, strict=True))
     print(
         f"{engine:10}  {statistics.median(locks):7.0f}  {statistics.median(bares):15.0f}"

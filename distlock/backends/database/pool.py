@@ -122,7 +122,7 @@ class Pool:
         """The seconds that a session is kept while nobody uses it."""
         if self._keep_idle is not None:
             return self._keep_idle
-        return 0.0 if hasattr(mail, "outbox") else IDLE
+        return 0.0 if "outbox" in vars(mail) else IDLE
 
     def run(self, statement: Statement, deadline: float | None = None) -> Result:
         """Run a statement that may be repeated: twice must be as good as once. See work()."""
@@ -249,7 +249,7 @@ class Pool:
         try:
             session = loan.session
             keep = self._keep_idle  # as idle, but without a call on the way of each lock
-            keeps = not hasattr(mail, "outbox") if keep is None else keep > 0
+            keeps = "outbox" not in vars(mail) if keep is None else keep > 0
             if session is None:
                 pass
             elif session.usable and loan.home is self._idle and keeps:

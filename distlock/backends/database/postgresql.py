@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
-from distlock.backends.database.sql import TABLE, Dialect, upsert
-from distlock.backends.database.statements import Statement
+from distlock.backends.database.sql import TABLE, Dialect, update, upsert
+from distlock.backends.database.statements import Result, Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
 _NOW = "clock_timestamp()"
@@ -21,6 +21,12 @@ class PostgreSQL(Dialect):
     """PostgreSQL. Drivers return timestamptz differently, so times are read as UTC."""
 
     ACQUIRE: ClassVar[str] = upsert(_NOW, _LATER, _MICROSECONDS, greatest="GREATEST")
+    # Its conditions are computed once more if another session has just changed the row:
+    # https://www.postgresql.org/docs/current/transaction-iso.html#XACT-READ-COMMITTED
+    ACQUIRE_EXISTING: ClassVar[str] = (
+        update(_NOW, _LATER, f"GREATEST(token + 1, {_MICROSECONDS})", table=f"{TABLE} AS held")
+        + "RETURNING token"
+    )
     READ: ClassVar[str] = "{0} AT TIME ZONE 'UTC'"
     prepares: ClassVar[bool] = True
     POSITION: ClassVar[str] = "strpos"
@@ -33,8 +39,11 @@ class PostgreSQL(Dialect):
         # The commit need not be waited for: should it be lost in a crash, the lease still ends.
         statement = super().free(lock, **hold)
         return statement._replace(
-            sql=f"{statement.sql} RETURNING set_config('synchronous_commit', 'off', true)"
+            sql=f"{statement.sql} AND set_config('synchronous_commit', 'off', true) = 'off'"
         )
+
+    def taken(self, answer: Result) -> int | None:
+        return int(answer.rows[-1][0]) if answer.rows else None
 
     def to_db(self, moment: datetime) -> datetime:
         return moment.astimezone(UTC)
@@ -125,7 +134,9 @@ class PostgreSQLLocks(AdvisoryLocks):
     def free_and_leave(self, key: str, free: Statement) -> Statement:
         # The next one may come as soon as the row is written: it waits for the rest of the
         # transaction.
-        return Statement(f"{free.sql}, pg_advisory_unlock_all()", free.params, prepare=True)
+        return Statement(
+            f"{free.sql} RETURNING pg_advisory_unlock_all()", free.params, prepare=True
+        )
 
     def look(self, names: Collection[str]) -> Statement:
         return Statement(
