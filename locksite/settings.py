@@ -6,6 +6,7 @@
 - ``ETCD``: the servers of ``LOCKS=etcd``, as ``host:port,host:port`` (``127.0.0.1:2379``)
 - ``LEASE``: seconds for which a process that dies keeps others out of its locks (30); ZooKeeper has
   sessions instead
+- ``TIMEOUT``: seconds that the database gets for one answer about locks (5)
 - ``CELERY_BROKER_URL``, ``CELERY_RESULT_BACKEND``: as of Celery (files in ``CELERY_FOLDER``)
 - ``CELERY_FOLDER``: where Celery's messages and results are while they are files (``build/celery``)
 - ``DEBUG``: 1 or 0 (1)
@@ -83,6 +84,7 @@ LOCK_BACKENDS = {
         "LEASE": float(os.environ.get("LEASE") or 30),
         "OPTIONS": {
             "database": "default",  # an alias of DATABASES
+            "timeout": float(os.environ.get("TIMEOUT") or 5),
         },
     },
     # In ZooKeeper, which frees the locks of a process when the session of the process ends.

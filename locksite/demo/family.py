@@ -11,13 +11,11 @@ from typing import TypeVar
 
 from distlock.recipes import Config, Election, Group, Mailbox, Names, Progress
 from locksite.demo.models import Counter
-from locksite.demo.processes import LEASE, Worker, WorkerPool
+from locksite.demo.processes import ANSWER_TIMEOUT, Worker, WorkerPool
 from locksite.demo.results import Result
 
 T = TypeVar("T")
 
-#: Seconds until a dead process is missed at the latest: a lease, and a look by those who wait.
-MISSED = 3 * LEASE
 LETTERS, MORE_LETTERS = 10, 20
 PRICES = 3
 STEPS = 40
@@ -59,9 +57,11 @@ def group_of_workers(pool: WorkerPool) -> Iterator[Result]:
     with _company(3) as workers:
         for number, worker in enumerate(workers):
             worker.start("be_member", group=group.name, member=f"worker {number + 1}")
-        there = group.wait_for(3, timeout=MISSED)
+        for worker in workers:
+            worker.expect("joined")
+        there = group.wait_for(3, timeout=ANSWER_TIMEOUT)
         yield Result.of("3 members waited for", "all there", "all there" if there else "few", 15)
-        changes = group.changes(timeout=MISSED)
+        changes = group.changes(timeout=ANSWER_TIMEOUT)
         joined = {_next(changes).member.name for _ in workers}
         workers[0].kill()
         workers[1].send_line("leave")
@@ -143,7 +143,7 @@ def live_progress(pool: WorkerPool) -> Iterator[Result]:
     with _company(2) as (first, second):
         first.start("work", progress=name, steps=STEPS, then_wait=True)
         first.expect("waits")
-        reports = Progress(name).changes(timeout=2 * MISSED)
+        reports = Progress(name).changes(timeout=ANSWER_TIMEOUT)
         report = _next(report for report in reports if report.done >= STEPS / 2)
         yield Result.of("Progress, seen elsewhere", "running", report.state, 20)
         first.kill()
@@ -184,7 +184,7 @@ def _fill(letters: Mailbox, most: int, first: int = 0) -> int:
 
 
 def _until(condition: object) -> None:
-    ends = time.monotonic() + MISSED
+    ends = time.monotonic() + ANSWER_TIMEOUT
     while time.monotonic() < ends and not condition():  # type: ignore[operator]
         time.sleep(0.05)
 

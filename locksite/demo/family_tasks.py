@@ -29,6 +29,7 @@ def lead(controller: Controller, election: str, candidate: str) -> None:
 def be_member(controller: Controller, group: str, member: str) -> None:
     """Be in a group until the next line of input."""
     with Group(group, member):
+        controller.send(joined=True)
         controller.receive()
 
 
