@@ -85,6 +85,20 @@ def test_a_free_row_that_is_locked_is_waited_for(backend, database, name):
     assert taken[0] is not None
 
 
+def test_a_lock_that_is_just_being_freed_is_waited_for(backend, database, name):
+    """What is not committed is not seen, and must not make the lock look held."""
+    lease = backend.try_acquire(claim(name))
+    taken = []
+    with transaction.atomic(using=database):
+        DatabaseLock.objects.using(database).filter(lock=name).update(owner="", nonce="")
+        taking = threading.Thread(target=lambda: taken.append(backend.try_acquire(claim(name))))
+        taking.start()
+        taking.join(0.5)
+        assert taking.is_alive()
+    taking.join()
+    assert taken[0].token > lease.token
+
+
 def test_a_row_that_is_being_deleted_is_taken_anew(backend, database, name):
     lease = backend.try_acquire(claim(name))
     taken = []
