@@ -39,6 +39,8 @@ LONGEST = float(LONGEST_LEASE)
 
 Ask = Callable[[Statement], Result]
 
+_filled_in = functools.lru_cache(maxsize=128)(str.format)
+
 
 class Row(NamedTuple):
     """One row of the table, and the server's time at which it was read; times are aware, in UTC."""
@@ -110,9 +112,6 @@ class Dialect:
     one_writer: ClassVar[bool] = False
 
     def __init__(self) -> None:
-        self._acquiring = functools.lru_cache(maxsize=128)(
-            lambda text, condition: text.format(condition=condition)
-        )
         self._freeing = (
             f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
@@ -181,7 +180,7 @@ class Dialect:
         if values:
             params |= values
         prepare = self.prepares and (bool(values) or condition == "TRUE")
-        return Statement(self._acquiring(text, condition), params, prepare)
+        return Statement(_filled_in(text, condition=condition), params, prepare)
 
     def taken(self, answer: Result) -> int | None:
         """Read the answer to ACQUIRE_EXISTING: the token, or None if it has taken nothing."""
