@@ -287,7 +287,7 @@ class MySQLConnection(RawConnection):
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
         connection = self._connection
-        text = _with_literals(statement, self._literal)
+        text = self._text(statement)
         if limit is None or self._hang_up is not None:
             with _hung_up_after(limit, self._hang_up):
                 connection.query(text)
@@ -307,13 +307,18 @@ class MySQLConnection(RawConnection):
             if connection.next_result():
                 return results
 
-    def _literal(self, value: Any) -> str:
-        # The usual way costs three times as much.
-        if type(value) is str:
-            return self._escape(value.encode()).decode()  # type: ignore[no-any-return]
-        if type(value) is int:
-            return str(value)
-        return self._connection.literal(value).decode()  # type: ignore[no-any-return]
+    def _text(self, statement: Statement) -> bytes:
+        literal, params = self._connection.literal, statement.params
+        if isinstance(params, tuple):
+            return _with_literals(statement, lambda value: literal(value).decode())
+        literals = {}
+        for name, value in params.items():
+            # The driver's own way costs three times as much, and a text has a dozen of literals.
+            if type(value) is str:
+                literals[name] = self._escape(value.encode()).decode()
+            else:
+                literals[name] = str(value) if type(value) is int else literal(value).decode()
+        return (statement.sql % literals).encode()
 
 
 def _with_literals(statement: Statement, literal: Callable[[Any], str]) -> bytes:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.sql import TABLE, Dialect, update
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import Statement
 from distlock.types.lease import Lease
 
 _NOW = "UTC_TIMESTAMP(6)"
@@ -73,9 +73,6 @@ class MySQL(Dialect):
     EARLIER: ClassVar[str] = f"{_NOW} - INTERVAL {{0}} MICROSECOND"
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
     ACQUIRE_EXISTING: ClassVar[str] = _ACQUIRE_EXISTING
-
-    def taken(self, answer: Result) -> int | None:
-        return (answer.affected == 1 and answer.insert_id) or None
 
     def guard(self, lease: Lease) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from distlock.backends.database.advisory_locks import AdvisoryLocks, digest
 from distlock.backends.database.sql import TABLE, Dialect, update, upsert
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import Statement
 
 # Not now() or CURRENT_TIMESTAMP, which are the time at which the transaction began.
 _NOW = "clock_timestamp()"
@@ -41,9 +41,6 @@ class PostgreSQL(Dialect):
         return statement._replace(
             sql=f"{statement.sql} AND set_config('synchronous_commit', 'off', true) = 'off'"
         )
-
-    def taken(self, answer: Result) -> int | None:
-        return int(answer.rows[-1][0]) if answer.rows else None
 
     def to_db(self, moment: datetime) -> datetime:
         return moment.astimezone(UTC)

@@ -100,7 +100,8 @@ class Dialect:
     #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
     #: true, too, if the row exists
     ACQUIRE: ClassVar[str]
-    #: takes a lock if its row exists and the lock is free, see taken(); "" where that is no cheaper
+    #: Takes a lock if its row exists and the lock is free; "" where that is no cheaper. Its answer
+    #: is that one row was matched, and the token, as a row or as ``Result.insert_id``.
     ACQUIRE_EXISTING: ClassVar[str] = ""
 
     #: whether a transaction that is to commit under a lock must claim the row when it begins
@@ -155,9 +156,10 @@ class Dialect:
         """
         if self.ACQUIRE_EXISTING:
             # Most locks have been taken before, and an UPDATE costs the server less than an INSERT.
-            update = self.acquire_sql(self.ACQUIRE_EXISTING, claim, condition, values)
-            if token := self.taken(ask(update)):
-                return token
+            answer = ask(self.acquire_sql(self.ACQUIRE_EXISTING, claim, condition, values))
+            token = answer.rows[-1][0] if answer.rows else answer.insert_id
+            if answer.affected == 1 and token:
+                return int(token)
         return self.granted(claim, ask(self.acquire_sql(self.ACQUIRE, claim, condition, values)))
 
     def acquire_sql(
@@ -181,10 +183,6 @@ class Dialect:
             params |= values
         prepare = self.prepares and (bool(values) or condition == "TRUE")
         return Statement(_filled_in(text, condition=condition), params, prepare)
-
-    def taken(self, answer: Result) -> int | None:
-        """Read the answer to ACQUIRE_EXISTING: the token, or None if it has taken nothing."""
-        raise NotImplementedError
 
     def granted(self, claim: Claim, answer: Result) -> int | None:
         """Read the answer to ACQUIRE: the token, or None if someone else has the lock."""
