@@ -313,7 +313,7 @@ class MySQLConnection(RawConnection):
             return _with_literals(statement, lambda value: literal(value).decode())
         literals = {}
         for name, value in params.items():
-            # The driver's own way costs three times as much, and a text has a dozen of literals.
+            # The driver's own way costs three times as much, and a text has a dozen literals.
             if type(value) is str:
                 literals[name] = self._escape(value.encode()).decode()
             else:
