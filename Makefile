@@ -1,5 +1,5 @@
 # make test              every check, and the tests on the oldest and the newest supported pair
-# make test ARGS="-k x"  the same, with arguments for pytest
+# make test ARGS="-k x"  the same, but of the tests those that pytest finds with these arguments
 # make demo              show the locks at work, then serve the site that uses them
 # make demo LOCKS=etcd   the same, with the locks in an etcd (or LOCKS=zookeeper) instead of the database
 # make help              the rest
@@ -20,9 +20,9 @@ bin = .envs/$(1)/bin
 .PHONY: help test test-all test-slow lint demo show bench screenshots build clean packages
 
 help:
-	@echo "make test       lint, types, migrations, and the tests on Python $(BASE) and $(NEWEST)"
+	@echo "make test       lint, types, migrations, and the tests, each on Python $(BASE) or $(NEWEST)"
 	@echo "make test-all   the same and the tests on Python $(BETWEEN)"
-	@echo "make test-slow  the tests that take long"
+	@echo "make test-slow  the tests that take long, and those of make test on the other Python"
 	@echo "make lint       lint, format, types, migrations"
 	@echo "make demo       show the locks at work, then serve the site; ONCE=1 ends after the show,"
 	@echo "                LOCKS=zookeeper keeps the locks there, in one of its own or at ZOOKEEPER=host:port,"
@@ -31,7 +31,7 @@ help:
 	@echo "make screenshots  take the pictures of the admin in docs/"
 	@echo "make build      build the wheel and check what is in it"
 	@echo "make clean      remove what these have made"
-	@echo "ARGS=\"...\"      arguments for pytest"
+	@echo "ARGS=\"...\"      arguments for pytest: what it finds with them, on both Pythons"
 
 test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) .envs/pyright/.ready
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint tests-$(BASE) tests-$(NEWEST)
@@ -39,16 +39,17 @@ test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) .envs/pyright/.ready
 test-all: packages $(call env,$(BETWEEN)) test
 	@$(MAKE) --no-print-directory tests-$(BETWEEN)
 
-# Long faults and clusters, dealt out to two Pythons: each of these tests runs on one of them.
+# Long faults and clusters, each on one of two Pythons; and what `make test` has run on one of them,
+# on the other one, if they could differ there.
 test-slow: packages $(call env,$(BASE)) $(call env,$(NEWEST))
-	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-$(BASE) tests-$(NEWEST) ARGS="-m slow"
+	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-$(BASE) tests-$(NEWEST) TIER="-m slow"
 
-# Tests wait more than they compute, so two Pythons with two processes each take little longer than
-# one; each process has servers of its own. What is the same on every Python is shared between them.
+# Tests wait, too, so two Pythons with two processes each take less time than one after the other;
+# each process has servers of its own. Each Python gets its share of the tests, or what ARGS asks for.
 tests-$(BASE): private SHARE := --share=1/2
 tests-$(NEWEST): private SHARE := --share=2/2
 tests-%:
-	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile $(SHARE) $(ARGS)
+	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile $(or $(ARGS),$(SHARE)) $(TIER)
 
 lint: packages $(call env,$(BASE))
 	$(call bin,$(BASE))/ruff check .

@@ -65,7 +65,7 @@ _HANDLERS: dict[int, Callable[..., object]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--share", default="1/1", help="K/N: run part K of N of the tests `once`")
+    parser.addoption("--share", default="1/1", help="K/N: run part K of N of the tests")
 
 
 def pytest_configure() -> None:
@@ -83,17 +83,19 @@ def pytest_itemcollected(item: pytest.Item) -> None:
         item.add_marker("once")
 
 
-@pytest.hookimpl(trylast=True)  # what is not run is not shared
+@pytest.hookimpl(tryfirst=True)  # before -m looks for the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to the runs on other Pythons their share of the tests that need only one of them."""
+    """Deal the tests out to the runs on several Pythons: every day each test runs on one of them.
+
+    A test that is not `once` runs on the others, too, but there it is `slow`.
+    """
     part, parts = map(int, config.getoption("share").split("/"))
-    once = [item for item in items if item.get_closest_marker("once")]
-    # Group by group, because the tests of a group share what takes long to start; by size, so that
-    # each run gets as much, and not all that is slow about the same thing. There and back again:
-    # the next one is always a little larger.
-    groups = {group: place for place, group in enumerate(sorted(set(map(_group, once))))}
-    turns = [*range(parts), *reversed(range(parts))]
-    left = {item for item in once if turns[groups[_group(item)] % len(turns)] != part - 1}
+    slow = {item for item in items if item.get_closest_marker("slow")}
+    others = _dealt_to_others(slow, part, parts)
+    others |= _dealt_to_others({item for item in items if item not in slow}, part, parts)
+    left = {item for item in others if item in slow or item.get_closest_marker("once")}
+    for item in others - left:
+        item.add_marker("slow")
     if left:
         config.hook.pytest_deselected(items=[item for item in items if item in left])
         items[:] = [item for item in items if item not in left]
@@ -103,6 +105,18 @@ def pytest_collection_finish() -> None:
     # The tests themselves are never garbage: those that look for some need not look at them.
     gc.collect()
     gc.freeze()
+
+
+def _dealt_to_others(items: set[pytest.Item], part: int, parts: int) -> set[pytest.Item]:
+    """Return those of the tests that are not in this part.
+
+    They are dealt out group by group, because the tests of a group share what takes long to start;
+    by size, so that each part gets as much, and not all that is slow about the same thing. There
+    and back again: the next group is always a little larger.
+    """
+    groups = {group: place for place, group in enumerate(sorted(set(map(_group, items))))}
+    turns = [*range(1, parts + 1), *range(parts, 0, -1)]
+    return {item for item in items if turns[groups[_group(item)] % len(turns)] != part}
 
 
 def _takes_long(item: pytest.Item) -> bool:

@@ -1,6 +1,7 @@
 """The kinds of backends, and what folders of tests share that run on each of them."""
 
 from contextlib import ExitStack
+from functools import cache
 
 import pytest
 from django.conf import settings
@@ -30,12 +31,16 @@ def one_after_the_other(items, folder, mark="none"):
     Of each kind, those with ``mark`` come last.
     """
 
+    @cache
+    def is_there(path):
+        return path.is_relative_to(folder)
+
     def place_of(item):
         kind = kind_of(item)
         marked = item.get_closest_marker(mark) is not None
         return KINDS.index(kind) if kind in KINDS else -1, marked
 
-    places = [place for place, item in enumerate(items) if item.path.is_relative_to(folder)]
+    places = [place for place, item in enumerate(items) if is_there(item.path)]
     chosen = sorted((items[place] for place in places), key=place_of)
     for place, item in zip(places, chosen, strict=True):
         items[place] = item

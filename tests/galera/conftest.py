@@ -14,11 +14,9 @@ from tests.servers.galera import Galera
 NODES = ["node1", "node2", "node3"]
 
 
-def pytest_collection_modifyitems(items):
-    for item in items:
-        if item.path.parent.name == "galera":
-            item.add_marker("slow")
-            item.add_marker(pytest.mark.timeout(300))
+def pytest_itemcollected(item):
+    item.add_marker("slow")
+    item.add_marker(pytest.mark.timeout(300))
 
 
 def running(seconds_ahead=()):
