@@ -56,6 +56,8 @@ class Child:
         gevent: bool = False,
         env: Mapping[str, str] | None = None,
     ) -> None:
+        from django.conf import settings
+
         from tests.forkserver import ForkedProcess, fork_server
         from tests.servers.guard import guard
 
@@ -66,7 +68,8 @@ class Child:
         self._function = function
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (kept as long as the child)
         self._process: subprocess.Popen[str] | ForkedProcess
-        if gevent or env:  # an interpreter of its own, which has imported nothing yet
+        # Where more of the settings matters to what is imported: an interpreter of its own.
+        if gevent or env or settings.DISTLOCK_GROUPS:
             program = _PATCHED + _PROGRAM if gevent else _PROGRAM
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, *arguments],
@@ -187,8 +190,12 @@ def environment_of_child() -> dict[str, str]:
 def main() -> None:
     """Be the child: run the function that the command line names."""
     import django
+    from django.apps import apps
 
-    django.setup()
+    if apps.ready:  # in the server that this process was forked from
+        _inherit()
+    else:
+        django.setup()
     target, arguments = sys.argv[1:]
     module, _, name = target.partition(":")
     function: Any = importlib.import_module(module)
@@ -198,3 +205,20 @@ def main() -> None:
         asyncio.run(function(*json.loads(arguments)))
     else:
         function(*json.loads(arguments))
+
+
+def _inherit() -> None:
+    """Take the settings from the environment, though Django was set up with others."""
+    from django.conf import settings
+    from django.db import connections
+
+    from tests.settings import INHERITED
+
+    inherited = json.loads(os.environ[INHERITED])
+    # Models have asked for a connection as they were made, so it is there, but not connected.
+    for connection in connections.all(initialized_only=True):
+        del connections[connection.alias]
+    connections.settings.clear()  # it is settings.DATABASES
+    connections.settings.update(connections.configure_settings(inherited.pop("DATABASES")))
+    for name, value in inherited.items():
+        setattr(settings, name, value)

@@ -1,8 +1,8 @@
-"""A process that has imported what children of the tests need, and is forked for each of them.
+"""A process that has set Django up, and is forked for each child of the tests.
 
-Importing Django and the package costs more processor time than what most children do. The server
-has read no settings, and has no connection, no lock and no thread: a forked child goes on where a
-new process would be after these imports.
+That costs more processor time than what most children do. The server has no connection, no lock and
+no thread: a forked child goes on where a new process would be after ``django.setup()``, but that it
+is told then which databases and locks there are.
 """
 
 from __future__ import annotations
@@ -26,27 +26,19 @@ from typing import IO
 
 _ROOT = Path(__file__).parent.parent
 _PROGRAM = "from tests.forkserver import serve; serve()\nfrom tests.children import main; main()"
-#: Of the modules that need no settings, those that cost most.
+#: What children import most after that.
 _IMPORTED = [
     "asyncio",
+    "distlock.backends.database",
     "distlock.backends.etcd",
     "distlock.backends.local",
     "distlock.backends.zookeeper",
-    "distlock.checks",
     "distlock.commands",
-    "django.contrib.admin",
-    "django.contrib.auth.apps",
-    "django.contrib.contenttypes.apps",
-    "django.contrib.messages.apps",
-    "django.contrib.sessions.apps",
-    "django.contrib.staticfiles.apps",
     "django.core.management",
     "django.db.backends.mysql.base",
     "django.db.backends.postgresql.base",
     "django.db.backends.sqlite3.base",
-    "dj_database_url",
     "pytest",
-    "tests.children",
     "tests.contract.actor_process",
 ]
 _LONGEST_REQUEST = 1 << 20
@@ -95,9 +87,7 @@ class ForkServer:
 
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (kept as long as the server)
-        # Whatever reads the settings too early fails, because nothing says which they are.
-        environment = {**os.environ}
-        environment.pop("DJANGO_SETTINGS_MODULE", None)
+        environment = {**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings"}
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _PROGRAM],
@@ -154,6 +144,9 @@ def fork_server() -> ForkServer:
 
 def serve() -> None:
     """Be the server. Returns in each child, once it has its own arguments and streams."""
+    import django
+
+    django.setup()
     for module in _IMPORTED:
         importlib.import_module(module)
     gc.freeze()
