@@ -1,4 +1,4 @@
-"""Take the pictures of the admin that the README shows: docs/admin-*.png.
+"""Take the pictures of the admin that the README and docs/admin.md show: docs/admin-*.png.
 
 Run as ``python -m tools.screenshots``; starts a MariaDB, a ZooKeeper and Chromium.
 """
@@ -19,7 +19,7 @@ os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"  # Playwright's loop runs on the m
 import django
 
 DOCS = Path(__file__).parent.parent / "docs"
-#: Bytes that a picture may have, so that the README stays light.
+#: Bytes that a picture may have, so that the pages stay light.
 LIMIT = 150_000
 SIZE = {"width": 1180, "height": 760}
 

@@ -1,4 +1,4 @@
-"""Every command in the README runs as it stands there, and every exit code is in its tables."""
+"""Every command in the pages for users runs as it stands there, and their tables have all codes."""
 
 from __future__ import annotations
 
@@ -6,20 +6,14 @@ import os
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from distlock.commands.exit_codes import MEANINGS
+from tests.readme.pages import ROOT, snippets, text
 
-ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
 #: What the reader has besides; it does nothing.
 PROGRAMS = ["backup-database", "celery", "make-thumbnails"]
-
-
-def snippets(language):
-    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
 
 
 def lines():
@@ -27,7 +21,7 @@ def lines():
     for snippet in snippets("crontab"):
         # Five fields say when.
         commands += [line.split(None, 5)[5] for line in snippet.splitlines()]
-    return commands
+    return list(dict.fromkeys(commands))
 
 
 @pytest.fixture(scope="module")
@@ -64,5 +58,5 @@ def test_there_are_commands():
 
 
 def test_all_exit_codes_are_documented():
-    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", README, re.MULTILINE)}
+    documented = {int(code) for code in re.findall(r"^\| (\d+) \|", text(), re.MULTILINE)}
     assert documented == set(MEANINGS)

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.readme.pages import PAGES as USER_PAGES
+
 pytestmark = pytest.mark.once
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,6 +163,11 @@ def test_the_pictures_are_complete() -> None:
             assert used == participants, picture
 
 
+@pytest.mark.parametrize(
+    "page",
+    [*USER_PAGES, *(ROOT / page for page in [*PAGES, "tests/README.md"])],
+    ids=lambda page: page.name,
+)
 def test_links_lead_somewhere(page: Path) -> None:
     text = page.read_text()
     for target, anchor in _LINK.findall(text):

@@ -1,11 +1,9 @@
-"""Every piece of Python in the README runs as it stands there."""
+"""Every piece of Python in the pages for users runs as it stands there."""
 
 import ast
 import asyncio
 import inspect
-import re
 from contextlib import suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,9 +13,9 @@ from django.db import connection, models
 
 from distlock import Lock, locks
 from distlock.testing import LeakedLock, isolated_locks
+from tests.readme.pages import snippets
 
-README = Path(__file__).parents[2] / "README.md"
-SNIPPETS = re.findall(r"^```python\n(.*?)^```", README.read_text(), re.DOTALL | re.MULTILINE)
+SNIPPETS = snippets("python")
 
 
 def is_settings(snippet):
@@ -30,7 +28,7 @@ def first_line(snippet):
 
 @pytest.fixture
 def reader(backend_settings, settings):
-    """What the reader of the README has around the snippets."""
+    """What the reader has around the snippets."""
     settings.DISTLOCK = backend_settings("sqlite")
     made = []
     names = {
@@ -66,7 +64,7 @@ def run(snippet, names):
     """
     for statement in ast.parse(snippet).body:
         module = ast.Module([statement], [])
-        code = compile(module, "README.md", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        code = compile(module, "snippet", "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(code, names)
         if inspect.iscoroutine(result):
             asyncio.run(result)
@@ -99,4 +97,4 @@ def test_settings_are_accepted(snippet, settings):
 
 
 def test_there_are_snippets():
-    assert len(SNIPPETS) >= 8
+    assert len(SNIPPETS) >= 30

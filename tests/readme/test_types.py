@@ -1,4 +1,4 @@
-"""Every piece of Python in the README passes type checkers, as strict as mypy can be."""
+"""Every piece of Python in the pages for users passes type checkers, as strict as mypy can be."""
 
 import ast
 import re
@@ -13,7 +13,7 @@ from tests.unit.test_typing import mypy
 # Less than what ends the whole run; see faulthandler_timeout.
 pytestmark = [pytest.mark.once, pytest.mark.timeout(170)]
 
-#: What the reader of the README has around the snippets.
+#: What the reader has around the snippets.
 READER = """
 from __future__ import annotations
 from django.db import models as models
