@@ -33,22 +33,24 @@ help:
 	@echo "make clean      remove what these have made"
 	@echo "ARGS=\"...\"      arguments for pytest: what it finds with them, on both Pythons"
 
-test: packages $(call env,$(BASE)) $(call env,$(NEWEST)) .envs/pyright/.ready
+test: packages
 	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target lint tests-$(BASE) tests-$(NEWEST)
 
-test-all: packages $(call env,$(BETWEEN)) test
+test-all: test
 	@$(MAKE) --no-print-directory tests-$(BETWEEN)
 
 # Long faults and clusters, each on one of two Pythons; and what `make test` has run on one of them,
 # on the other one, if they could differ there.
-test-slow: packages $(call env,$(BASE)) $(call env,$(NEWEST))
+test-slow: packages
 	@$(MAKE) --no-print-directory --jobs=2 --output-sync=target tests-$(BASE) tests-$(NEWEST) TIER="-m slow"
 
 # Tests wait, too, so two Pythons with two processes each take less time than one after the other;
 # each process has servers of its own. Each Python gets its share of the tests, or what ARGS asks for.
 tests-$(BASE): private SHARE := --share=1/2
 tests-$(NEWEST): private SHARE := --share=2/2
-tests-%:
+TESTS := $(addprefix tests-,$(BASE) $(BETWEEN) $(NEWEST))
+.PHONY: $(TESTS)
+$(TESTS): tests-%: .envs/%/.ready .envs/pyright/.ready
 	$(call bin,$*)/python -m pytest -q --basetemp=.envs/$*/tmp --numprocesses=2 --dist=loadfile $(or $(ARGS),$(SHARE)) $(TIER)
 
 lint: packages $(call env,$(BASE))
