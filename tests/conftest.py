@@ -253,7 +253,7 @@ def backend_settings(request: pytest.FixtureRequest) -> Callable[..., dict[str, 
             database = request.getfixturevalue(kind)
             # Once in a test: some make a second backend for the records of the first one.
             tables = ["database_lock", *(() if kind in cleared else TABLES_OF_RECORDS)]
-            database.execute(*(f"DELETE FROM {table}" for table in tables))
+            database.empty(tables)
             cleared.add(kind)
             backend = _DATABASE_BACKEND
             options = {"database": ALIASES[kind], "idle": 60, **options}

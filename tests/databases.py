@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ class Database(Protocol):
 
     def django(self) -> dict[str, Any]: ...
     def execute(self, *statements: str) -> list[tuple[Any, ...]]: ...
+    def empty(self, tables: Iterable[str]) -> None: ...
     def heal(self) -> None: ...
 
 
@@ -49,6 +50,10 @@ class SQLite:
             return [connection.execute(sql).fetchall() for sql in statements][-1]
         finally:
             connection.close()
+
+    def empty(self, tables: Iterable[str]) -> None:
+        """Delete all rows of these tables."""
+        self.execute(*(f"DELETE FROM {table}" for table in tables))
 
     def heal(self) -> None:
         """Nothing can happen to it."""

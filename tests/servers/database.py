@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import abstractmethod
+from collections.abc import Iterable
 from typing import Any, ClassVar
 
 from tests.servers.process import Server
@@ -39,5 +41,40 @@ class DatabaseServer(Server):
         }
 
     @abstractmethod
+    def connect(self) -> Any:
+        """Open a session of the administrator, in autocommit."""
+
+    @abstractmethod
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run them as the administrator, on a session of their own; return the last one's rows."""
+
+    #: a session of the administrator that is kept for empty()
+    _kept: Any = None
+
+    def empty(self, tables: Iterable[str]) -> None:
+        """Delete all rows of these tables; before most tests, so a session is kept for that."""
+        statements = [f"DELETE FROM {table}" for table in tables]
+        if self._kept is not None:
+            try:
+                self._run_on(self._kept, statements)
+                return
+            except Exception:  # the server has been restarted, or has ended its sessions
+                self._close_kept()
+        self._kept = self.connect()
+        self._run_on(self._kept, statements)
+
+    def close(self) -> None:
+        self._close_kept()
+        super().close()
+
+    def _close_kept(self) -> None:
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            with contextlib.suppress(Exception):
+                kept.close()
+
+    @staticmethod
+    def _run_on(session: Any, statements: Iterable[str]) -> None:
+        with contextlib.closing(session.cursor()) as cursor:
+            for sql in statements:
+                cursor.execute(sql)

@@ -59,7 +59,6 @@ class MariaDB(DatabaseServer):
         return True
 
     def connect(self) -> Any:
-        """Open a session of the administrator."""
         import MySQLdb
 
         return MySQLdb.connect(

@@ -57,10 +57,10 @@ class PostgreSQL(DatabaseServer):
             return False
         return True
 
-    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+    def connect(self) -> Any:
         import psycopg
 
-        with psycopg.connect(
+        return psycopg.connect(
             host=self.host,
             port=self.port,
             user=self.administrator,
@@ -68,7 +68,10 @@ class PostgreSQL(DatabaseServer):
             dbname=self.database,
             connect_timeout=CONNECT_LIMIT,
             autocommit=True,
-        ) as connection:
+        )
+
+    def execute(self, *statements: str) -> list[tuple[Any, ...]]:
+        with self.connect() as connection:
             for sql in statements:
                 cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
