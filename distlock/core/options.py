@@ -40,17 +40,23 @@ class LockOptions:
     on_lost: OnLost | None
 
     def __post_init__(self) -> None:
-        checked_flag("blocking", self.blocking)
-        waiting_limit(self.blocking, self.timeout)
+        # The defaults are right. Each check that is called makes every lock slower.
+        if self.blocking is not True:
+            checked_flag("blocking", self.blocking)
+        if self.timeout is not None:
+            waiting_limit(self.blocking, self.timeout)
         if self.lease is not None:
             checked_seconds("lease", self.lease)
         if self.at_least is not None:
             checked_seconds("at_least", self.at_least)
-        checked_flag("renew", self.renew)
-        checked_description(self.description)
+        if self.renew is not True:
+            checked_flag("renew", self.renew)
+        if self.description != "":
+            checked_description(self.description)
         if self.owner is not None:
             checked_label("owner", self.owner)
-        checked_callback("on_lost", self.on_lost)
+        if self.on_lost is not None:
+            checked_callback("on_lost", self.on_lost)
 
     def limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
         """Return whether to wait, and until when by the local clock (None: for ever).

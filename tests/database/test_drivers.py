@@ -55,6 +55,14 @@ def test_text_arrives_as_it_is(kind, session, text, odd):
     assert [tuple(map(str, row)) for row in answer.rows] == [(text, "-41")]
 
 
+@pytest.mark.parametrize("number", [30.0, 0.1, -2.5, 1e-7, 1.7976931348623157e308])
+def test_a_number_arrives_as_it_is(kind, session, number):
+    cast = {"mariadb": "%(number)s", "postgresql": "%(number)s::float8"}[kind]
+    ((same,),) = session.run(Statement(f"SELECT {cast}", {"number": number}), 5).rows
+    assert type(same) is float  # a DECIMAL would be another type
+    assert same == number
+
+
 def test_a_cursor_gives_the_same_results(kind, session):
     echo = Statement(ECHO[kind], {"text": "it's", "number": 1})
     through_cursor = CursorConnection(session.wrapper).execute(echo, 5)

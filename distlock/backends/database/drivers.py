@@ -316,8 +316,14 @@ class MySQLConnection(RawConnection):
             # The driver's own way costs three times as much, and a text has a dozen literals.
             if type(value) is str:
                 literals[name] = self._escape(value.encode()).decode()
+            elif type(value) is int or type(value) is bool:
+                literals[name] = str(value)
+            elif type(value) is float and math.isfinite(value):
+                number = repr(value)
+                # Without an exponent it would be a DECIMAL.
+                literals[name] = number if "e" in number else f"{number}e0"
             else:
-                literals[name] = str(value) if type(value) is int else literal(value).decode()
+                literals[name] = literal(value).decode()
         return (statement.sql % literals).encode()
 
 
