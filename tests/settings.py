@@ -35,8 +35,10 @@ MIDDLEWARE = site.MIDDLEWARE
 TEMPLATES = site.TEMPLATES
 STATIC_URL = site.STATIC_URL
 
+#: The name of a database whose server no test has asked for yet.
+NOT_STARTED = "not started"
 #: Nobody listens on port 1: an entry that no fixture has filled in refuses connections.
-_NOT_STARTED = {"NAME": "not started", "HOST": "127.0.0.1", "PORT": "1"}
+_NOT_STARTED = {"NAME": NOT_STARTED, "HOST": "127.0.0.1", "PORT": "1"}
 DATABASES: dict[str, dict[str, Any]] = _inherited.get(
     "DATABASES",
     {
