@@ -1,5 +1,5 @@
-# make test              every check, and the tests on the oldest and the newest supported pair
-# make test ARGS="-k x"  the same, but of the tests those that pytest finds with these arguments
+# make test              every check, and each test on the oldest or the newest supported pair
+# make test ARGS="-k x"  every check, and what pytest finds with these arguments, on both pairs
 # make demo              show the locks at work, then serve the site that uses them
 # make demo LOCKS=etcd   the same, with the locks in an etcd (or LOCKS=zookeeper) instead of the database
 # make help              the rest

@@ -1,8 +1,8 @@
 """A process that has set Django up, and is forked for each child of the tests.
 
 That costs more processor time than what most children do. The server has no connection, no lock and
-no thread: a forked child goes on where a new process would be after ``django.setup()``, but that it
-is told then which databases and locks there are.
+no thread: a forked child goes on where a new process would be after ``django.setup()``. It is told
+then which databases and locks there are.
 """
 
 from __future__ import annotations

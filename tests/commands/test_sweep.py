@@ -40,6 +40,7 @@ class TestOnce:
         assert expired(run("sweep")) == 2
         assert shared.inspect("a").state is State.FREE
         assert expired(run("sweep")) == 0
+        assert shared.stored("a") and shared.stored("b")  # neither is removed yet
 
     def test_reports_what_it_removed(self, settings, backend_settings, run):
         settings.DISTLOCK = backend_settings("sqlite", OPTIONS={"keep": 3600})
@@ -63,6 +64,7 @@ class TestOnce:
     def test_leaves_what_is_held_alone(self, shared, run, holder):
         process = holder("stock")
         assert expired(run("sweep")) == 0
+        assert shared.inspect("stock").state is State.HELD
         process.tell()
         process.finish()
 

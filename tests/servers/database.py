@@ -23,6 +23,9 @@ class DatabaseServer(Server):
     administrator: ClassVar[str]
     password: ClassVar[str] = "not-a-secret"
 
+    #: a session of the administrator that is kept for empty()
+    _kept: Any = None
+
     @property
     def url(self) -> str:
         return (
@@ -48,9 +51,6 @@ class DatabaseServer(Server):
     def execute(self, *statements: str) -> list[tuple[Any, ...]]:
         """Run them as the administrator, on a session of their own; return the last one's rows."""
 
-    #: a session of the administrator that is kept for empty()
-    _kept: Any = None
-
     def empty(self, tables: Iterable[str]) -> None:
         """Delete all rows of these tables; before most tests, so a session is kept for that."""
         statements = [f"DELETE FROM {table}" for table in tables]
@@ -58,7 +58,7 @@ class DatabaseServer(Server):
             try:
                 self._run_on(self._kept, statements)
                 return
-            except Exception:  # the server has been restarted, or has ended its sessions
+            except Exception:  # of whichever driver: a new session shows whether it was the old one
                 self._close_kept()
         self._kept = self.connect()
         self._run_on(self._kept, statements)
