@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from distlock.backends.store import Delete, Put
+from distlock.backends.store import Delete, Exists, Put
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.stores.clients import bind, count_up, put, store_of, values
@@ -27,6 +27,12 @@ def test_a_sweep_clears_sessions_that_have_ended(store, directory, seconds):
     store.sweep()
     assert values(store.read(directory)) == {"free": 2}
     assert session.id in store.renew([session.id]).ended
+
+
+def test_a_change_of_what_is_not_there_leaves_nothing_to_sweep(store, directory):
+    """Who leaves a seat that is gone must not make a directory for it."""
+    assert store.apply(directory, [Delete("gone")], [Exists("gone")]) is None
+    assert store.sweep().removed == 0
 
 
 def test_revisions_go_on_growing_after_a_sweep(store, directory):

@@ -33,6 +33,7 @@ from distlock.backends.store import (
     Address,
     Change,
     Condition,
+    Exists,
     Record,
     RecordStore,
     Renewal,
@@ -151,6 +152,8 @@ class DatabaseStore(RecordStore):
                 notice = ChangeNotice(directory, result.revision, keys)
                 self._notify([(channel, notice) for channel in result.heard], until)
                 return result.revision
+            if not result.found and any(isinstance(one, Exists) for one in conditions):
+                return None  # nothing is in it: there need not be a directory to say so
             if not result.found and not create:
                 create = True
             elif result.stale and not ended:
