@@ -241,11 +241,12 @@ class Queue(records.QueueRecords):
     def _in_line(self, side: str, attempt: Attempt, deadline: float | None) -> Steps[Any]:
         """Wait behind others for a time; as the first one, for what an attempt can make use of."""
         seat = Semaphore(f"{self.kind}:{side}:{self.name}", 1, using=self.using)
-        settings, entered = self._backend.settings, EnteredLocks()
+        entered = EnteredLocks()
         entered.add(seat, current_actor().owner)
         try:
-            # Who has the seat may have been stopped: look after some time in any case.
-            terms = True, left(deadline, settings.interval(settings.lease))
+            # Who has the seat may have been stopped: look after some time in any case. It costs
+            # more than a look of one who waits for the seat, so it is done less often.
+            terms = True, left(deadline, 2 * self._backend.pause)
             try:
                 first = yield Either(partial(seat.acquire, *terms), partial(seat.aacquire, *terms))
             except LockUnavailable as error:
