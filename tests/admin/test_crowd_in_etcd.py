@@ -7,7 +7,7 @@ import pytest
 from distlock import Lock, locks
 from distlock.types.query import LockQuery, Order
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.slow
 
 NUMBER = 15_000
 #: Keys that are written in one request.

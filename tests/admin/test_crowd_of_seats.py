@@ -7,7 +7,7 @@ import pytest
 from distlock import Lock, locks
 from distlock.recipes import Semaphore
 
-pytestmark = pytest.mark.once
+pytestmark = pytest.mark.slow
 
 NUMBER = 15_000
 COPIES = (

@@ -87,7 +87,8 @@ def test_two_processes_queue_a_task_once(publisher, using, key):
 
 
 @pytest.mark.parametrize(
-    "using", [pytest.param("mariadb", marks=pytest.mark.slow), "zookeeper", "etcd"]
+    "using",
+    [*(pytest.param(using, marks=pytest.mark.slow) for using in ("mariadb", "zookeeper")), "etcd"],
 )
 def test_what_a_killed_process_held_is_free(publisher, using, key):
     publisher(using, "doomed", key)

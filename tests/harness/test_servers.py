@@ -15,6 +15,8 @@ from tests.servers.etcd import Etcd, EtcdEnsemble, Refused
 from tests.servers.guard import is_at_rest, started_at
 from tests.servers.zookeeper import Ensemble
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("mariadb", "postgresql", "zookeeper", "etcd", "redis")
 DATABASES = ("mariadb", "postgresql")
 
@@ -153,7 +155,6 @@ def test_etcd_serves_whom_it_knows():
                 stranger.recv(1)  # that one has no certificate is said after the handshake
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("several", [Ensemble, EtcdEnsemble])
 def test_an_ensemble_serves_without_its_leader(several):
     with several(3) as ensemble:

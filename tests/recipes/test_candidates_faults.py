@@ -1,6 +1,7 @@
 """Elections in one process: interrupts, losses, forks, and what a hand-over costs."""
 
 import asyncio
+import itertools
 import os
 import threading
 from contextlib import suppress
@@ -24,6 +25,9 @@ from tests.core.interrupting import interrupted
 from tests.recipes.standing import begins, is_free, names, terms
 from tests.recipes.wrapping import in_thread
 
+#: every day at some moments
+at_moments = pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+
 
 @pytest.fixture
 def kind():
@@ -31,12 +35,12 @@ def kind():
 
 
 class TestInterrupts:
-    """At each moment at which Python would deliver a signal."""
+    """At each moment at which Python would deliver a signal, or at some of them."""
 
-    def test_who_is_interrupted_in_its_campaign_neither_stands_nor_leads(self, using, name):
-        elections, moment = [], 0
-        while True:
-            moment += 1
+    @at_moments
+    def test_who_is_interrupted_in_its_campaign_neither_stands_nor_leads(self, using, name, step):
+        elections = []
+        for moment in itertools.count(1, step):
             election = Election(f"{name}:{moment}", using=using)
             elections.append(election)
             if interrupted(election.campaign, moment) is None:
@@ -50,10 +54,10 @@ class TestInterrupts:
             assert election.campaign(timeout=PATIENCE)
             election.resign()
 
-    def test_who_is_interrupted_while_it_resigns_leads_no_more(self, using, name):
-        elections, moment = [], 0
-        while True:
-            moment += 1
+    @at_moments
+    def test_who_is_interrupted_while_it_resigns_leads_no_more(self, using, name, step):
+        elections = []
+        for moment in itertools.count(1, step):
             election = Election(f"{name}:{moment}", using=using)
             elections.append(election)
             election.campaign()

@@ -115,6 +115,7 @@ class TestOrder:
         assert not look.step_down(term)
 
     @pytest.mark.brief
+    @pytest.mark.every_day_on("local", "postgresql")
     def test_one_who_was_asked_to_step_down_and_does_not_is_resigned(self, name, stand):
         a = stand("A")
         eventually(a.leads)

@@ -112,6 +112,7 @@ def test_who_was_in_a_group_is_forgotten_after_a_day(using, name, monkeypatch):
     assert f"group:{name}" not in known(using)
 
 
+@pytest.mark.every_day_on("local", "sqlite")
 def test_so_many_who_were_in_a_group_are_forgotten(using, name, monkeypatch):
     """More than one change can have."""
     groups = [Group(name, using=using) for _ in range(130)]

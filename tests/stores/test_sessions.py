@@ -138,6 +138,7 @@ def test_many_sessions_and_records_are_renewed_at_once(store, directory):
 # Time
 
 
+@pytest.mark.every_day_on("local", "postgresql")
 def test_a_session_that_nobody_renews_ends(store, directory, seconds):
     """Not before its deadline by the local clock; it stays ended; and who watches is woken."""
     long = store.open_session(60)

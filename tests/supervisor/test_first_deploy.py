@@ -141,6 +141,7 @@ def test_before_an_upgrade_has_made_the_other_tables_locks_are_listed_and_swept(
 
 
 @KINDS
+@pytest.mark.every_day_on("postgresql")
 def test_many_make_the_table_at_once(new, name):
     def make(barrier):
         with closing(connections[new.alias]):

@@ -38,7 +38,11 @@ def run_tests():
 
 @pytest.mark.parametrize(
     "kind",
-    ["local", "sqlite", "postgresql", pytest.param("mariadb", marks=pytest.mark.slow)],
+    [
+        "local",
+        "sqlite",
+        *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("postgresql", "mariadb")),
+    ],
 )
 def test_a_leak_fails_its_test_alone_and_by_name(kind, child, backend_settings, settings):
     settings.DISTLOCK = backend_settings(kind)
