@@ -19,7 +19,7 @@ from functools import partial
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.core.events import send_loss
 from distlock.core.held import BROKEN, ENDED, HeldLease
@@ -45,7 +45,8 @@ class LeaseRenewer:
         #: protects this and HeldLeases; it is taken for moments only
         self.mutex = threading.Lock()
         self._running: dict[str, HeldLease] = {}
-        #: The time of the earliest timer. A lease that is due earlier sets a new one.
+        #: The one timer, and its time. A lease that is due earlier sets a new one in its place.
+        self._timer: Timer | None = None
         self._wakes_at = math.inf
         self._notifiers = WorkerThreads(_MOST_NOTIFIERS, "distlock-lost", for_callbacks=True)
         self._outages = OutageLog()
@@ -108,8 +109,10 @@ class LeaseRenewer:
     # On the thread of the timers
 
     def _wake_at(self, when: float) -> None:
-        call_after(when - clock(), self._check)
+        earlier, self._timer = self._timer, call_after(when - clock(), self._check)
         self._wakes_at = when
+        if earlier is not None:
+            earlier.cancel()
 
     def _check(self) -> None:
         """See to all leases that are due, and set the timer for the next one."""

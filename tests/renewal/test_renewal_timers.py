@@ -1,0 +1,22 @@
+"""However long leases are renewed, and however many there are, one timer is set for them."""
+
+from distlock import Lock
+from distlock.core import renewal
+from tests.contract.watch import eventually
+
+
+def test_a_lease_that_is_renewed_again_and_again_has_one_timer(
+    backend_settings, settings, monkeypatch
+):
+    settings.DISTLOCK = backend_settings("local")
+    timers, call_after = [], renewal.call_after
+
+    def note(seconds, action):
+        timers.append(call_after(seconds, action))
+        return timers[-1]
+
+    monkeypatch.setattr(renewal, "call_after", note)
+    with Lock("long", lease=60), Lock("short", lease=0.5) as short:
+        eventually(lambda: len(timers) > 30)  # one for the answer, one for the end of the lease
+        short.check()
+    assert sum(timer.cancel() for timer in timers) <= 1, "so many were set"
