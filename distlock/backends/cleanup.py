@@ -113,7 +113,12 @@ class Cleanup:
                 try:
                     cancel(until)
                 except LockError:
-                    return  # a backend that did not answer for one will not answer for the next
+                    # Most likely the backend answers for none. But it may be the row of this one
+                    # that is locked, so the next round begins with another.
+                    with self._mutex:
+                        if self._pending.get(nonce) is entry:
+                            self._pending[nonce] = self._pending.pop(nonce)
+                    return
                 except Exception:
                     logger.exception("could not cancel the claim for %r", claim.name)
             with self._mutex:

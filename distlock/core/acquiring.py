@@ -38,7 +38,7 @@ class AcquireRequest:
     #: whether to wait, and until when by the local clock (None: for ever)
     wait: bool
     deadline: float | None
-    #: the alias of the backend and the name of the lock
+    #: the alias of the backend and the name of the lock; and the kind, unless it is a lock
     key: Key
     #: Where this waits in the local queue: under ``key``, or under its own name if it has one.
     #: Another process may take or free a named owner's hold, and this process would not notice. So

@@ -97,7 +97,8 @@ class HeldLease:
         self.earlier_entries: list[Entrant] = []
         #: why it is gone although its owner has not left yet; a lost hold stays lost
         self.lost: str | None = None
-        #: whether all who entered have ended without leaving
+        #: whether it is not renewed any more: all who entered have ended without leaving, or its
+        #: end is wanted
         self.orphaned = False
         #: whether a renewal is under way, and whether the last one had no answer
         self.renewing = False

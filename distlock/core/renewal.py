@@ -212,7 +212,8 @@ class LeaseRenewer:
         except Exception as error:  # one failure is no loss; the deadline decides
             self._outages.note_failure(backend.alias, error)
         else:
-            self._outages.note_success(backend.alias)
+            if answers:  # rows that are locked get none
+                self._outages.note_success(backend.alias)
         finally:
             self._note_answers(batch, answers, sent_at)
         for hold in batch:

@@ -120,19 +120,25 @@ class Candidacy:
         """Try to get the lock, for a while, and lead if this candidate is still the next then."""
         if not (yield from self.lock.taking(left(deadline, self._election._backend.pause))):
             return False
+        begun = leads = False
         with suppress(LockLost, LockNotHeld):
             lease = self.lock._hold.lease
             term = Term(lease.token, self._said["name"], self.lock.owner, datetime.now(UTC))
             begin = Candidates.plan(Candidates.beginning, term)
             begun = (yield self._election._change(begin, deadline)).result
             self.lock.check()
-            if begun and self.decided.resolve(None):  # else it was resigned meanwhile
+            leads = begun and self.decided.resolve(None)
+            if leads:
                 self.lease = lease
                 self.lock.check()  # nobody was told if it was lost before that
                 beside = Directory(self._election.name, self._election.using)
                 self._orders = Watch(partial(Orders, beside), self._obey)
                 return True
         self.lease = None
+        if begun:  # who resigned meanwhile did not know of the term
+            why = "resigned" if self.decided.over and not leads else "lost"
+            end = Candidates.plan(Candidates.ending, term.term, why)
+            yield self._election._change(end, deadline)
         return False
 
     # The way out

@@ -177,7 +177,7 @@ class Election(Block, Recipe):
                 if isinstance(error, LockLost) and self._candidacy.lease and not self.leading:
                     continue
                 # Who stood before, or leads, was not begun here.
-                if self._candidacy is not before and not self._end_soon(error):
+                if self._candidacy is not before and not self._ends_elsewhere(error):
                     with suppress(LockError):
                         yield from self._leaving()
                 raise

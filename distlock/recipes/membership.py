@@ -174,7 +174,7 @@ class Membership:
 
     def renew(self, wanted: bool) -> None:
         """Renew the record, or no more: not while it is being removed in another way."""
-        if (hold := self._hold) is not None:
+        if (hold := self._hold) is not None and not (wanted and hold.why_lost()):
             (manager.watch if wanted else manager.unwatch)(hold)
 
     def abandon(self) -> None:

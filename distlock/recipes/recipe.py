@@ -171,7 +171,7 @@ class Block(ABC):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not self._end_soon(error):
+        if not self._ends_elsewhere(error):
             run(self._exiting(error))
 
     async def __aenter__(self) -> Self:
@@ -179,11 +179,14 @@ class Block(ABC):
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not self._end_soon(error):
+        if not self._ends_elsewhere(error):
             await arun(self._exiting(error))
 
-    def _end_soon(self, error: BaseException | None) -> bool:
-        """End elsewhere if the block is closed from outside: the garbage collector cannot wait."""
+    def _ends_elsewhere(self, error: BaseException | None) -> bool:
+        """Leave on another thread if the block is closed from outside; return whether it is.
+
+        The garbage collector may close it, and cannot wait.
+        """
         if isinstance(error, GeneratorExit):
             start(run, "distlock-undo", self._exiting(error))
         return isinstance(error, GeneratorExit)

@@ -99,6 +99,21 @@ class TestInterrupts:
 
 class TestFailuresOfOthers:
     @pytest.mark.eager
+    def test_the_term_of_one_who_resigned_while_it_began_has_ended(self, using, wrapped, name):
+        apply, resigned, election = wrapped("apply"), [], Election(name, "A", using=using)
+
+        def resign_before_it_is_told(store, directory, changes, conditions, *_):
+            if begins(changes) and not resigned:
+                apply.original(store, directory, changes, conditions)
+                resigned.append(in_thread(election.resign)())
+
+        apply.before = resign_before_it_is_told
+        assert not election.campaign(timeout=PATIENCE)
+        assert resigned
+        assert terms(election) == [("A", "resigned")]
+        eventually(lambda: is_free(election))
+
+    @pytest.mark.eager
     def test_nobody_leads_whose_record_is_gone(self, using, wrapped, name):
         """etcd's Campaign returned without an error, and without its key."""
         apply, gone = wrapped("apply"), []
