@@ -308,8 +308,8 @@ class SharedBackend(BaseBackend):
                 if before != limit:
                     kind, plain = kind_and_name(name)
                     logger.warning(
-                        "%s %r on %r was resized: it had %s seats, and has %d now",
-                        kind, plain, self.alias, before or "no", limit,
+                        "%s %r on %r was resized: it had %s, and has %d seats now",
+                        kind, plain, self.alias, before or "no number yet", limit,
                     )  # fmt: skip
                 return before
             time.sleep(pause)

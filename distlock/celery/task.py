@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _NOT_BOUND: Any = False
 #: An option that was not given is as the base class has it.
 _OF_BASE: Any = object()
+#: options of Lock whose place a task has others in
+_OF_LOCKS_ONLY = {"blocking", "description", "owner", "renew", "timeout"}
 
 #: The options that name something, the attributes that have the name for a call, and how it begins.
 _NAMED = (
@@ -260,6 +262,11 @@ def locked_task(
 
     def make(function: Callable[..., Any]) -> Any:
         name = str(options.get("name") or f"{function.__module__}.{function.__name__}")
+        for option in _OF_LOCKS_ONLY & options.keys():  # Celery would take any
+            raise TypeError(
+                f"task {name}: {option}={options[option]!r} is no option of a task, but of Lock;"
+                " see on_busy, busy_timeout and lease"
+            )
         if not (inspect.isclass(base) and issubclass(base, LockedTask)):
             raise TypeError(f"task {name}: base must be a subclass of LockedTask, not {base!r}")
         # Celery makes the task's class later, for each app. Making one now finds what is wrong.

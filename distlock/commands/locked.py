@@ -128,7 +128,7 @@ class LockedCommand(BaseCommand):
             )
             self.lock = cast(Lock, lock)
             _ = locks[lock.using]
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, ImproperlyConfigured) as error:
             raise ImproperlyConfigured(f"{type(self).__module__}: {error}") from error
 
         def body() -> str | None:

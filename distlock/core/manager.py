@@ -164,7 +164,7 @@ class LockManager:
         """Leave once, by this Lock object; True if it was the last time. See Lock.release()."""
         hold = self._held.find(key, owner)
         if hold is None:
-            raise not_held(key, owner)
+            raise not_held(key, owner, self.holder(key))
         try:
             try:
                 is_last = self._held.leave(hold, lock)

@@ -33,7 +33,10 @@ class NameTemplate:
         """
         self._template = template
         self._prefix = prefix
-        self._fields = _fields(template)
+        try:
+            self._fields = _fields(template)
+        except ValueError as error:
+            raise ValueError(f"name {template!r} is no template: {error}") from None
         for field in self._fields:
             if field not in known:
                 kind, owner = whose

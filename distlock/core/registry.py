@@ -123,10 +123,16 @@ class HeldLeases:
             self._limit = 2 * len(self._holds) + _MOST_LOST
 
 
-def not_held(key: Key, owner: Owner) -> LockNotHeld:
-    """Return the error for an owner who does not hold a lock."""
+def not_held(key: Key, owner: Owner, holder: HeldLease | None = None) -> LockNotHeld:
+    """Return the error for an owner who does not hold a lock; another one of this process may."""
     kind = key[2] if len(key) > 2 else "lock"
-    return LockNotHeld(f"{kind} {key[1]!r} on {key[0]!r} is not held by {owner}")
+    message = f"{kind} {key[1]!r} on {key[0]!r} is not held by {owner}"
+    if holder is not None:
+        message += (
+            f", but by {holder.lease.owner}: each thread and task is an owner. Leave it where it"
+            " was taken, or give it an owner"
+        )
+    return LockNotHeld(message)
 
 
 def _lost_before(hold: HeldLease) -> LockLost:

@@ -243,5 +243,8 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:
     """Return the names, sorted, under which a backend has something of a kind."""
-    start = directory_of(kind, "")
-    return [one.removeprefix(start) for one in locks[using].store.directories(start + prefix)]
+    start, store = directory_of(kind, ""), locks[using].store
+    found = [one.removeprefix(start) for one in store.directories(start + prefix)]
+    if not found:
+        store.read(start)  # unlike the question above this fails if there are no tables yet
+    return found

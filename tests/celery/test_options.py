@@ -93,6 +93,15 @@ def test_of_a_subclass():
                 pass
 
 
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("blocking", False), ("timeout", 5), ("renew", False), ("owner", "o"), ("description", "d")],
+)
+def test_an_option_of_lock_that_a_task_has_not_is_refused(option, value):
+    with pytest.raises(TypeError, match=f"task .*report: {option}={value!r} is no option of a"):
+        locked_task(lock="report", **{option: value})(report)
+
+
 def test_options_have_to_be_named():
     with pytest.raises(TypeError, match="options by name"):
         locked_task(report)

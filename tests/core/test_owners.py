@@ -8,7 +8,7 @@ import weakref
 
 import pytest
 
-from distlock import Lock, LockTimeout, State, locks
+from distlock import Lock, LockNotHeld, LockTimeout, State, locks
 from distlock.concurrency.clock import clock
 from distlock.types.owners import current_owner
 from tests.contract.watch import eventually
@@ -129,3 +129,20 @@ def test_who_is_refused_is_told_which_thread_of_this_process_holds_the_lock(in_t
         me, token = current_owner(), lock.token
     assert message.startswith(f"lock 'stock' on 'default' is held by {me.host} (pid {me.pid}, ")
     assert re.search(rf" since \d+ s \(token {token}\): counting; waited for 0\.01 s$", message)
+
+
+def test_who_leaves_what_another_thread_has_taken_is_told_who_has_it(in_thread):
+    taken = []
+
+    def take():
+        lock = Lock("order")
+        lock.acquire()
+        taken.append(lock.info())
+        return taken
+
+    in_thread(take)
+    with pytest.raises(LockNotHeld, match="is not held by .*, but by .*: each thread and"):
+        Lock("order").release()
+    assert Lock("order").force_release(taken[0].token)
+    with pytest.raises(LockNotHeld, match=r"is not held by \S+$"):
+        Lock("another").release()

@@ -4,9 +4,10 @@ import pytest
 from django.contrib.auth.models import Group
 from django.db import connections, transaction
 
-from distlock import LockError, LockLost, LockNotHeld, NotSupported
+from distlock import LockError, LockLost, LockNotHeld, LockUnavailable, NotSupported, recipes
 from distlock.recipes import Queue
 from tests.contract.actors import PATIENCE
+from tests.contract.watch import eventually, passed
 from tests.databases import ALIASES
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 
@@ -104,6 +105,22 @@ def test_what_was_lost_before_the_commit_is_rolled_back(kind, refused, queue, da
     assert queue.qsize() == (2 if kind == "sqlite" else 1)
 
 
+@pytest.mark.brief
+@pytest.mark.every_day_on("local", "postgresql")
+@pytest.mark.not_on("sqlite")  # nobody else can write while a transaction does
+def test_one_that_is_broken_in_its_transaction_is_told_as_lost_once(
+    refused, queue, database, short, sent_events
+):
+    if refused:
+        return
+    taken = queue.get()
+    with pytest.raises(LockLost), taken.atomic():
+        assert queue.force_release(taken.id, taken.token)
+        eventually(lambda: any(what == "lost" for what, *_ in sent_events))
+    passed(short + 0.5)  # its lease has ended by now
+    assert [what for what, *_ in sent_events].count("lost") == 1
+
+
 def test_what_it_cannot_give_is_refused(refused, queue, database):
     if refused:
         return
@@ -119,3 +136,20 @@ def test_what_it_cannot_give_is_refused(refused, queue, database):
     taken.ack()
     with pytest.raises(LockNotHeld), taken.atomic():
         raise AssertionError("the body ran")
+
+
+@pytest.mark.not_on("local", "mariadb", "postgresql", "zookeeper", "etcd")
+def test_nothing_can_be_put_in_the_file_after_the_transaction_has_written(database, name):
+    with (
+        transaction.atomic(database),
+        pytest.raises(LockUnavailable, match=r"own transaction\. Do it before the transaction"),
+    ):
+        work(database)
+        Queue(name).put("three")
+
+
+@pytest.mark.not_on("local", "mariadb", "postgresql", "zookeeper", "etcd")
+def test_nobody_joins_a_group_in_the_file_inside_a_transaction(database, name):
+    wanted = "groups, elections, .* cannot be done inside a transaction. Do it before"
+    with transaction.atomic(database), pytest.raises(NotSupported, match=wanted):
+        recipes.Group(name).join()

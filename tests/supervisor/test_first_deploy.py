@@ -138,6 +138,8 @@ def test_before_an_upgrade_has_made_the_other_tables_locks_are_listed_and_swept(
     call_command("locks", "sweep")
     with pytest.raises(CommandError, match=r"run `manage\.py migrate distlock"):
         call_command("locks", "resize", "stock", "3")
+    with pytest.raises(CommandError, match=r"run `manage\.py migrate distlock"):
+        call_command("locks", "queue", "list")
 
 
 @KINDS

@@ -235,3 +235,11 @@ def test_a_class_cannot_be_decorated():
 
         @locked("report")
         class Report: ...
+
+
+def test_a_text_that_is_no_template_is_named():
+    with pytest.raises(ValueError, match="^name 'report:{x' is no template: expected '}'"):
+
+        @Lock("report:{x")
+        def report(x):
+            pass

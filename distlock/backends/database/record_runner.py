@@ -6,12 +6,14 @@ from typing import Any
 
 from django.db import connections
 
-from distlock.backends.database.errors import NoTable, StatementFailed
+from distlock.backends.database.errors import FileLocked, NoTable, StatementFailed
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sqlite_session import CallerConnection
 from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
 from distlock.exceptions import LockUnavailable, NotSupported
+
+_BEFORE_IT = "Do it before the transaction begins (a view: outside of ATOMIC_REQUESTS)"
 
 
 class RecordRunner(StatementRunner):
@@ -27,7 +29,10 @@ class RecordRunner(StatementRunner):
     def unavailable(self, failed: StatementFailed) -> LockUnavailable:
         """See StatementRunner.unavailable(). The tables are others than that of the locks."""
         if not isinstance(failed, NoTable):
-            return super().unavailable(failed)
+            error = super().unavailable(failed)
+            if isinstance(failed, FileLocked) and self._in_own_transaction:
+                error.args = (f"{error}, by this thread's own transaction. {_BEFORE_IT}",)
+            return error
         database = self.pool.database
         error = LockUnavailable(
             f"database {database!r} has no tables for the records of semaphores and the like:"
@@ -42,18 +47,22 @@ class RecordRunner(StatementRunner):
         In it a rollback would take back what its owner relies on, unnoticed. And our own session
         could not write before its end. The transaction around a test case does not count.
         """
+        if self._in_own_transaction:
+            raise NotSupported(
+                f"{what} in the database {self.pool.database!r}: on SQLite this cannot be done"
+                f" inside a transaction. {_BEFORE_IT}, or use another backend"
+            )
+
+    @property
+    def _in_own_transaction(self) -> bool:
+        """Whether this thread is in a transaction on SQLite, other than that of a test case."""
         if self.caller is None:
-            return
+            return False
         wrapper: Any = connections[self.pool.database]
         if wrapper.connection is None or not wrapper.connection.in_transaction:
-            return
+            return False
         own = len(wrapper.atomic_blocks) - blocks_of_test_case(wrapper)
-        if own or not wrapper.in_atomic_block:
-            raise NotSupported(
-                f"{what} in the database {self.pool.database!r}: on SQLite nobody can take a seat"
-                " inside a transaction. Take it before the transaction begins (a view: outside of"
-                " ATOMIC_REQUESTS), or use another backend"
-            )
+        return bool(own) or not wrapper.in_atomic_block
 
 
 class _TestCaseConnection:
