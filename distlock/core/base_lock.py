@@ -74,7 +74,8 @@ class BaseLock:
         As ``threading.RLock.acquire``: ``blocking=False`` tries once, ``timeout`` limits the wait
         in seconds, -1 waits for ever. What is not given is as the constructor was told. A lock
         that is held already is entered once more; one that was lost and not released yet raises
-        LockLost. With ``owner`` the backend is asked in either case, and a lost lock is taken anew.
+        LockLost; with ``renew=False`` it is taken anew. With ``owner`` the backend is asked in
+        either case, and a lost lock is taken anew.
 
         Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
         cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
