@@ -27,6 +27,10 @@ MAX_KEY, MAX_DIRECTORY = 255, 600
 MOST_KEYS = 100
 
 
+class TooLarge(ValueError):
+    """A record has more than MAX_VALUE bytes of JSON."""
+
+
 class SessionEnded(LockError):
     """A change was refused because the session that its records were to be bound to has ended."""
 
@@ -99,7 +103,7 @@ class Snapshot:
 class Put:
     """Write a record, and bind it to a session or, with None, to none.
 
-    Raises ValueError if the value is larger than MAX_VALUE or no JSON, TypeError likewise.
+    Raises TooLarge if the value is larger than MAX_VALUE; ValueError or TypeError if it is no JSON.
     """
 
     key: str
@@ -114,7 +118,7 @@ class Put:
         )
         size = len(text.encode())
         if size > MAX_VALUE:
-            raise ValueError(
+            raise TooLarge(
                 f"the record {self.key!r} has {size} bytes of JSON; at most {MAX_VALUE} are kept"
             )
         object.__setattr__(self, "text", text)

@@ -75,11 +75,17 @@ class Candidacy:
     def check(self) -> Lease:
         """Return the lease under which it leads; LockNotHeld or LockLost."""
         if self.lease is None:
-            raise LockNotHeld(f"{self._election!r}: this candidate does not lead")
+            raise self._not_leading()
         if self._recalled:
             raise LockLost(self._recalled)
-        self.lock.check()
+        try:
+            self.lock.check()
+        except LockNotHeld:  # that would name the lock, and its owner
+            raise self._not_leading() from None
         return self.lease
+
+    def _not_leading(self) -> LockNotHeld:
+        return LockNotHeld(f"{self._election!r}: this candidate does not lead")
 
     @property
     def goes_on(self) -> bool:
@@ -154,7 +160,8 @@ class Candidacy:
                 yield self._election._change(end, deadline)  # it had lost its record in an outage
             yield from self.lock._leaving(self.lock.owner)
         except (LockNotHeld, LockLost) as error:
-            raise (LockLost(self._recalled) if self._recalled else error) from None
+            other = self._not_leading() if isinstance(error, LockNotHeld) else error
+            raise (LockLost(self._recalled) if self._recalled else other) from None
         except BaseException as error:
             undo(error, self.leave_soon)
             raise

@@ -139,13 +139,13 @@ class Candidates:
         """Return what makes a plan of a snapshot, by one of the methods below."""
         return lambda snapshot: step(Candidates(snapshot), *arguments)
 
-    def joining(self, order: str, said: Mapping[str, Any], election: object) -> Plan:
+    def joining(self, order: str, said: Mapping[str, Any], election: str) -> Plan:
         """Return the plan for one who comes; ValueNotAgreed if others have said another order."""
         if self._orders.get("order") == order:
             return Plan([], [self._found.as_found(ORDERS)], members=[said])
         if self.standing:
             raise ValueNotAgreed(
-                f"order={order!r}: {election!r} has order={self.order!r} for those who stand now;"
+                f"order={order!r}: {election} has order={self.order!r} for those who stand now;"
                 " say the same everywhere"
             )
         return Plan([_put(ORDERS, order=order)], [Unchanged(self._found.revision)], members=[said])

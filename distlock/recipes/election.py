@@ -17,7 +17,7 @@ from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
-from distlock.types.arguments import checked_callback, checked_data, checked_label, checked_token
+from distlock.types.arguments import checked_callback, checked_data, checked_int, checked_label
 from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.owners import new_owner
 
@@ -162,6 +162,8 @@ class Election(Block, Recipe):
         For ``arun()`` it is a coroutine function. If this one leads no more when the function ends,
         without an error or with LockLost, it campaigns again. Any other error is raised.
         """
+        if not callable(function):
+            raise TypeError(f"function must be callable, not {function!r}")
         work = partial(function, *args, **kwargs)
         while True:
             before = self._candidacy
@@ -275,14 +277,14 @@ class Election(Block, Recipe):
         It is told as of a loss, and keeps others out until it has resigned, or its lease has ended:
         it is renewed no more. Where its process does not answer, see force_release().
         """
-        step = Candidates.plan(Candidates.recalling, checked_token(term))
+        step = Candidates.plan(Candidates.recalling, checked_int("term", term))
         return (yield self._change(step)).result  # type: ignore[no-any-return]
 
     step_down, astep_down = twins("step_down", _step_down)
 
     def _force_release(self, term: int) -> Steps[bool]:
         """Break the lock of a leader; False if it does not lead any more. See Lock."""
-        lock = self._candidacy.lock
+        lock, term = self._candidacy.lock, checked_int("term", term)
         ways = partial(lock.force_release, term), partial(lock.aforce_release, term)
         broken: bool = yield Either(*ways)
         if broken:

@@ -17,6 +17,8 @@ from contextlib import suppress
 from typing import Any, Self
 from weakref import ref
 
+from django.utils.asyncio import async_unsafe
+
 from distlock.activity import current_activity
 from distlock.backends.recipe_records import REPORT, Plan
 from distlock.backends.seats import held_key, value_of
@@ -172,6 +174,7 @@ class Progress(Block, Recipe):
     # Looking
 
     @classmethod
+    @async_unsafe("Progress.get() would block the event loop; use `await Progress.aget()`.")
     def get(cls, name: str, *, using: str = DEFAULT_ALIAS) -> Report | None:
         """Return how far the work of a name is; None if nobody has reported under it of late.
 

@@ -23,7 +23,7 @@ from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, deadline_of, twins
 from distlock.recipes.semaphore import Semaphore, checked_count
-from distlock.types.arguments import checked_flag, waiting_limit
+from distlock.types.arguments import checked_flag, checked_int, checked_token, waiting_limit
 from distlock.types.owners import current_actor
 
 #: What one attempt by a deadline comes to, None if it has to wait; and what it has seen. It is told
@@ -133,9 +133,12 @@ class Queue(records.QueueRecords):
         Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged.
         """
         records.check_number("deliveries", deliveries)
+        for one in deliveries:
+            if not isinstance(one, Delivery):
+                raise TypeError(f"deliveries must be what get() has returned, not {one!r}")
         if {(one._queue.name, one._queue.using) for one in deliveries} != {(self.name, self.using)}:
             raise ValueError(f"deliveries must be of {self!r}, got {deliveries!r}")
-        yield from Delivery.acking_all(deliveries)
+        yield from Delivery.acking_all([*deliveries])
 
     # Looking
 
@@ -186,6 +189,8 @@ class Queue(records.QueueRecords):
 
         See put() for the arguments and the errors.
         """
+        if not isinstance(letter, records.QueueItem):
+            raise TypeError(f"letter must be a QueueItem, as of dead(), not {letter!r}")
         key = records.key_of(records.DEAD, letter.id)
         return bool((yield from self._placing([letter.body], [key], blocking, timeout)))
 
@@ -199,7 +204,8 @@ class Queue(records.QueueRecords):
 
         The item is ready at once, and its consumer cannot acknowledge it any more.
         """
-        return (yield self._ask(partial(self._release, id, token)))  # type: ignore[no-any-return]
+        release = partial(self._release, checked_int("id", id), checked_token(token))
+        return (yield self._ask(release))  # type: ignore[no-any-return]
 
     # Waiting
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Sequence, Sized
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -327,11 +327,15 @@ def check_body(body: object) -> None:
 
 
 def check_number(argument: str, several: Sequence[object]) -> None:
-    """Raise ValueError unless these can be moved in one change."""
+    """Raise TypeError or ValueError unless these can be moved in one change."""
+    if not isinstance(several, Sized):
+        raise TypeError(f"{argument} must be a sequence, not {several!r}")
     if not 1 <= len(several) <= MOST_AT_ONCE:
         raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")
 
 
 def checked_size(maxsize: object) -> int:
     """Return how many items there may be; TypeError or ValueError for what is no number of them."""
+    if isinstance(maxsize, int) and maxsize < 0:
+        raise ValueError(f"maxsize must be 0 (no bound) or more, got {maxsize!r}")
     return 0 if maxsize == 0 and maxsize is not False else checked_count("maxsize", maxsize)

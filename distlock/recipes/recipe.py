@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial, wraps
 from reprlib import repr
+from types import FunctionType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from django.utils.asyncio import async_unsafe
@@ -13,7 +14,7 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.recipe_records import Decide
 from distlock.backends.seats import directory_of
 from distlock.backends.shared import SharedBackend, shared_locks
-from distlock.backends.store import MAX_VALUE, Put, RecordStore, Snapshot
+from distlock.backends.store import MAX_VALUE, Put, RecordStore, Snapshot, TooLarge
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -203,18 +204,26 @@ def twins(
         put, aput = twins("put", _put)
     """
 
-    @wraps(body)
+    steps, async_steps = _named(name, body), _named(twin_of(name), body)
+
+    @wraps(steps)
     def method(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run(body(*args, **kwargs))
+        return run(steps(*args, **kwargs))
 
-    @wraps(body)
+    @wraps(async_steps)
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(body(*args, **kwargs))
+        return await arun(async_steps(*args, **kwargs))
 
-    owner = body.__qualname__.rpartition(".")[0]
-    method.__name__, twin.__name__ = name, twin_of(name)
-    method.__qualname__, twin.__qualname__ = f"{owner}.{name}", f"{owner}.{twin_of(name)}"
     return refuse_in_event_loop(method), twin
+
+
+def _named(name: str, body: Callable[P, Steps[T]]) -> Callable[P, Steps[T]]:
+    """Return a copy of a body under a public name: Python's errors of wrong arguments tell it."""
+    bound = body.__defaults__, body.__closure__
+    named: Any = wraps(body)(FunctionType(body.__code__, body.__globals__, name, *bound))
+    named.__kwdefaults__, named.__name__ = body.__kwdefaults__, name
+    named.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{name}"
+    return named  # type: ignore[no-any-return]
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:
@@ -233,12 +242,14 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
     """
     try:
         Put(argument, record)
-    except (TypeError, ValueError, RecursionError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(
+    except TooLarge as error:
+        raise ValueError(
             f"{argument} must have at most {MAX_VALUE} bytes in JSON, with what is kept beside it,"
             f" got {repr(value)}: {error}"
         ) from error
+    except (TypeError, ValueError, RecursionError) as error:
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        raise kind(f"{argument} must be JSON, got {repr(value)}: {error}") from error
 
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:

@@ -6,6 +6,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator, Si
 from contextlib import nullcontext
 from typing import Any, TypeVar
 
+from django.utils.asyncio import async_unsafe
+
 from distlock.conf import DEFAULT_ALIAS
 from distlock.recipes.progress import Progress
 from distlock.recipes.report import checked_number
@@ -32,6 +34,8 @@ def track(
     Raises Cancelled if somebody has asked the work to end.
     """
     progress, block = _prepared(iterable, name, total, unit, using)
+    if block is progress:  # one that has begun needs nobody's answer here
+        _refuse_in_event_loop()
     with block:
         for item in iterable:
             yield item
@@ -52,6 +56,11 @@ async def atrack(
         async for item in iterable:
             yield item
             progress.advance()
+
+
+@async_unsafe("track() would block the event loop; use `async for … in atrack()`.")
+def _refuse_in_event_loop() -> None:
+    """Refuse to begin a progress that the caller's task would wait for."""
 
 
 def _prepared(

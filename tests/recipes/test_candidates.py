@@ -54,21 +54,43 @@ class TestArguments:
             election.campaign(blocking=False, timeout=1)
         with pytest.raises(LockError, match="'B' does not stand"):
             election.appoint("B")
-        with pytest.raises(TypeError, match="candidate"):
-            election.appoint(5)
-        with pytest.raises(TypeError, match="token"):
-            election.step_down("last")
         with pytest.raises(LockNotHeld):
             election.resign()
         assert election.info().candidates == ()
         a = stand("A")
         eventually(a.leads)
-        with pytest.raises(ValueNotAgreed, match="order='succession'"):
+        with pytest.raises(ValueNotAgreed, match="^order='succession': <Election .*> has order"):
             Election(name, order="succession", using=using).campaign()
         assert names(election) == ["A"]
         with pytest.raises(LockError, match="leads already"):
             a.election.campaign()
         assert a.leads()
+
+    @pytest.mark.parametrize(
+        ("method", "value", "said"),
+        [
+            (Election.appoint, 5, "candidate must be a str, not 5"),
+            (Election.step_down, "last", "term must be an int, not 'last'"),
+            (Election.force_release, "last", "term must be an int, not 'last'"),
+            (Election.run, 5, "function must be callable, not 5"),
+        ],
+    )
+    def test_wrong_ones_of_methods_are_named(self, using, name, method, value, said):
+        election = Election(name, using=using)
+        with pytest.raises(TypeError, match=f"^{said}$"):
+            method(election, value)
+        assert election.info().candidates == ()
+
+    @pytest.mark.parametrize("way", [Election.resign, Election.check, Election.verify])
+    def test_who_does_not_lead_is_told_so(self, using, name, way):
+        election = Election(name, using=using)
+        said = pytest.raises(LockNotHeld, match="^<Election .*>: this candidate does not lead$")
+        with said:
+            way(election)
+        with election:
+            election.check()
+        with said:
+            way(election)
 
     def test_who_is_appointed_no_more_is_asked_to_step_down(self, using, name, stand):
         operator = Election(name, using=using)

@@ -104,12 +104,17 @@ class TestValues:
         assert versions(Config(name, using=using).history()) == [6, 5]
 
     @pytest.mark.parametrize(
-        ("value", "error"),
-        [({1, 2}, TypeError), (float("nan"), ValueError), ("x" * 65536, ValueError)],
-        ids=["no JSON", "no number", "too large"],
+        ("value", "error", "said"),
+        [
+            ({1, 2}, TypeError, "be JSON, got {1, 2}: .* not JSON serializable"),
+            (float("nan"), ValueError, "be JSON, got nan: "),
+            ("\ud800", ValueError, "be JSON, got '.ud800': "),
+            ("x" * 65536, ValueError, "have at most 65536 bytes in JSON, with .*, got 'xxx"),
+        ],
+        ids=["no JSON", "no number", "no text", "too large"],
     )
-    def test_what_cannot_be_kept_is_refused_by_name(self, config, value, error):
-        with pytest.raises(error, match="^value must"):
+    def test_what_cannot_be_kept_is_refused_by_name(self, config, value, error, said):
+        with pytest.raises(error, match=f"^value must {said}"):
             config.set(value)
         assert config.get().version == 0
 

@@ -8,6 +8,7 @@ import time
 from datetime import timedelta
 
 import pytest
+from django.core.exceptions import SynchronousOnlyOperation
 
 from distlock import Cancelled, LockError, LockUnavailable, locks
 from distlock.backends.recipe_records import KEPT
@@ -349,6 +350,28 @@ class TestHere:
         with Progress(name) as progress, wrong:
             call(progress)
         assert Progress.get(name).done == 0
+
+    @pytest.mark.parametrize(
+        ("blocks", "said"),
+        [
+            (Progress.get, r"Progress\.get\(\) would .*; use `await Progress\.aget\(\)`\."),
+            (
+                lambda name: next(track([1], name)),
+                r"track\(\) would .*; use `async for … in atrack\(\)`\.",
+            ),
+        ],
+        ids=["get", "track"],
+    )
+    def test_an_event_loop_is_not_blocked(self, eager, name, blocks, said):
+        async def main():
+            with pytest.raises(SynchronousOnlyOperation, match=f"^{said}$"):
+                blocks(name)
+            assert await Progress.aget(name) is None
+            assert await asyncio.to_thread(list, track([1], name)) == [1]
+            async with Progress(name) as progress:
+                assert list(track([1, 2], progress)) == [1, 2]  # it has begun, and only counts
+
+        asyncio.run(main())
 
     def test_long_texts_are_cut(self, eager, name):
         with pytest.raises(ValueError), Progress(name) as progress:

@@ -332,7 +332,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         ("arguments", "error", "named"),
         [
-            ({"maxsize": -1}, ValueError, "maxsize"),
+            ({"maxsize": -1}, ValueError, r"^maxsize must be 0 \(no bound\) or more, got -1$"),
             ({"maxsize": 1.5}, TypeError, "maxsize"),
             ({"maxsize": False}, TypeError, "maxsize"),
             ({"lease": 0}, ValueError, "lease"),
@@ -344,20 +344,36 @@ class TestBadInput:
         with pytest.raises(error, match=named):
             Queue("letters", **arguments)
 
-    def test_of_its_methods(self, kind, letters):
-        for body, error in [
-            ({1}, TypeError),
-            ("x" * 65_000, ValueError),  # with what is said of it later it would be too large
-            (float("nan"), ValueError),
-        ]:
-            with pytest.raises(error, match="body"):
-                letters.put(body)
-        with pytest.raises(ValueError, match="bodies"):
-            letters.put_many([])
-        with pytest.raises(ValueError, match="timeout"):
-            letters.get(timeout=-2)
-        with pytest.raises(ValueError, match="maxsize"):
-            letters.resize(-1)
+    @pytest.mark.parametrize(
+        ("call", "error", "said"),
+        [
+            (lambda queue: queue.put({1}), TypeError, r"body must be JSON, got \{1\}: .+ not JSON"),
+            (lambda queue: queue.put(float("nan")), ValueError, "body must be JSON, got nan: "),
+            (
+                lambda queue: queue.put("x" * 65_000),  # too large with what is said of it later
+                ValueError,
+                "body must have at most 65536 bytes in JSON, with what is kept beside it, got 'xx",
+            ),
+            (lambda queue: queue.put("one", block=False), TypeError, r"Queue\.put\(\) .*'block'$"),
+            (
+                lambda queue: asyncio.run(queue.aput("one", block=False)),
+                TypeError,
+                r"Queue\.aput\(\) .*'block'$",
+            ),
+            (lambda queue: queue.put_many([]), ValueError, "bodies must be 1 to 12 items, got 0$"),
+            (lambda queue: queue.put_many(5), TypeError, "bodies must be a sequence, not 5$"),
+            (lambda queue: queue.get(timeout=-2), ValueError, "timeout must"),
+            (lambda queue: queue.ack_many(5), TypeError, "deliveries must be a sequence, not 5$"),
+            (lambda queue: queue.ack_many([5]), TypeError, r"deliveries must be what .*, not 5$"),
+            (lambda queue: queue.resize(-1), ValueError, r"maxsize must be 0 \(no bound\) or more"),
+            (lambda queue: queue.retry(5), TypeError, "letter must be a QueueItem, .*, not 5$"),
+            (lambda queue: queue.force_release("a", 1), TypeError, "id must be an int, not 'a'$"),
+            (lambda queue: queue.force_release(1, "b"), TypeError, "token must be an int, not 'b'"),
+        ],
+    )
+    def test_of_its_methods(self, letters, call, error, said):
+        with pytest.raises(error, match=f"^{said}"):
+            call(letters)
         assert letters.empty()
         assert not Config(f"queue:{letters.name}", using=letters.using).get(0).value
 
