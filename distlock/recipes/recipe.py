@@ -6,7 +6,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial, wraps
 from reprlib import repr
-from types import FunctionType
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from django.utils.asyncio import async_unsafe
@@ -204,26 +203,20 @@ def twins(
         put, aput = twins("put", _put)
     """
 
-    steps, async_steps = _named(name, body), _named(twin_of(name), body)
+    owner = body.__qualname__.rpartition(".")[0]
+    body.__qualname__ = f"{owner}.{name}"  # which Python's errors of wrong arguments tell
 
-    @wraps(steps)
+    @wraps(body)
     def method(*args: P.args, **kwargs: P.kwargs) -> T:
-        return run(steps(*args, **kwargs))
+        return run(body(*args, **kwargs))
 
-    @wraps(async_steps)
+    @wraps(body)
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await arun(async_steps(*args, **kwargs))
+        return await arun(body(*args, **kwargs))
 
+    method.__name__, twin.__name__ = name, twin_of(name)
+    twin.__qualname__ = f"{owner}.{twin_of(name)}"
     return refuse_in_event_loop(method), twin
-
-
-def _named(name: str, body: Callable[P, Steps[T]]) -> Callable[P, Steps[T]]:
-    """Return a copy of a body under a public name: Python's errors of wrong arguments tell it."""
-    bound = body.__defaults__, body.__closure__
-    named: Any = wraps(body)(FunctionType(body.__code__, body.__globals__, name, *bound))
-    named.__kwdefaults__, named.__name__ = body.__kwdefaults__, name
-    named.__qualname__ = f"{body.__qualname__.rpartition('.')[0]}.{name}"
-    return named  # type: ignore[no-any-return]
 
 
 def deadline_of(timeout: float | None, *, blocking: bool = True) -> float | None:

@@ -358,7 +358,7 @@ class TestBadInput:
             (
                 lambda queue: asyncio.run(queue.aput("one", block=False)),
                 TypeError,
-                r"Queue\.aput\(\) .*'block'$",
+                r"Queue\.put\(\) .*'block'$",
             ),
             (lambda queue: queue.put_many([]), ValueError, "bodies must be 1 to 12 items, got 0$"),
             (lambda queue: queue.put_many(5), TypeError, "bodies must be a sequence, not 5$"),
