@@ -106,7 +106,7 @@ clean:
 	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e .[celery,etcd,zookeeper] dj-database-url
 
 .envs/bench/.ready: requirements.txt benchmarks/requirements.txt tools/environment | packages
-	@tools/environment .envs/bench "$(NEWEST) $(BASE)" -r requirements.txt -r benchmarks/requirements.txt
+	@tools/environment .envs/bench "$(BASE) $(NEWEST)" -r requirements.txt -r benchmarks/requirements.txt
 
 .envs/build/.ready: requirements.txt tools/environment
 	@tools/environment .envs/build "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt Django packaging
