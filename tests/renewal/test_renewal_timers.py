@@ -8,7 +8,7 @@ from tests.contract.watch import eventually
 def test_a_lease_that_is_renewed_again_and_again_has_one_timer(
     backend_settings, settings, monkeypatch
 ):
-    settings.DISTLOCK = backend_settings("local")
+    settings.DISTLOCK = backend_settings("local", RENEW=0.05)
     timers, call_after = [], renewal.call_after
 
     def note(seconds, action):
@@ -16,7 +16,6 @@ def test_a_lease_that_is_renewed_again_and_again_has_one_timer(
         return timers[-1]
 
     monkeypatch.setattr(renewal, "call_after", note)
-    with Lock("long", lease=60), Lock("short", lease=0.5) as short:
-        eventually(lambda: len(timers) > 30)  # one for the answer, one for the end of the lease
-        short.check()
+    with Lock("one"), Lock("other", lease=60):
+        eventually(lambda: len(timers) > 30)  # each renewal sets one for its answer, at least
     assert sum(timer.cancel() for timer in timers) <= 1, "so many were set"
