@@ -29,7 +29,7 @@ from distlock.backends.store import (
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.timers import call_after
+from distlock.concurrency.timers import Timer, call_after
 from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
 
 
@@ -74,6 +74,8 @@ class LocalStore(RecordStore):
         #: Who waits for a change, and for which record. It is changed in single atomic steps:
         #: the garbage collector may abandon a watch while this thread has the mutex.
         self._watches: dict[object, tuple[str, str | None, Pending[None]]] = {}
+        #: by the token of a watch, what wakes it when a session ends
+        self._timers: dict[object, Timer] = {}
 
     # Records
 
@@ -207,13 +209,13 @@ class LocalStore(RecordStore):
 
     def watch(self, directory: str, since: int, key: str | None = None) -> Pending[None]:
         token = object()
-        pending: Pending[None] = Pending(lambda: self._watches.pop(token, None))
+        pending: Pending[None] = Pending(lambda: self._forget(token))
         self._watches[token] = directory, key, pending
         # Whoever changes something does so before looking for watches, and we the other way round.
         found = self._find(directory)
         kept = None if key is None else found.records.get(key)
         if (kept or found).revision > since:
-            self._watches.pop(token, None)
+            self._forget(token)
             pending.resolve(None)
         else:
             self._wake_at_end(token, found.records.values() if kept is None else [kept])
@@ -225,13 +227,22 @@ class LocalStore(RecordStore):
         ends = [session.expires_at for session in sessions if session is not None]
         if ends:
             with suppress(RuntimeError):  # no more threads can be had: who waits looks by itself
-                call_after(max(min(ends) - clock(), 0.0), partial(_wake, ref(self), token))
+                wait, wake = max(min(ends) - clock(), 0.0), partial(_wake, ref(self), token)
+                self._timers[token] = call_after(wait, wake)
+            if token not in self._watches:  # it was answered meanwhile
+                self._forget(token)
 
     def _wake(self, directory: str, keys: Collection[str]) -> None:
         for token, (watched, key, pending) in self._watches.copy().items():
             if watched == directory and (key is None or key in keys):
-                self._watches.pop(token, None)
+                self._forget(token)
                 pending.resolve(None)
+
+    def _forget(self, token: object) -> tuple[str, str | None, Pending[None]] | None:
+        """End a watch, and its timer; return it, None if it had ended before."""
+        if (timer := self._timers.pop(token, None)) is not None:
+            timer.cancel()
+        return self._watches.pop(token, None)
 
     # Clearing
 
@@ -247,6 +258,6 @@ class LocalStore(RecordStore):
 
 def _wake(known: ref[LocalStore], token: object) -> None:
     store = known()
-    if store is not None and (watch := store._watches.pop(token, None)):
+    if store is not None and (watch := store._forget(token)):
         *_, pending = watch
         pending.resolve(None)

@@ -242,8 +242,8 @@ class TaskExecution(RunningTask):
         if self.task.locking.until == "finished":
             self.renewed = queueing.renew(handle, self.header.queue_claim_nonce, self)
         else:
-            self._queue_lock_freed = True
             queueing.release(handle)
+            self._queue_lock_freed = True
 
     def _free_queue_lock(self, error: BaseException | None) -> None:
         """Free the queueing lock at the end, unless the same task comes again."""

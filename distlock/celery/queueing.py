@@ -201,6 +201,9 @@ def release(handle: QueueLockHandle) -> None:
         logger.warning("queueing lock %r is freed later: %s", handle.name, error)
         release_soon(handle)
         return
+    except BaseException:  # a time limit, say; nobody else would free it
+        release_soon(handle)
+        raise
     if freed:
         send_event(lock_released, backend, handle.lease)
     else:

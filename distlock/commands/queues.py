@@ -48,7 +48,7 @@ def _delivery(one: DeliveryInfo) -> output.Row:
 
 
 def _dead(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
-    letters = ask(using, lambda: Queue(name, using=using).dead())
+    letters = _letters(using, Queue(name, using=using))
     if json:
         output.write_json(command, {"using": using, "name": name, "dead": letters})
         return
@@ -56,6 +56,11 @@ def _dead(command: BaseCommand, *, name: str, using: str, json: bool, **others: 
     output.write_table(command, heading, map(_letter, letters))
     if not letters:
         command.stderr.write("No dead letters.")
+
+
+def _letters(using: str, queue: Queue) -> tuple[QueueItem, ...]:
+    """Return all dead letters; dead() returns the first ones only."""
+    return ask(using, partial(queue.dead, max(ask(using, queue.info).dead, 1)))
 
 
 def _letter(letter: QueueItem) -> output.Row:
@@ -83,7 +88,7 @@ def _retry(
     command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **others: object
 ) -> None:
     queue = Queue(name, using=using)
-    letters = [one for one in ask(using, queue.dead) if all or one.id == item]
+    letters = [one for one in _letters(using, queue) if all or one.id == item]
     if not letters:
         which = "no dead letters" if all else f"no dead letter {item}"
         fail(NOT_HELD, f"queue {name!r} on {using!r} has {which}")

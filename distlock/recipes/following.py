@@ -147,7 +147,8 @@ def _call_back(known: ref[Watch], follower: Follower[Any]) -> None:
             return
         except Exception:  # what is wrong may be mended
             logger.exception("%r could not be watched; it is tried again", follower.recipe)
-        follower.stopped.wait(clock() + pause)
+        if follower.stopped.wait(clock() + pause):
+            return
 
 
 def _tell(watch: Watch | None, found: Any) -> None:

@@ -146,7 +146,7 @@ class Queue(records.QueueRecords):
         """Return what is in the queue now, and who works on it; a moment later it may differ."""
         seen: Snapshot = yield self._read()
         bound = yield from self._config.getting(self._maxsize, stale=False)
-        return self._describe(seen, bound.value)
+        return self._describe(seen, records.checked_size(bound.value))
 
     def _counting(self) -> Steps[int]:
         """Return how many items are not acknowledged; see also info()."""
@@ -197,7 +197,8 @@ class Queue(records.QueueRecords):
     def _purging(self, *, dead: bool = False) -> Steps[int]:
         """Remove the items that are ready, or the dead letters; return how many these were."""
         kind = records.DEAD if dead else records.READY
-        return (yield self._ask(partial(self._purge, kind)))  # type: ignore[no-any-return]
+        # Each of its changes may take as long as one: there may be thousands of them.
+        return (yield self._ask(lambda _: self._purge(kind, None)))  # type: ignore[no-any-return]
 
     def _releasing(self, id: int, token: int) -> Steps[bool]:
         """Take the delivery of an item from its consumer, by its token; False if it is over.

@@ -41,8 +41,8 @@ from distlock.types.lease import Kind, Owner
 #: What the keys of records begin with.
 TAIL = "tail"
 ITEM, READY, TAKEN, HELD, DEAD = "i/", "i/r/", "i/t/", "h/", "dead/"
-#: more records of one kind than anybody reads at once
-_ALL = 10_000
+#: More records of one kind than there can be: what is not read would look abandoned.
+_ALL = 2**31 - 1
 #: Items that are put, taken, moved or removed in one change. Of the largest ones ZooKeeper takes
 #: no more: its requests have 1 MiB at the most.
 MOST_AT_ONCE = 12

@@ -4,6 +4,7 @@ import contextvars
 import gc
 import logging
 import threading
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -192,6 +193,24 @@ def test_a_soft_time_limit_at_any_moment_leaves_no_lock(app, settings, caplog):
     for number in range(1, moment, 5):
         for name in (f"a:{number}", f"queueing:a:{number}"):
             eventually(lambda: not Lock(name).locked())  # noqa: B023 - called at once
+
+
+@pytest.mark.parametrize("until", ["started", "finished"])
+def test_a_soft_time_limit_while_the_queueing_lock_is_freed_leaves_none(app, monkeypatch, until):
+    release, struck = LocalBackend.release, []
+
+    def strike(backend, lease, deadline=None):
+        if lease.name == "queueing:a" and not struck:
+            struck.append(lease)
+            raise SoftTimeLimitExceeded
+        return release(backend, lease, deadline)
+
+    monkeypatch.setattr(LocalBackend, "release", strike)
+    task = task_of(app, lambda: None, queueing_lock="a", until=until)
+    with suppress(SoftTimeLimitExceeded):
+        task.delay()
+    assert struck
+    eventually(lambda: locks["default"].inspect("queueing:a").state is State.FREE)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

@@ -174,6 +174,19 @@ class TestQueue:
         assert letters.info().ready == 2
         assert run("queue", "retry", "letters", "--all").code == NOT_HELD
 
+    def test_all_dead_letters_are_put_back(self, letters, run, run_json):
+        impatient = Queue("letters", max_deliveries=1)
+        for _ in range(9):
+            impatient.put_many(["to eve"] * 12)
+        while letters.info().ready:
+            for delivery in impatient.get_many(12):
+                delivery.nack()
+        dead = letters.info().dead
+        assert dead > 100
+        assert len(run_json("queue", "dead", "letters")["dead"]) == dead
+        assert f"{dead} put back" in run("queue", "retry", "letters", "--all").out
+        assert (letters.info().ready, letters.info().dead) == (dead, 0)
+
     def test_a_dead_letter_waits_for_room(self, letters, run):
         letters.resize(1)
         result = run("queue", "retry", "letters", "--all")

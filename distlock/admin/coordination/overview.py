@@ -108,17 +108,24 @@ def _rows(recipe: RecipePages[Any], shown: list[tuple[str, str]]) -> list[Recipe
         alias: [name for name, _ in group]
         for alias, group in groupby(sorted(shown, key=_alias_of), _alias_of)
     }
+
+    def read(alias: str, name: str) -> Any:
+        try:
+            return recipe.read(alias, name, whole=False)
+        except (TypeError, ValueError) as error:  # a bound that is no number; others are shown
+            return error
+
     reports = call_backends(
         by_alias,
-        lambda each, deadline: {
-            name: recipe.read(each.alias, name, whole=False) for name in by_alias[each.alias]
-        },
+        lambda each, deadline: {name: read(each.alias, name) for name in by_alias[each.alias]},
     )
     rows = []
     for name, alias in shown:
         answer = reports[alias]
-        line = recipe.row(answer.value[name]) if answer.value else None
-        rows.append(RecipeRow(alias, name, line, answer.problem))
+        report = answer.value[name] if answer.value else None
+        problem = str(report) if isinstance(report, Exception) else answer.problem
+        line = None if report is None or problem else recipe.row(report)
+        rows.append(RecipeRow(alias, name, line, problem))
     return rows
 
 

@@ -269,7 +269,7 @@ class QueuePages(RecipePages[Contents]):
             (_("Item"), _("Body"), _("Put"), _("Deliveries"), _("Put back because")),
             rows,
             empty=_("There are none."),
-            hint=_shown(len(report.letters)),
+            hint=_shown(report.info.dead),
         )
 
 

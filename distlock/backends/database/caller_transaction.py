@@ -59,8 +59,8 @@ class CallerTransaction:
         connection = connections[self.database]
         if connection.connection is not None and connection.connection.in_transaction:
             return CallerConnection(connection)
-        if nonce is not None and nonce in self._open:
-            return CallerConnection(self._open[nonce][0])
+        if nonce is not None and (found := self._open.get(nonce)) is not None:
+            return CallerConnection(found[0])
         connection = connection_of_test_case(self.database)
         return None if connection is None else CallerConnection(connection)
 

@@ -190,7 +190,10 @@ def connect_with_timeout(limit: float, connect: Callable[[], Session]) -> Sessio
                 session.close()
 
     try:
-        start(connect_for_pending, "distlock-connect")
+        try:
+            start(connect_for_pending, "distlock-connect")
+        except RuntimeError as error:
+            raise NoSession("no thread can be had to connect on") from error
         if pending.wait(clock() + limit):
             return pending.take()
         raise NoSession(f"cannot connect within {limit:.3g} s")

@@ -243,6 +243,8 @@ class PsycopgConnection(RawConnection):
         """
         if sql in self._prepared:
             return True
+        if len(self._sent) > _MOST_COUNTED:
+            self._sent.clear()
         self._sent[sql] = sent = self._sent.get(sql, 0) + 1
         return sent >= _OFTEN and len(self._prepared) < _MOST_PREPARED
 
@@ -258,8 +260,8 @@ class PsycopgConnection(RawConnection):
 _ALREADY_PREPARED = "42P05"  # duplicate_prepared_statement
 #: The statement of a packet is prepared when a session sends it for this time.
 _OFTEN = 3
-#: Statements that a session keeps prepared, at the most.
-_MOST_PREPARED = 60
+#: Statements that a session keeps prepared, at the most; and texts that it counts.
+_MOST_PREPARED, _MOST_COUNTED = 60, 1000
 
 
 class _Numbers(dict[str, str]):

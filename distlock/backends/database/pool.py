@@ -310,7 +310,10 @@ class Pool:
         """Close what was idle for long."""
         keep, idle = self.idle, self._idle
         _close_while(idle, lambda session: clock() - session.idle_since >= keep)
-        self._reaper = None
+        # Two threads that gave back the first sessions may have set a timer each.
+        other, self._reaper = self._reaper, None
+        if other is not None:
+            other.cancel()
         for oldest in idle[:1]:
             self._reaper = call_after(oldest.idle_since + keep - clock(), self._start_reaping)
 

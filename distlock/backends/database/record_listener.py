@@ -66,6 +66,8 @@ class RecordListener:
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
         self._session: Session | None = None
+        #: whether the driver cannot listen
+        self._deaf = False
         #: the channels that it listens on, and until when each is kept at least
         self._channels: dict[str, float] = {}
 
@@ -78,14 +80,15 @@ class RecordListener:
 
         Behind a pooler it is not: what is heard would go to nobody. Raises a StatementFailed.
         """
-        if self._pool.pooled:
+        if self._pool.pooled or self._deaf:
             return False
         now = clock()
         needed = set(channels)
         new = sorted(needed - self._channels.keys())
         if new and self._session is None:
             self._session = self._pool.open()
-            if self._session.pooled or not self._session.hears:
+            self._deaf = not self._session.hears
+            if self._session.pooled or self._deaf:
                 self.close()
                 return False
         old = [one for one, until in self._channels.items() if until < now and one not in needed]

@@ -252,7 +252,10 @@ class RecordWatcher:
                 if rest is None:
                     continue
                 if int(rest) <= 0:
-                    self._end_expired(name)  # a change, which is seen at the next look
+                    # A change, which is seen at the next look. If the directory is locked, the
+                    # others must be answered all the same.
+                    with suppress(LockUnavailable):
+                        self._end_expired(name)
                 first_end = min(first_end, int(rest) / 1_000_000)
         if not all_of_them:
             watches = self._whose_record_has_changed(

@@ -243,6 +243,8 @@ class Waiter:
             # If an event loop was stopped for good, its task never takes the lease.
             self._reclaim = call_after(lease.duration, self.abandon)
         if not self.lease.resolve(lease):
+            if self._reclaim is not None:
+                self._reclaim.cancel()
             self.waits.cancel_later(self.claim)
         return True
 
