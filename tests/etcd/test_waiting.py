@@ -6,6 +6,7 @@ import pytest
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.etcd.connections import Connections, Unanswered
+from distlock.backends.etcd.leases import Leases
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
@@ -69,6 +70,30 @@ def test_who_waits_goes_on_after_the_network_broke(configure, actor, proxied, na
     proxy.cut()
     held.release()
     assert wait.result(PATIENCE)
+
+
+def test_who_gives_up_takes_no_lock_from_another_of_its_process(actor, using, name, monkeypatch):
+    """What it had for the lock, and could not use, is another lock's by then."""
+    given_back, put, here = threading.Event(), Leases.put, threading.current_thread()
+
+    def note(leases, lease, ttl, *, reusable=True):
+        put(leases, lease, ttl, reusable=reusable)
+        if reusable and threading.current_thread() is not here:
+            given_back.set()
+
+    first = Lock(name, using="other", at_least=PATIENCE)
+    first.acquire()
+    waiter = actor("task", using)
+    waiter.lock(name).start("acquire")
+    waiting(first)
+    monkeypatch.setattr(Leases, "put", note)
+    first.release()  # it stays taken, and the one who is woken looks in vain
+    assert given_back.wait(PATIENCE)
+    with Lock(f"{name}:another", using=using) as another:
+        waiter.cancel()
+        eventually(lambda: not locks[using].inspect(name).waiters)
+        eventually(lambda: locks[using].cleanup.pending == 0)
+        another.verify()
 
 
 @pytest.fixture

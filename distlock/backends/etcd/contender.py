@@ -135,6 +135,8 @@ class Contender:
         elif holder is not None and holder.key == key:
             revision = holder.created  # an earlier request has put it, whose answer was lost
         else:
+            if not reply.repeated:
+                leases.unname(claim.nonce, lease.id)  # another claim's from here on
             leases.put(lease, ttl, reusable=not reply.repeated)
             return None, holder
         leases.add(

@@ -112,6 +112,11 @@ class Leases:
         named, _ = self._named.get(nonce, ([], 0.0))
         return [*named]
 
+    def unname(self, nonce: str, lease_id: int) -> None:
+        """Note that no request of a claim that names this lease is on its way any more."""
+        with suppress(ValueError):
+            self._named.get(nonce, ([], 0.0))[0].remove(lease_id)
+
     def settle(self, nonce: str) -> None:
         """Note that no request of a claim is on its way any more."""
         self._named.pop(nonce, None)
