@@ -70,7 +70,8 @@ class Job(Pending[T], Generic[T]):
             result = self._call()
         except BaseException as error:
             finish()
-            self.fail(error)
+            if not self.fail(error):  # it was abandoned, and may have had an effect all the same
+                self.undo()
         else:
             finish()
             if not self.resolve(result) and result is not None:

@@ -21,7 +21,7 @@ from kazoo.protocol.states import KazooState, KeeperState
 from distlock.backends.zookeeper.connection import REPORTED_AFTER, Connection
 from distlock.backends.zookeeper.handler import new_handler
 from distlock.backends.zookeeper.options import Options
-from distlock.backends.zookeeper.requests import Reply, batches
+from distlock.backends.zookeeper.requests import NotSent, Reply, batches
 from distlock.backends.zookeeper.watches import NodeWatches
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockUnavailable
@@ -66,7 +66,8 @@ class Client:
         self.kazoo.add_listener(self._on_state)
         self.connection = Connection(self.kazoo, self, options.greeting_limit)
         self._mutex = threading.Lock()
-        self._waiting: list[Reply] = []
+        #: those who wait until requests can be sent, in their order
+        self._waiting: dict[Reply, None] = {}
         self.watches = NodeWatches(self.send_all)
         self.on_watch_event = self.watches.on_event
         self.kazoo.start_async()
@@ -111,8 +112,9 @@ class Client:
         repeated = False
         while True:
             if not self.connected:
-                connected = self.when_connected().wait(left(ends, self.options.timeout))
-                if not connected or self.dead:
+                connected = self.when_connected()
+                if not connected.wait(left(ends, self.options.timeout)) or self.dead:
+                    self.forget(connected)
                     error = self.unavailable()
                     error.maybe_applied = repeated
                     raise error
@@ -123,7 +125,9 @@ class Client:
                 for reply in replies:
                     reply.repeated = repeated
                 return replies
-            repeated = True
+            # What was not sent was not carried out.
+            lost = (reply for reply in replies if reply.lost)
+            repeated = repeated or not all(isinstance(reply.error, NotSent) for reply in lost)
 
     def find(
         self, request: type[Any], paths: Sequence[str], deadline: float | None
@@ -156,10 +160,15 @@ class Client:
         connected = Reply()
         with self._mutex:
             if waits := not self.connected and not self.dead:
-                self._waiting.append(connected)
+                self._waiting[connected] = None
         if not waits:
             connected.settle()
         return connected
+
+    def forget(self, connected: Reply) -> None:
+        """Wait no more: an outage may be long, and many may give up in it. See when_connected()."""
+        with self._mutex:
+            self._waiting.pop(connected, None)
 
     def prove_alive(self, deadline: float | None) -> None:
         """Make sure that the session lasts for a lease from now on, by the leader's count.
@@ -222,7 +231,7 @@ class Client:
     def on_open(self) -> None:
         """Let those go on who have waited for this."""
         with self._mutex:
-            waiting, self._waiting = self._waiting, []
+            waiting, self._waiting = self._waiting, {}
         for connected in waiting:
             connected.settle()
 

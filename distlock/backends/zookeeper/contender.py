@@ -71,6 +71,7 @@ class Contender:
         self._session: Session | None = None  # in which a node was asked for
         self._node: ContenderNode | None = None  # while it is known to be there
         self._watch: tuple[str, Reply] | None = None  # on the node ahead
+        self._connecting: Reply | None = None  # what it waits for without a connection
 
     # The caller
 
@@ -112,11 +113,13 @@ class Contender:
 
     def _abandon(self) -> Lease | None:
         """Give up; return the lease if the lock was granted by then."""
-        lease, watch = self._pending.abandon(), self._watch
+        lease, watch, connecting = self._pending.abandon(), self._watch, self._connecting
         if lease is not None:
             self._grants.note_taken(lease)
         elif watch is not None:
             self._client.watches.cancel(*watch)
+        elif connecting is not None and self._session is None:  # nothing was sent
+            self._client.forget(connecting)
         return lease
 
     def _wakes_at(self) -> float:
@@ -251,7 +254,9 @@ class Contender:
         client = self._client
         self._unsure_since = self._unsure_since or clock()
         if not client.connected:
-            yield client.when_connected()
+            self._connecting = client.when_connected()
+            yield self._connecting
+            self._connecting = None
             if client.dead:
                 raise self._unavailable("")
         session = client.session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import math
 import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
@@ -130,6 +131,10 @@ class ZooKeeperBackend(BaseBackend):
         if self._client is None:
             return  # closed: the session has taken its nodes along
         self._reader(deadline).remove(claim.name, claim.nonce)
+
+    def kept_until(self, claim: Claim) -> float:
+        """See BaseBackend.kept_until(). A node lasts as long as the session, which may go on."""
+        return math.inf
 
     def discard_local(self, lease: Lease) -> None:
         self._grants.drop(lease)

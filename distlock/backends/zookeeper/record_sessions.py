@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.concurrency import fork
@@ -114,8 +115,11 @@ class RecordSessions:
             call_after(seconds, look)
 
     def _end_in_background(self, session: OpenSession) -> None:
-        with suppress(RuntimeError):  # no more threads can be had: it ends with the process's
+        try:
             start(self._end_later, "distlock-end-session", session)
+        except RuntimeError:  # no more threads can be had yet
+            with suppress(RuntimeError):  # then it ends with the process's
+                call_after(_LONGEST_PAUSE, partial(self._end_in_background, session))
 
     def _end_later(self, session: OpenSession) -> None:
         for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):

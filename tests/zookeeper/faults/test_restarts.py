@@ -2,9 +2,11 @@
 
 import pytest
 
-from distlock import Lock, LockLost, LockTimeout
+from distlock import Lock, LockLost, LockTimeout, locks
+from distlock.types.lease import Claim
+from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE, answered
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 
 
 @pytest.mark.slow
@@ -34,6 +36,25 @@ def test_holds_and_waits_outlast_servers_that_are_started_again(
         assert not lock.held
     assert waiting.result(2 * PATIENCE) is True
     assert len(tree.queue(name)) == 1
+
+
+@pytest.mark.slow
+def test_what_nobody_has_is_freed_though_the_servers_were_away_for_longer_than_a_lease(
+    brief, servers, tree, name
+):
+    """Where there was no server no session has ended, so what it holds is there again."""
+    backend = locks[brief]
+    lease = backend.try_acquire(Claim(name, current_owner(), backend.settings.lease))
+    for server in servers:
+        server.kill()
+    backend.cleanup.add(lease.claim)  # as after an interrupt
+    passed(lease.duration + 1)
+    for server in servers:
+        server.launch()
+    for server in servers:
+        server.await_answer()
+    eventually(lambda: not tree.queue(name))
+    eventually(lambda: not backend.cleanup.pending)
 
 
 @pytest.mark.slow

@@ -1,8 +1,13 @@
 """A server that is not there."""
 
+import gc
+
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
+from distlock.backends.zookeeper.contender import Contender
+from distlock.backends.zookeeper.requests import Reply
+from distlock.concurrency.clock import clock
 from tests.contract.watch import eventually, passed
 
 
@@ -25,6 +30,19 @@ def test_a_server_that_cannot_be_reached_is_not_a_held_lock(configure, network, 
     locks[using].options.timeout = 4
     with Lock(name, using=using) as lock:
         lock.verify()
+
+
+def test_who_has_given_up_in_an_outage_is_forgotten(configure, network, name):
+    network.refuse()
+    using = configure({"default": network.location}, timeout=0.5)
+    lock = Lock(name, using=using)
+    for _ in range(20):
+        with pytest.raises(LockUnavailable):
+            lock.acquire(timeout=0.01)
+        with pytest.raises(LockUnavailable):
+            locks[using].inspect(name, clock() + 0.01)
+    assert sum(isinstance(one, Contender) for one in gc.get_objects()) < 10
+    assert sum(isinstance(one, Reply) for one in gc.get_objects()) < 20
 
 
 async def test_nor_for_tasks(configure, network, name):
