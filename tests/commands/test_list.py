@@ -271,6 +271,7 @@ class TestHundredThousandLocks:
         database.execute("DELETE FROM database_lock")
 
     @pytest.mark.slow
+    @pytest.mark.timeout(300)
     def test_are_all_listed_to_those_who_want_them_all(self, many, process, child):
         lines = process("list").finish(timeout=100)
         names = [line.split()[-1] for line in lines[1:]]
