@@ -67,7 +67,7 @@ class RecordListener:
         self._pool = pool
         self._session: Session | None = None
         #: whether the driver cannot listen
-        self._deaf = False
+        self._cannot_listen = False
         #: the channels that it listens on, and until when each is kept at least
         self._channels: dict[str, float] = {}
 
@@ -80,15 +80,15 @@ class RecordListener:
 
         Behind a pooler it is not: what is heard would go to nobody. Raises a StatementFailed.
         """
-        if self._pool.pooled or self._deaf:
+        if self._pool.pooled or self._cannot_listen:
             return False
         now = clock()
         needed = set(channels)
         new = sorted(needed - self._channels.keys())
         if new and self._session is None:
             self._session = self._pool.open()
-            self._deaf = not self._session.hears
-            if self._session.pooled or self._deaf:
+            self._cannot_listen = not self._session.hears
+            if self._session.pooled or self._cannot_listen:
                 self.close()
                 return False
         old = [one for one, until in self._channels.items() if until < now and one not in needed]
