@@ -12,7 +12,7 @@ from django.urls import get_resolver, reverse
 from distlock.admin import fan_out
 from distlock.admin.coordination import PAGES
 from distlock.conf import locks
-from distlock.recipes import Event, Group
+from distlock.recipes import Config, Event, Group, Queue
 from tests.admin.conftest import COORDINATION
 from tests.admin.family import ACTIONS, NAME, SCENES
 
@@ -325,3 +325,18 @@ def test_a_backend_that_cannot_be_asked_hides_no_other(
     assert f"name={NAME}" in page
     page = client.get(*one(kind, using="wrong")).content.decode()
     assert "Cannot be asked" in page
+
+
+def test_a_queue_whose_bound_is_no_number_hides_no_other(local, client_with):
+    """Somebody has set it in ``Config``, past ``Queue.resize()``."""
+    Queue("healthy").put("one")
+    Queue("mistaken").put("one")
+    Config("queue:mistaken").set("ten")
+    client = client_with("view_queue")
+    listed = client.get(address("queue", "changelist")).content.decode()
+    assert "maxsize must be a whole number" in listed
+    assert "healthy" in listed
+    page, query = one("queue", "mistaken")
+    shown = client.get(page, query)
+    assert shown.status_code == 200
+    assert "maxsize must be a whole number" in shown.content.decode()
