@@ -65,7 +65,7 @@ _HANDLERS: dict[int, Callable[..., object]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--share", default="1/1", help="K/N: run part K of N of the tests")
+    parser.addoption("--share", default="1/1", help="I,J,…/N: run parts I, J, … of N of the tests")
 
 
 def pytest_configure() -> None:
@@ -89,10 +89,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     A test that is not `once` runs on the others, too, but there it is `slow`.
     """
-    part, parts = map(int, config.getoption("share").split("/"))
+    numbers, of = config.getoption("share").split("/")
+    own, parts = {int(number) for number in numbers.split(",")}, int(of)
     slow = {item for item in items if item.get_closest_marker("slow")}
-    others = _dealt_to_others(slow, part, parts)
-    others |= _dealt_to_others({item for item in items if item not in slow}, part, parts)
+    others = _dealt_to_others(slow, own, parts)
+    others |= _dealt_to_others({item for item in items if item not in slow}, own, parts)
     left = {item for item in others if item in slow or item.get_closest_marker("once")}
     for item in others - left:
         item.add_marker("slow")
@@ -107,8 +108,8 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _dealt_to_others(items: set[pytest.Item], part: int, parts: int) -> set[pytest.Item]:
-    """Return those of the tests that are not in this part.
+def _dealt_to_others(items: set[pytest.Item], own: set[int], parts: int) -> set[pytest.Item]:
+    """Return those of the tests that are not in one of the ``own`` parts.
 
     They are dealt out group by group, because the tests of a group share what takes long to start;
     by size, so that each part gets as much, and not all that is slow about the same thing. There
@@ -116,7 +117,7 @@ def _dealt_to_others(items: set[pytest.Item], part: int, parts: int) -> set[pyte
     """
     groups = {group: place for place, group in enumerate(sorted(set(map(_group, items))))}
     turns = [*range(1, parts + 1), *range(parts, 0, -1)]
-    return {item for item in items if turns[groups[_group(item)] % len(turns)] != part}
+    return {item for item in items if turns[groups[_group(item)] % len(turns)] not in own}
 
 
 def _takes_long(item: pytest.Item) -> bool:

@@ -213,7 +213,12 @@ async def wait_any_async(pendings: Sequence[Pending[Any]], deadline: float | Non
         pending._loop = loop
         pending._wake = partial(loop.call_soon_threadsafe, event.set)
     while not any(one._decided for one in pendings) and (deadline is None or clock() < deadline):
-        with suppress(TimeoutError):
-            async with asyncio.timeout(left(deadline, _LONGEST_TASK_SLEEP)):
-                await event.wait()
+        # No asyncio.timeout(): before Python 3.11.3 it ends as cancelled in a task that was
+        # cancelled before and went on, as one does that waits for a lock while it cleans up.
+        timer = loop.call_later(left(deadline, _LONGEST_TASK_SLEEP), event.set)
+        try:
+            await event.wait()
+        finally:
+            timer.cancel()
+        event.clear()
     return any(pending.answered for pending in pendings)

@@ -78,6 +78,17 @@ def test_a_cancelled_task_can_ask_again(task, third, name):
     lock.verify()
 
 
+def test_a_task_that_was_cancelled_and_goes_on_waits_until_its_timeout(task, third, using, name):
+    async def work():
+        asyncio.current_task().cancel()
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0)
+        return await Lock(name, using=using).aacquire(timeout=0.1)
+
+    third.take(name)
+    assert task.call(work).result(PATIENCE) is False
+
+
 def test_a_cancelled_task_can_leave_a_lock_it_held_before(task, third, name):
     mine = task.take(f"{name}:mine")
     third.take(name)

@@ -1,7 +1,9 @@
 """Nothing is lost when the tests are dealt out to the runs on several Pythons."""
 
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -9,6 +11,7 @@ pytestmark = pytest.mark.slow
 
 #: It has tests of every kind: slow ones, and those that run on one Python or on all of them.
 FOLDER = "tests/stores"
+SHARES = re.findall(r"--share=(\S+)", Path("Makefile").read_text())
 
 
 def collected(marks, share="1/1"):
@@ -23,10 +26,9 @@ def collected(marks, share="1/1"):
     return set(names)
 
 
-@pytest.mark.parametrize("parts", [2, 3])
-def test_every_test_has_its_runs(parts):
+@pytest.mark.parametrize("shares", [SHARES, ["1/3", "2/3", "3/3"]], ids=",".join)
+def test_every_test_has_its_runs(shares):
     everyday, slow, once = collected("not slow"), collected("slow"), collected("once")
-    shares = [f"{part}/{parts}" for part in range(1, parts + 1)]
     by_day = [collected("not slow", share) for share in shares]
     later = [collected("slow", share) for share in shares]
     # Each test of every day runs once in `make test`, each slow one once in `make test-slow`.
