@@ -48,6 +48,8 @@ _ONCE = [
 #: kinds of backends behind which there is a server: their contract is tried on one Python
 _SERVERS = {"mariadb", "postgresql", "zookeeper", "etcd"}
 
+_GOLDEN_RATIO = (5**0.5 + 1) / 2
+
 _DATABASE_BACKEND = "distlock.backends.database.DatabaseBackend"
 _LOCAL_BACKEND = "distlock.backends.local.LocalBackend"
 _ZOOKEEPER_BACKEND = "distlock.backends.zookeeper.ZooKeeperBackend"
@@ -65,7 +67,7 @@ _HANDLERS: dict[int, Callable[..., object]] = {
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--share", default="1/1", help="I,J,…/N: run parts I, J, … of N of the tests")
+    parser.addoption("--share", default="0:1", help="FROM:TO: this part of the tests, 0:0.5 half")
 
 
 def pytest_configure() -> None:
@@ -89,11 +91,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
     A test that is not `once` runs on the others, too, but there it is `slow`.
     """
-    numbers, of = config.getoption("share").split("/")
-    own, parts = {int(number) for number in numbers.split(",")}, int(of)
+    begin, end = map(float, config.getoption("share").split(":"))
     slow = {item for item in items if item.get_closest_marker("slow")}
-    others = _dealt_to_others(slow, own, parts)
-    others |= _dealt_to_others({item for item in items if item not in slow}, own, parts)
+    others = _dealt_to_others(slow, begin, end)
+    others |= _dealt_to_others({item for item in items if item not in slow}, begin, end)
     left = {item for item in others if item in slow or item.get_closest_marker("once")}
     for item in others - left:
         item.add_marker("slow")
@@ -108,16 +109,15 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def _dealt_to_others(items: set[pytest.Item], own: set[int], parts: int) -> set[pytest.Item]:
-    """Return those of the tests that are not in one of the ``own`` parts.
+def _dealt_to_others(items: set[pytest.Item], begin: float, end: float) -> set[pytest.Item]:
+    """Return those of the tests that are not in this share.
 
     They are dealt out group by group, because the tests of a group share what takes long to start;
-    by size, so that each part gets as much, and not all that is slow about the same thing. There
-    and back again: the next group is always a little larger.
+    by size, so that no share gets all that is slow about the same thing. The multiples of the
+    golden ratio are spread evenly between two whole numbers, however many there are.
     """
     groups = {group: place for place, group in enumerate(sorted(set(map(_group, items))))}
-    turns = [*range(1, parts + 1), *range(parts, 0, -1)]
-    return {item for item in items if turns[groups[_group(item)] % len(turns)] not in own}
+    return {item for item in items if not begin <= groups[_group(item)] * _GOLDEN_RATIO % 1.0 < end}
 
 
 def _takes_long(item: pytest.Item) -> bool:

@@ -50,11 +50,10 @@ class Ticket:
         """Whether its event loop was closed before it could go on."""
         return self.turn is not None and self.turn.abandoned
 
-    @property
-    def waiting(self) -> Waiting:
-        """Who waits, for people to read."""
+    def waiting(self, now: float) -> Waiting:
+        """Return who waits, for people to read; ``now`` is a time of clock()."""
         who = self.owner
-        return Waiting(who.key, who.host, who.pid, who.thread, max(clock() - self.since, 0.0))
+        return Waiting(who.key, who.host, who.pid, who.thread, max(now - self.since, 0.0))
 
 
 class LocalQueue:
@@ -118,8 +117,8 @@ class LocalQueue:
                 for ticket in queue
                 if not ticket.called
             )
-        in_order = sorted(tickets, key=lambda ticket: ticket.since)
-        return tuple(ticket.waiting for ticket in in_order)
+        in_order, now = sorted(tickets, key=lambda ticket: ticket.since), clock()
+        return tuple(ticket.waiting(now) for ticket in in_order)
 
     def sizes(self) -> dict[Key, int]:
         """Return how many threads and tasks hold, ask for or wait for each lock, in all."""

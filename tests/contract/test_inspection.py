@@ -46,9 +46,9 @@ def test_since_and_until_are_aware_and_enclose_now_by_the_backends_clock(first, 
     info = first.take(name, lease=20).info()
     assert info.since.tzinfo is not None
     assert info.since + timedelta(seconds=info.held_for) <= info.until
-    assert (info.until - info.since).total_seconds() == pytest.approx(20, abs=0.01)
+    assert (info.until - info.since).total_seconds() == pytest.approx(20, abs=1)
     assert info.held_for >= 0
-    assert info.held_for + info.remaining == pytest.approx(20, abs=0.01)
+    assert info.held_for + info.remaining == pytest.approx(20, abs=1)
 
 
 def test_the_backends_clock_is_about_right_here(first, name):
@@ -243,7 +243,7 @@ def test_a_hold_tells_its_lease_and_whether_it_is_renewed(first, backend, name):
         assert info.renews is renew
         if backend.capabilities.lease_lengths:
             assert info.lease == 20
-            assert abs(info.renewed_at - info.since) < timedelta(seconds=0.01)
+            assert abs(info.renewed_at - info.since) < timedelta(seconds=1)
         else:
             assert info.lease >= backend.settings.lease
             assert info.renewed_at is None

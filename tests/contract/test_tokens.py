@@ -77,11 +77,11 @@ def test_tokens_grow_over_a_sweep_of_ended_leases(first, third, backend, short, 
 
 
 def test_tokens_grow_over_a_sweep_that_removes_every_trace(
-    kind, backend_settings, settings, actor, name
+    kind, backend_settings, lasting, settings, actor, name
 ):
     from distlock import locks
 
-    settings.DISTLOCK = backend_settings(kind)
+    settings.DISTLOCK = backend_settings(kind, **lasting)
     if "keep" in type(locks["default"]).default_options:
         settings.DISTLOCK = backend_settings(kind, OPTIONS={"keep": 0.001})
     person = actor("thread")

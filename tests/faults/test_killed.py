@@ -69,7 +69,8 @@ def test_the_checker_finds_processes_that_do_not_exclude_each_other(child, using
     eventually(lambda: sum(event[0] == "enter" for event in log.events()) >= 5 * WORKERS)
     for worker in workers:
         worker.kill()
-    with pytest.raises(Overlap):
+    # One whose tokens are older may come in just when nobody else is inside.
+    with pytest.raises((Overlap, NotGrowing)):
         check(log.events())
 
 

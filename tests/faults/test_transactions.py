@@ -125,7 +125,7 @@ def test_leaving_a_lock_before_a_commit_by_hand_is_warned_of(using, kind, databa
     try:
         if kind != "mariadb":  # whose driver does not tell whether one was begun
             with warnings.catch_warnings():
-                warnings.simplefilter("error")
+                warnings.simplefilter("error", ReleasedInTransaction)
                 with Lock(name, using=using):
                     pass
         with (
@@ -152,7 +152,7 @@ def test_leaving_a_lock_inside_a_transaction_is_warned_of(using, database, name)
 
 def test_leaving_a_lock_after_the_transaction_is_not_warned_of(using, database, name):
     with warnings.catch_warnings():
-        warnings.simplefilter("error")
+        warnings.simplefilter("error", ReleasedInTransaction)
         with Lock(name, using=using), transaction.atomic(using=database):
             pass
         with Lock(name, using=using).atomic():

@@ -14,7 +14,7 @@ FOLDER = "tests/stores"
 SHARES = re.findall(r"--share=(\S+)", Path("Makefile").read_text())
 
 
-def collected(marks, share="1/1"):
+def collected(marks, share="0:1"):
     """Return the names of the tests that a run with ``-m marks`` and this share has."""
     command = [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider"]
     found = subprocess.run(
@@ -26,7 +26,7 @@ def collected(marks, share="1/1"):
     return set(names)
 
 
-@pytest.mark.parametrize("shares", [SHARES, ["1/3", "2/3", "3/3"]], ids=",".join)
+@pytest.mark.parametrize("shares", [SHARES, ["0:0.2", "0.2:0.7", "0.7:1"]], ids=",".join)
 def test_every_test_has_its_runs(shares):
     everyday, slow, once = collected("not slow"), collected("slow"), collected("once")
     by_day = [collected("not slow", share) for share in shares]

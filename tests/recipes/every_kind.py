@@ -9,9 +9,9 @@ import pytest
 from tests.kinds import KINDS, ONE_LEASE, ONE_PROCESS  # noqa: F401 - tests use them from here
 
 #: The shortest lease of each kind, in seconds; the tests' for the others. Machines stand still for
-#: a second or two, and disks for longer: so these are renewed more often than leases usually are.
-SHORTEST = {"zookeeper": 4.0, "etcd": 3.0, "sqlite": 3.0}
-SHORT = 2.5
+#: a second or three, and disks for longer: so these are renewed more often than leases usually are.
+SHORTEST = {"zookeeper": 4.0, "etcd": 3.5, "sqlite": 3.5}
+SHORT = 3.5
 #: seconds between two renewals of them
 RENEWED = 0.25
 #: what the tests of faults run on every day; on the others they take long

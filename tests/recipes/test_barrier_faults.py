@@ -65,18 +65,20 @@ def there(using, name, number):
 @pytest.mark.brief
 @pytest.mark.faults
 class TestProcesses:
-    def test_one_that_is_killed_breaks_it_for_all(self, child, threads, using, name):
+    def test_one_that_is_killed_breaks_it_for_all(self, child, threads, long_leases, using, name):
         killed = child(come_and_tell, name, 4)
         there(using, name, 1)
+        long_leases()
         others = come(threads, using, name, 4, 2)
         killed.kill()
         assert outcomes(others) == ["broken", "broken"]
 
     def test_one_that_is_killed_and_comes_again_is_not_counted_twice(
-        self, child, threads, using, name
+        self, child, threads, long_leases, using, name
     ):
         killed = child(come_and_tell, name, 3)
         there(using, name, 1)
+        long_leases()
         killed.kill()
         told = outcomes([threads.submit(wait, using, name, 3) for _ in "abc"])
         assert sorted(map(str, told)) in (

@@ -7,7 +7,7 @@ from django.db import connections, transaction
 from distlock import LockError, LockLost, LockNotHeld, LockUnavailable, NotSupported, recipes
 from distlock.recipes import Queue
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually, passed
+from tests.contract.watch import passed
 from tests.databases import ALIASES
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 
@@ -116,9 +116,9 @@ def test_one_that_is_broken_in_its_transaction_is_told_as_lost_once(
     taken = queue.get()
     with pytest.raises(LockLost), taken.atomic():
         assert queue.force_release(taken.id, taken.token)
-        eventually(lambda: any(what == "lost" for what, *_ in sent_events))
+        sent_events.wait_for("lost", queue.name)
     passed(short + 0.5)  # its lease has ended by now
-    assert [what for what, *_ in sent_events].count("lost") == 1
+    assert sent_events.words(queue.name).count("lost") == 1
 
 
 def test_what_it_cannot_give_is_refused(refused, queue, database):

@@ -161,7 +161,7 @@ def hold(places):
 def test_what_a_killed_process_held_can_be_taken(places, child):
     killed = child(hold, places)
     tokens = [int(token) for token in killed.line().split()]
-    mine = all_of(reversed(places))
+    mine = all_of(reversed(steady(places)))
     assert not mine.acquire(blocking=False)
     killed.kill()
     assert mine.acquire(timeout=PATIENCE)
