@@ -92,7 +92,8 @@ LOCK_BACKENDS = {
         "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
         "LOCATION": os.environ.get("ZOOKEEPER") or "127.0.0.1:2181",
         "OPTIONS": {
-            "session_timeout": 4,  # seconds without contact; servers allow no less by default
+            # seconds without contact; servers allow no less than 4 by default
+            "session_timeout": float(os.environ.get("LEASE") or 4),
         },
     },
     # In etcd, which frees the locks of a process when their leases end.

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import Any, NoReturn
 
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 
 from distlock.activity import activity
 from distlock.celery import queueing
@@ -229,6 +229,8 @@ class TaskExecution(RunningTask):
             return
         try:
             self.task.send_event(kind, retry=False, **fields)
+        except SoftTimeLimitExceeded:
+            raise
         except Exception as error:  # events are for monitors only
             logger.warning("could not send the event %s of task %s: %s", kind, self, error)
 

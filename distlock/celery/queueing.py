@@ -16,6 +16,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from celery import states
+from celery.exceptions import SoftTimeLimitExceeded
 from django.utils.asyncio import async_unsafe
 
 from distlock.backends.base import BaseBackend
@@ -172,6 +173,8 @@ def _has_ended(task: Any, task_id: str) -> bool:
     try:
         is_random = uuid.UUID(task_id).version == 4
         return is_random and task.backend.get_state(task_id) in states.READY_STATES
+    except SoftTimeLimitExceeded:
+        raise
     except Exception as error:  # the id is no UUID, or there is no result backend
         logger.debug("not known whether task %s has ended: %s", task_id, error)
         return False

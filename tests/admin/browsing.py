@@ -17,7 +17,7 @@ from tests.servers.debian import program
 from tests.servers.process import START_LIMIT
 
 #: Seconds that anything on a page may take.
-TIMEOUT_SECONDS = 30
+TIMEOUT_SECONDS = 60
 expect.set_options(timeout=TIMEOUT_SECONDS * 1000)
 
 #: Where screenshots of a run are kept.

@@ -92,7 +92,9 @@ def in_time(operator, usual_timeout):
     def get(address, query=None):
         def answered():
             page = operator.get(address, {**(query or {}), "retry": "1"})
-            return not page.context["overview"].silent and page
+            seen = page.context["overview"]
+            unread = any("cannot be read" in card.note for card in seen.noted)
+            return not seen.silent and not unread and page
 
         usual_timeout()
         return eventually(answered)

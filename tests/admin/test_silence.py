@@ -70,7 +70,9 @@ def test_a_silent_backend_is_waited_for_once(network, show, taken):
     assert found_out.seconds >= TIMEOUT - 0.1
     assert fastest(show) < SOON
     page = eventually(lambda: cards(page := show())["local"].counts and page)
-    assert [row.info.name for row in page.context["overview"].rows] == ["here", "there"]
+    names = [row.info.name for row in page.context["overview"].rows]
+    # Others may have left locks of their names that were lost.
+    assert [name for name in names if not name.startswith("test_")] == ["here", "there"]
     assert cards(page)["local"].counts.held == 1
     assert fastest(lambda: show("lock", backend="default", name="there")) < SOON
 

@@ -34,7 +34,7 @@ def locked(request: pytest.FixtureRequest) -> Iterator[None]:
     zookeeper = {
         "BACKEND": "distlock.backends.zookeeper.ZooKeeperBackend",
         "LOCATION": request.getfixturevalue("zookeeper").hosts,
-        "OPTIONS": {"root": ROOT, "session_timeout": LEASE},
+        "OPTIONS": {"root": ROOT, "session_timeout": 1.5 * LEASE},
     }
     etcd = {
         "BACKEND": "distlock.backends.etcd.EtcdBackend",

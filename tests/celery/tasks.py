@@ -36,6 +36,14 @@ def act(task, key, **what):
     return key
 
 
+class SlowEvents(LockedTask):
+    """A task whose events wait for the broker."""
+
+    def send_event(self, *args, **fields):
+        publish(f"{self.request.args[0]}:started")
+        time.sleep(LIMIT)
+
+
 def breakable(task, args, kwargs, options):
     """Fail in the place of the broker, once for each time that it was told to."""
     if client().lpop(f"cue:{args[0]}:break"):
@@ -117,6 +125,10 @@ def tasks_of(using):
           **({"lease": 600} if using == "mariadb" else {}))  # fmt: skip
     def doomed_minute(self, key):
         return act(self, key)
+
+    @task("slow_event", lock="{key}", base=SlowEvents)
+    def slow_event(self, key):
+        return key
 
     @task("doomed", lock="{key}", queueing_lock="{key}", until="finished", on_busy="wait",
           **({"lease": 600} if using == "mariadb" else {}))  # fmt: skip

@@ -4,7 +4,12 @@ import os
 import signal
 
 import pytest
-from celery.exceptions import TaskRevokedError, TimeLimitExceeded, WorkerLostError
+from celery.exceptions import (
+    SoftTimeLimitExceeded,
+    TaskRevokedError,
+    TimeLimitExceeded,
+    WorkerLostError,
+)
 
 from distlock import Lock, locks
 from distlock.types.lease import State
@@ -98,6 +103,14 @@ def test_the_hard_time_limit_is_over(tasks, limited, states):
 def test_the_soft_time_limit_is_over(tasks, limited, states):
     result = limited(tasks.doomed, soft_time_limit=1)
     eventually(result.failed)
+    until_free(states)
+
+
+@pytest.mark.slow
+def test_the_soft_time_limit_is_over_while_an_event_is_sent(tasks, limited, states):
+    result = limited(tasks.slow_event, soft_time_limit=1)
+    eventually(result.ready)
+    assert isinstance(result.result, SoftTimeLimitExceeded)
     until_free(states)
 
 

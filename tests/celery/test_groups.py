@@ -33,7 +33,7 @@ def test_each_process_of_a_pool_is_a_member_until_it_ends(group, start_worker, k
             "queues": sorted([key, "many"]),
         }
         assert member.name.endswith(f":{member.owner.pid}")
-    changes = group.changes(PATIENCE)
+    changes = group.changes(3 * PATIENCE)
     assert [change.what for change in islice(changes, 2)] == ["joined", "joined"]
     os.kill(members[0].owner.pid, signal.SIGKILL)
     told = {change.what: change.member for change in islice(changes, 2)}

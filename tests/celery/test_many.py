@@ -21,6 +21,7 @@ def trace():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", ["log_retrying", "log_waiting"])
 def test_never_two_of_one_key_at_a_time_and_none_lost(
     prefork, threads, gevent, solo, using, name, trace

@@ -111,6 +111,7 @@ def test_a_task_may_take_another_seat_and_keeps_its_own(tasks, key):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
 def test_many_tasks_many_workers_of_every_kind(prefork, threads, gevent, solo, using):
     trace = uuid.uuid4().hex
     keys = [f"{trace[:8]}{number}" for number in range(3)]

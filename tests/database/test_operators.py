@@ -9,6 +9,7 @@ from django.db import connections, transaction
 from distlock.backends.database import errors, runner
 from distlock.exceptions import LockUnavailable
 from distlock.models import DatabaseLock
+from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.database.speaking import claim
 from tests.databases import SERVERS
@@ -116,12 +117,12 @@ def test_a_row_that_is_being_deleted_is_taken_anew(backend, database, name):
 
 def test_a_locked_row_keeps_no_other_lock_from_being_freed(make, database, name):
     """Two are to be freed in the background, and the row of the first one is locked."""
-    backend = make(timeout=1)
+    backend, hurried = make(timeout=PATIENCE), make(timeout=1)
     leases = [backend.try_acquire(claim(f"{name}:{number}")) for number in range(2)]
     with transaction.atomic(using=database):
         DatabaseLock.objects.using(database).select_for_update().get(lock=leases[0].name)
         for lease in leases:
-            backend.cleanup.add(lease.claim)
+            hurried.cleanup.add(lease.claim)
         eventually(lambda: not backend.is_held(leases[1].claim))
         assert backend.is_held(leases[0].claim)
     eventually(lambda: not backend.is_held(leases[0].claim))

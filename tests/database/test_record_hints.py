@@ -36,6 +36,7 @@ def told(postgresql, name):
 
 @ON_POSTGRESQL
 def test_a_change_is_told_if_somebody_waits_for_it(store, make, name, told, sql):
+    eventually(lambda: listeners(sql) == 0)
     revision = store.apply(name, [Put("a", 1)])
     watch = store.watch(name, revision)
     eventually(lambda: nobody_else_listens(sql, name))
@@ -49,6 +50,7 @@ def test_a_change_of_one_record_is_not_told_to_who_waits_for_another(store, make
     """So a hand-over costs as much if many wait, each for its own record."""
     while channel_of(name, "b") in (channel_of(name, "a"), channel_of(name)):
         name += "'"
+    eventually(lambda: listeners(sql) == 0)
     revision = store.apply(name, [Put("a", 1), Put("b", 1)])
     watch = store.watch(name, revision, "b")
     eventually(lambda: nobody_else_listens(sql, name, "b"))
@@ -62,6 +64,7 @@ def test_a_change_of_one_record_is_not_told_to_who_waits_for_another(store, make
 @ON_POSTGRESQL
 @pytest.mark.parametrize("key", ["a", None])
 def test_the_end_of_a_session_is_told(store, make, session, name, told, sql, key):
+    eventually(lambda: listeners(sql) == 0)
     revision = store.apply(name, [Put("a", 1, session)])
     watch = store.watch(name, revision, key)
     eventually(lambda: nobody_else_listens(sql, name, key))

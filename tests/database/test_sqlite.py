@@ -201,9 +201,9 @@ def test_a_lock_in_a_rolled_back_transaction_is_lost(kind, backend_settings, set
 def test_a_renewal_tells_of_a_rolled_back_transaction(
     kind, backend_settings, settings, name, caplog
 ):
-    settings.DISTLOCK = backend_settings(kind)
+    settings.DISTLOCK = backend_settings(kind, RENEW=0.2)
     told = threading.Event()
-    lock = Lock(name, lease=1, on_lost=lambda lease: told.set())
+    lock = Lock(name, on_lost=lambda lease: told.set())
     with pytest.raises(Undone), transaction.atomic(using=ALIASES[kind]):
         lock.acquire()
         raise Undone

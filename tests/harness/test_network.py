@@ -4,6 +4,8 @@ import MySQLdb
 import psycopg
 import pytest
 
+from tests.servers.proxy import Proxy
+
 ERRORS = {"mariadb": MySQLdb.OperationalError, "postgresql": psycopg.OperationalError}
 
 
@@ -55,10 +57,10 @@ def run(session, sql):
     return cursor.fetchall() if cursor.description else None
 
 
-def test_an_unbroken_network_forwards(proxied, kind, connect):
-    proxy = proxied(kind)
-    assert list(run(connect(proxy.port), "SELECT 1")) == [(1,)]
-    assert proxy.connections == 1
+def test_an_unbroken_network_forwards(server, kind, connect):
+    with Proxy(server(kind).port) as proxy:
+        assert list(run(connect(proxy.port), "SELECT 1")) == [(1,)]
+        assert proxy.connections == 1
 
 
 def test_a_cut_ends_sessions_and_lets_new_ones_in(proxied, kind, connect):

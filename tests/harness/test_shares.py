@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 #: It has tests of every kind: slow ones, and those that run on one Python or on all of them.
 FOLDER = "tests/stores"

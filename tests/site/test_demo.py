@@ -118,7 +118,7 @@ def test_however_it_ends_its_workers_end_too(
 def test_the_site_is_served_and_sells_every_seat_once(
     kind: str, manage: Manage, shop: Any, database_url: Callable[[str], str]
 ) -> None:
-    process = manage("demo", "--serve", "--port=0", DATABASE_URL=database_url(kind))
+    process = manage("demo", "--serve", "--port=0", DATABASE_URL=database_url(kind), **PATIENT)
     site = lines_until(process, r"http://[\d.]+:\d+")[0]
     using = {"sqlite": "default"}.get(kind, kind)
     opened = set(Event.objects.using(using).values_list("slug", flat=True))

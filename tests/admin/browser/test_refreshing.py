@@ -15,7 +15,7 @@ def refreshed(page, times=1):
     now = int(page.evaluate("document.body.dataset.dlRefreshed || 0"))
     enough = "|".join(str(number) for number in range(now + times, now + times + 500))
     expect(page.locator("body")).to_have_attribute(
-        "data-dl-refreshed", re.compile(f"^({enough})$"), timeout=20_000
+        "data-dl-refreshed", re.compile(f"^({enough})$"), timeout=60_000
     )
 
 

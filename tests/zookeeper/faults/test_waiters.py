@@ -3,7 +3,7 @@
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
-from tests.contract.actors import PATIENCE
+from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import eventually, passed, waits
 from tests.zookeeper.conftest import SESSION
 from tests.zookeeper.faults.outages import everywhere
@@ -103,7 +103,9 @@ def test_who_waits_for_ever_is_told_when_there_is_nobody_to_wait_for(
     patient = {"timeout": PATIENCE, "session_timeout": PATIENCE}
     settings.DISTLOCK["other"]["OPTIONS"] = {**options, **patient}
     with Lock(name, using="other"):
-        waiting = actor("thread", using).lock(name).start("acquire")
+        person = actor("thread", using)
+        answered(person.lock(name).locked)  # connects
+        waiting = person.lock(name).start("acquire")
         assert waits(waiting)
         network.refuse()
         with pytest.raises(LockUnavailable):
