@@ -95,6 +95,7 @@ def test_the_loop_runs_on_while_a_task_waits(task, third, using, name):
     assert got.result(PATIENCE) is True
 
 
+@pytest.mark.every_day_on("local", "mariadb", "etcd")
 def test_many_waiting_tasks_do_not_keep_a_free_lock_from_others(task, third, using, name):
     """More of them than there are threads for asyncio."""
     held = [third.take(f"{name}:{number}") for number in range(40)]

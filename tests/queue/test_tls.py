@@ -48,6 +48,7 @@ def test_sessions_are_encrypted_and_shared(using):
     assert next_session(pool) is next_session(pool)
 
 
+@pytest.mark.slow
 def test_a_session_that_an_administrator_ends_at_the_head(waiting, holder, engine):
     (head,) = [waiter.session.ident for waiter in locks["default"].waits.waiters]
     engine.disconnect(head)

@@ -396,6 +396,7 @@ class TestLeases:
                 assert moment > 50, "the interrupts did not reach the code"
                 return
 
+    @pytest.mark.slow
     def test_an_interrupt_while_entering_or_leaving_a_double_barrier(self):
         names = []
         for moment in itertools.count(1, 11):

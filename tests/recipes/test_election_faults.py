@@ -115,6 +115,7 @@ class TestProcesses:
             eventually(lambda: names(successor) == ["B", "A"])
         assert int(a.line()) > successor.history()[-2].term
 
+    @pytest.mark.slow
     def test_one_that_stands_is_stopped_and_keeps_nobody_out(self, kind, start, using, name):
         election = Election(name, "A", using=using)
         election.campaign()

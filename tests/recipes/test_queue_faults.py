@@ -256,6 +256,7 @@ def test_who_has_waited_for_longer_than_a_lease_outlasts_a_short_outage(
     locks.close_all()
 
 
+@pytest.mark.slow
 def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief, name):
     """Nobody has the deliveries any more, and other leases of the process go on."""
     queues, other = [], Queue(f"{name}:other", lease=2 * PATIENCE)

@@ -265,6 +265,7 @@ def _in_child(using, name):
 
 
 class TestManyAtOnce:
+    @pytest.mark.every_day_on("local", "mariadb", "etcd")
     def test_a_writer_is_alone(self, actor, other, using, name, tmp_path):
         referee = Referee(tmp_path / "log")
         working = [

@@ -26,7 +26,7 @@ from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
 #: how to make what one at a time can have
 ALONE = [
     pytest.param({"make": "semaphore", "value": 1}, id="semaphore"),
-    pytest.param({"make": "writer"}, id="writer"),
+    pytest.param({"make": "writer"}, id="writer", marks=pytest.mark.slow),
 ]
 
 
@@ -333,7 +333,7 @@ class TestNetwork:
                 with_retry(lock.release)
             eventually(lambda: is_unused(lock))
 
-    @pytest.mark.parametrize("busy", [False, True])
+    @pytest.mark.parametrize("busy", [False, pytest.param(True, marks=pytest.mark.slow)])
     def test_a_request_that_comes_late_takes_nothing(self, kind, proxy, loop, busy, name):
         """For a seat, or for a place in the queue. It was given up; then the server gets it."""
         if proxy is None or kind in {"etcd", "zookeeper"}:

@@ -27,6 +27,7 @@ from tests.recipes.taking import in_queue, is_unused, queue, seats, take
 class TestManyAtOnce:
     """Threads, tasks and processes that never pause; a log says who was in when."""
 
+    @pytest.mark.every_day_on("local", "postgresql", "zookeeper")
     def test_never_more_than_there_are(self, actor, other, using, name, tmp_path):
         referee = Referee(tmp_path / "log")
         working = [

@@ -158,6 +158,7 @@ def assert_in_order(looks, key, made):
 
 
 @pytest.mark.parametrize("count", [count_up, count_up_alone], ids=["record", "directory"])
+@pytest.mark.every_day_on("local", "mariadb", "postgresql")
 def test_no_increment_is_lost(store, directory, actor, others, times, count):
     """Of four threads, and three processes where they share the store."""
     clients = [*(actor("thread") for _ in range(4)), *others(3)]

@@ -75,6 +75,7 @@ def test_refreshing_keeps_focus_and_place(visit):
     assert page.evaluate("window.scrollY") == top
 
 
+@pytest.mark.slow
 def test_what_is_typed_is_not_lost_to_a_refresh(visit):
     visitor = visit()
     page = visitor.list()
