@@ -184,6 +184,8 @@ class RecipeRecords:
                     lease_on(session, claim.granted(revision, sent_at))
                     for claim, session in sessions
                 ]
+                # An earlier attempt may have had something for these, too.
+                self._give_back(claims[len(sessions) :], deadline)
                 return Done(revision, plan.result, leases)
             if once:
                 self._give_back(claims, deadline)

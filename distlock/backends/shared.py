@@ -180,7 +180,9 @@ class SharedBackend(BaseBackend):
         self._requests.forget(claim, deadline)
         directory = directory_of(claim.kind, claim.name)
         try:
-            self._store.apply(directory, [Delete(waiting_key(claim.nonce))], (), deadline)
+            # A request whose answer was lost may have come late, and have granted the seat.
+            leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
+            self._store.apply(directory, leave, (), deadline)
         except LockUnavailable:
             self.cleanup.add(claim)
 

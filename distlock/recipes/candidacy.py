@@ -205,7 +205,8 @@ def _goes_on(known: ref[Candidacy]) -> bool:
 
 def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:
     candidacy = known()
-    if candidacy is not None and candidacy.lease is not None:
+    # It may be told of an earlier lease, with which it could not begin, when it leads with another.
+    if candidacy is not None and candidacy.lease and candidacy.lease.token == lease.token:
         # Others need not wait for the end of its record.
         candidacy._membership.leave_soon(candidacy.stop())
         if candidacy._on_lost is not None and not candidacy._recalled:

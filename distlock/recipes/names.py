@@ -19,6 +19,7 @@ from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.steps import Steps
 from distlock.core.held import OnLost
+from distlock.core.manager import undo
 from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
@@ -211,8 +212,8 @@ class Registration(Block):
             if (taken := (yield from until_taken())) is None:
                 return False
             yield from membership.leaving()
-        except BaseException:
-            membership.leave_soon(Plan([Delete(self._key)]))
+        except BaseException as error:
+            undo(error, membership.leave_soon, Plan([Delete(self._key)]))
             raise
         if not taken:
             raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import logging
 import os
 import threading
 from contextlib import suppress
@@ -152,6 +153,39 @@ class TestFailuresOfOthers:
         overtaken[1].election.resign()
         eventually(a.leads)
         assert terms(a.election) == [("B", "resigned"), ("A", "")]
+
+    @pytest.mark.eager
+    def test_the_loss_of_an_earlier_lease_is_told_late_and_ends_no_term(
+        self, using, wrapped, name, stand, sent_events
+    ):
+        apply, overtaken, come, go_on = wrapped("apply"), [], threading.Event(), threading.Event()
+
+        def overtake(store, directory, changes, *_):
+            if begins(changes) and not overtaken:
+                lock = Lock(f"election:{name}", using=using)
+                overtaken.append(lock.force_release(lock.info().token))
+                raise LockLost("as it began")
+
+        def stand_still(record):  # whoever tells of the loss
+            if (said := record.getMessage()).startswith("lost lock") and name in said:
+                come.set()
+                go_on.wait(PATIENCE)
+            return True
+
+        logger = logging.getLogger("distlock")
+        logger.addFilter(stand_still)
+        try:
+            apply.before = overtake
+            a = stand("A")
+            eventually(a.leads)
+            assert come.wait(PATIENCE)
+        finally:
+            go_on.set()
+            logger.removeFilter(stand_still)
+        sent_events.wait_for("lost", f"election:{name}")
+        a.election.verify()
+        assert a.told == []
+        assert terms(a.election) == [("A", "")]
 
     @pytest.mark.brief
     def test_a_leader_whose_renewals_fail_knows_that_before_the_next_one_leads(

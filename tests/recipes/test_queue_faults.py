@@ -256,6 +256,23 @@ def test_who_has_waited_for_longer_than_a_lease_outlasts_a_short_outage(
     locks.close_all()
 
 
+def test_who_gets_fewer_than_it_saw_remembers_nothing_of_the_others(local, wrapped, name):
+    """Others took them in between. It would grow with every such get_many()."""
+    apply, queue, taken = wrapped("apply"), Queue(name), []
+    queue.put_many(["one", "two"])
+
+    def be_faster(*_):
+        apply.before = lambda *_: None
+        taken.append(Queue(name).get(blocking=False))
+
+    apply.before = be_faster
+    taken += queue.get_many(2, blocking=False)
+    assert [delivery.body for delivery in taken] == ["one", "two"]
+    for delivery in taken:
+        delivery.ack()
+    assert not local.shared._requests.bound
+
+
 @pytest.mark.slow
 def test_who_is_interrupted_while_it_acknowledges_many_keeps_none_of_them(brief, name):
     """Nobody has the deliveries any more, and other leases of the process go on."""
