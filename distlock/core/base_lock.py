@@ -26,6 +26,7 @@ from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import (
     ActiveBlocks,
     add_leave_error,
+    closed_inside,
     holder_message,
     refuse_in_event_loop,
 )
@@ -130,7 +131,7 @@ class BaseLock:
         owner = self._blocks.end(sys._getframe(1), current)
         key = self._key
         try:
-            if exc_type is GeneratorExit and owner != current:
+            if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
                 manager.release_soon(key, owner, self)
             elif run(manager.release(key, owner, self)) and owner == current:
                 warn_if_uncommitted(self._key)

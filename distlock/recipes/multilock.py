@@ -18,7 +18,7 @@ from distlock.core.decorator import decorate
 from distlock.core.held import Key, OnLost
 from distlock.core.options import LockOptions
 from distlock.core.release_warning import warn_if_uncommitted
-from distlock.core.section import ActiveBlocks, refuse_in_event_loop
+from distlock.core.section import ActiveBlocks, closed_inside, refuse_in_event_loop
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
 from distlock.recipes.parts import EnteredLocks, checked_part, raise_worst
@@ -144,7 +144,7 @@ class MultiLock:
     ) -> None:
         current = current_actor().owner
         owner = self._blocks.end(sys._getframe(1), current)
-        if exc_type is GeneratorExit and owner != current:
+        if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
             EnteredLocks.once(self._parts, owner).leave_soon()
         else:
             self._release(owner, exc)

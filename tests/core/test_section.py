@@ -1,13 +1,18 @@
 """Running a body under a lock: it is left in any case, and no error of leaving hides the body's."""
 
+import collections
+import gc
 import re
 import threading
 
 import pytest
 
 from distlock import Lock, LockLost
+from distlock.core import local_queue
 from distlock.core.base_lock import busy_message, run_under
-from distlock.recipes import Semaphore
+from distlock.recipes import MultiLock, Semaphore
+from tests.children import write_line
+from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.usefixtures("local")
 
@@ -104,3 +109,43 @@ def test_the_holder_is_named_and_nothing_in_it_hides(lock):
     assert re.search(rf", {thread}\) since \d+ s \(token ", message)
     assert message.endswith(r"): a\u2066b")
     assert busy_message(lock) == "lock 'stock' on 'default' was held by someone else"
+
+
+class Collecting(collections.deque):
+    """The garbage is collected while one is made."""
+
+    def __init__(self, *args):
+        gc.collect()
+        super().__init__(*args)
+
+
+LOCKS = {
+    "lock": lambda: Lock("rows"),
+    "named": lambda: Lock("rows", owner="me"),
+    "seat": lambda: Semaphore("rows", 1),
+    "several": lambda: MultiLock("rows", "columns"),
+}
+
+
+def collect_inside(what):
+    """As a child: take a lock, meanwhile a generator that has another one becomes garbage."""
+
+    def rows():
+        with LOCKS[what]():
+            yield
+
+    generator = rows()
+    next(generator)
+    garbage = [generator]
+    garbage.append(garbage)
+    del generator, garbage
+    local_queue.deque = Collecting
+    with Lock("other"):
+        local_queue.deque = collections.deque
+    eventually(lambda: not LOCKS[what]().locked())
+    write_line("free")
+
+
+@pytest.mark.parametrize("what", LOCKS)
+def test_a_body_may_be_collected_as_garbage_while_its_thread_takes_a_lock(child, what):
+    assert child(collect_inside, what).line() == "free"
