@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from distlock.concurrency.clock import clock
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.held import Entrant, HeldLease, Key
 from distlock.core.renewal import LeaseRenewer
@@ -9,9 +10,12 @@ from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner
 from distlock.types.owners import current_actor, current_liveness
 
-#: Lost holds of named owners are cleared out when there are more holds than this; the limit is then
-#: set to twice the rest plus this.
+#: Lost holds that nobody will leave are cleared out when there are more holds than this; the limit
+#: is then set to twice the rest plus this.
 _MOST_LOST = 64
+#: Seconds after its end that a hold is remembered that was not to be renewed, or whose thread or
+#: task has ended. Many are never left; who does it so late gets LockNotHeld, and not LockLost.
+_REMEMBERED = 3600.0
 
 
 class HeldLeases:
@@ -46,9 +50,9 @@ class HeldLeases:
         """Note a new hold, and keep its lease alive."""
         place = hold.place
         with self._mutex:
-            if hold.named:
-                if earlier := self._holds.get(place):
-                    hold.replace(earlier)
+            if hold.named and (earlier := self._holds.get(place)):
+                hold.replace(earlier)
+            if len(self._holds) > self._limit:
                 self._forget_leftovers()
             self._holds[place] = hold
             self._renewer.keep(hold)
@@ -115,12 +119,17 @@ class HeldLeases:
         self._renewer.drop(hold)
 
     def _forget_leftovers(self) -> None:
-        """Forget lost holds of named owners now and then: most were left elsewhere, not here."""
-        if len(self._holds) > self._limit:
-            ended = [place for place, hold in self._holds.items() if hold.named and hold.ended]
-            for place in ended:
+        """Forget lost holds that nobody is expected to leave here."""
+        for place, hold in list(self._holds.items()):
+            if hold.ended and _is_left_over(hold):
                 del self._holds[place]
-            self._limit = 2 * len(self._holds) + _MOST_LOST
+        self._limit = 2 * len(self._holds) + _MOST_LOST
+
+
+def _is_left_over(hold: HeldLease) -> bool:
+    """Return whether nobody is expected to leave a lost hold here; a named owner does elsewhere."""
+    late = clock() >= hold.lease.deadline + _REMEMBERED
+    return hold.named or (late and not (hold.renews and hold.alive))
 
 
 def not_held(key: Key, owner: Owner, holder: HeldLease | None = None) -> LockNotHeld:

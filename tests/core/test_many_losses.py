@@ -5,7 +5,11 @@ import signal
 import threading
 
 from distlock import Lock
+from distlock.core import registry
+from distlock.core.manager import manager
+from tests.children import write_line
 from tests.contract.watch import eventually, in_line
+from tests.recipes.wrapping import in_thread
 
 LOCKS = 300
 
@@ -30,6 +34,23 @@ def test_all_are_told_on_few_threads():
     eventually(lambda: len(told) == LOCKS)
     assert len(set(told)) == LOCKS
     assert many <= 32
+
+
+def leave_none(count):
+    """As a child: take many locks whose leases end soon, in threads that end, and leave none."""
+    registry._REMEMBERED = 0.0
+
+    def take(number, **options):
+        assert Lock(f"left:{number}", **options).acquire(blocking=False)
+
+    for number in range(count):
+        take(number, lease=0.01, renew=False)
+        in_thread(take, -number, lease=0.01)()
+    write_line(len(manager.all()))
+
+
+def test_holds_that_nobody_leaves_are_forgotten(child):
+    assert int(child(leave_none, 300).line()) < 300
 
 
 def test_programs_that_a_callback_starts_take_signals():
