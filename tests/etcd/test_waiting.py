@@ -6,11 +6,12 @@ import pytest
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.etcd.connections import Connections, Unanswered
+from distlock.backends.etcd.contender import Contender
 from distlock.backends.etcd.leases import Leases
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
-from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually, waits
+from tests.contract.actors import PATIENCE, answered
+from tests.contract.watch import eventually, passed, waits
 
 
 def waiting(lock, number=1, unless=None):
@@ -49,6 +50,32 @@ def test_who_waits_goes_on_after_a_compaction(actor, using, held, etcd, name):
     assert waits(wait)
     held.release()
     assert wait.result(PATIENCE)
+
+
+def test_a_task_does_not_go_on_with_a_claim_that_an_abandoned_call_cancels(
+    configure, actor, etcd, name, monkeypatch
+):
+    using, promote, stalled = configure(timeout=1), Contender._promote, threading.Event()
+
+    def stall(contender, deadline):
+        if not stalled.is_set():
+            stalled.set()
+            passed(4)  # it is given up meanwhile
+        return promote(contender, deadline)
+
+    monkeypatch.setattr(Contender, "_promote", stall)
+    held = Lock(name, using="other")
+    assert answered(held.acquire)
+    lock = actor("task", using).lock(name)
+    wait = lock.start("acquire", timeout=PATIENCE)
+    eventually(lambda: wait.done() or len(answered(held.info).waiters) == 1)
+    held.release()
+    with pytest.raises(LockUnavailable):
+        wait.result(PATIENCE)
+        passed(5)
+        lock.verify()
+    assert stalled.is_set()
+    eventually(lambda: answered(held.info).state is State.FREE)
 
 
 def test_who_begins_to_wait_after_a_compaction_is_woken(actor, using, held, etcd, name):

@@ -20,6 +20,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Sleep, Steps, Wait
 from distlock.concurrency.timers import call_after
+from distlock.concurrency.workers import NotDone
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease
 
@@ -325,6 +326,8 @@ class Contender:
                 self._unsure |= error.maybe_applied
                 if isinstance(error, EtcdError) and not is_for_another(error):
                     raise
+                if error.maybe_applied and isinstance(error.__cause__, NotDone):
+                    raise  # a call that was abandoned cancels the claim at its end
                 if self._is_over() or clock() - self._answered_at >= _PLACE:
                     raise
             yield Sleep(_PAUSE)
