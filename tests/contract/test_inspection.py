@@ -3,6 +3,7 @@
 import os
 import socket
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import pytest
 
@@ -43,12 +44,15 @@ def test_anyone_may_ask(first, second, name):
 
 
 def test_since_and_until_are_aware_and_enclose_now_by_the_backends_clock(first, backend, name):
-    info = first.take(name, lease=20).info()
-    assert info.since.tzinfo is not None
-    assert info.since + timedelta(seconds=info.held_for) <= info.until
-    assert (info.until - info.since).total_seconds() == pytest.approx(20, abs=1)
-    assert info.held_for >= 0
-    assert info.held_for + info.remaining == pytest.approx(20, abs=1)
+    infos = [first.take(f"{name}:{number}", lease=20).info() for number in range(3)]
+    for info in infos:
+        assert info.since.tzinfo is not None
+        assert info.since + timedelta(seconds=info.held_for) <= info.until
+        assert info.held_for >= 0
+    # A server may stand still between two looks at its clock, but not each time.
+    near = partial(pytest.approx, abs=0.01)
+    assert any((info.until - info.since).total_seconds() == near(20) for info in infos)
+    assert any(info.held_for + info.remaining == near(20) for info in infos)
 
 
 def test_the_backends_clock_is_about_right_here(first, name):
@@ -238,15 +242,17 @@ def test_names_are_listed_in_the_order_of_their_characters(first, backend):
 
 
 def test_a_hold_tells_its_lease_and_whether_it_is_renewed(first, backend, name):
-    for renew in (True, False):
-        info = first.take(f"{name}:{renew}", lease=20, renew=renew).info()
+    apart = []
+    for number, renew in enumerate([True, False, True]):
+        info = first.take(f"{name}:{number}", lease=20, renew=renew).info()
         assert info.renews is renew
         if backend.capabilities.lease_lengths:
             assert info.lease == 20
-            assert abs(info.renewed_at - info.since) < timedelta(seconds=1)
+            apart.append(abs(info.renewed_at - info.since))
         else:
             assert info.lease >= backend.settings.lease
             assert info.renewed_at is None
+    assert not apart or min(apart) < timedelta(seconds=0.01)
 
 
 def test_a_renewal_is_told_with_its_time(first, backend, short, name):

@@ -66,14 +66,11 @@ def test_a_task_does_not_go_on_with_a_claim_that_an_abandoned_call_cancels(
     monkeypatch.setattr(Contender, "_promote", stall)
     held = Lock(name, using="other")
     assert answered(held.acquire)
-    lock = actor("task", using).lock(name)
-    wait = lock.start("acquire", timeout=PATIENCE)
+    wait = actor("task", using).lock(name).start("acquire", timeout=PATIENCE)
     eventually(lambda: wait.done() or len(answered(held.info).waiters) == 1)
     held.release()
     with pytest.raises(LockUnavailable):
         wait.result(PATIENCE)
-        passed(5)
-        lock.verify()
     assert stalled.is_set()
     eventually(lambda: answered(held.info).state is State.FREE)
 
