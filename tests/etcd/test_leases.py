@@ -2,10 +2,11 @@
 
 import os
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
-from distlock import Lock, LockLost, locks
+from distlock import Lock, LockLost, LockUnavailable, locks
 from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
@@ -137,6 +138,54 @@ def test_a_lease_that_ends_while_it_is_renewed_is_lost_and_no_other(configure, p
         etcd.revoke(lease_of(etcd, lost.name))
         delay.end()
         assert renewing.result() == {lost.nonce: False, kept.nonce: True}
+
+
+def test_a_late_renewal_does_not_bind_a_hold_to_the_lease_that_it_had(
+    configure, proxied, etcd, name
+):
+    """A renewal is under way while the owner enters its hold again, for longer."""
+    proxy = proxied("etcd")
+    backend = locks[configure()]
+    lease = backend.try_acquire(Claim(name, current_owner(), 30.0))
+    longer = replace(lease, claim=replace(lease.claim, duration=120.0))
+    renewal = proxy.delay(b"kv/txn")
+    with ThreadPoolExecutor() as pool:
+        renewing = pool.submit(backend.renew, [lease])
+        assert renewal.kept_back.wait(PATIENCE)
+        end_of_the_first = proxy.delay(b"lease/revoke")
+        prolonging = pool.submit(backend.renew, [longer])
+        assert end_of_the_first.kept_back.wait(PATIENCE)
+        renewal.end()
+        assert renewing.result() == {lease.nonce: True}
+        end_of_the_first.end()
+        assert prolonging.result() == {lease.nonce: True}
+    assert int(etcd.time_to_live(lease_of(etcd, name))["grantedTTL"]) == 120
+    assert backend.renew([longer]) == {lease.nonce: True}
+    assert backend.release(longer)
+
+
+def test_a_longer_lease_whose_answer_was_lost_is_kept_alive(configure, proxied, etcd, name):
+    proxy = proxied("etcd")
+    backend = locks[configure()]
+    lease = backend.try_acquire(Claim(name, current_owner(), 30.0))
+    first = lease_of(etcd, name)
+    longer = replace(lease, claim=replace(lease.claim, duration=120.0))
+    delay = proxy.delay(b"kv/txn")
+    with ThreadPoolExecutor() as pool:
+        prolonging = pool.submit(backend.renew, [longer], clock() + 3)
+        assert delay.kept_back.wait(PATIENCE)
+        proxy.drop_replies()
+        delay.end()
+        with pytest.raises(LockUnavailable):
+            prolonging.result()
+    proxy.heal()
+    assert (second := lease_of(etcd, name)) != first
+    passed(1.5)
+    before = int(etcd.time_to_live(second)["TTL"])
+    assert backend.renew([lease]) == {lease.nonce: True}
+    assert lease_of(etcd, name) == second
+    assert int(etcd.time_to_live(second)["TTL"]) > before
+    assert backend.release(lease)
 
 
 def test_a_hold_ends_before_its_lease_does(using, etcd, name):

@@ -10,6 +10,7 @@ from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
 from distlock.backends.etcd.kv import (
     MOST_OPERATIONS,
     Json,
+    bound,
     created,
     delete,
     get,
@@ -84,10 +85,14 @@ class Holding:
                 deadline=deadline,
             )
             for place, nonce in enumerate(some):
-                if not reply.inner(place).succeeded:
-                    answers[nonce] = False
+                hold, answer = holds[nonce], reply.inner(place)
+                if not answer.succeeded:
+                    there = LockKey.first(answer)
+                    if there is None or there.created != hold.created:
+                        answers[nonce] = False
+                    else:
+                        hold.update_from(there)
                 elif nonce not in ended:
-                    hold = holds[nonce]
                     hold.modified = reply.revision
                     if alive.proven_by(reply):
                         hold.lease = hold.lease.renewed(alive.sent_at)
@@ -254,9 +259,14 @@ class Holding:
 
 
 def _renewed(hold: HeldKey, *, writes: bool) -> Json:
-    """Return what finds out whether a hold is there, and writes when it was renewed."""
+    """Return what finds out whether a hold is there, and writes when it was renewed.
+
+    Another thread may be binding the key to another lease, or have done so without an answer. This
+    must not bind it to the earlier one again, which is ended then.
+    """
+    compare = [created(hold.key, hold.created), bound(hold.key, hold.lease.id)]
     writing = [put(hold.key, hold.data.to_value(), hold.lease.id)] if writes else []
-    return txn([created(hold.key, hold.created)], writing)
+    return txn(compare, writing, [get(hold.key)])
 
 
 def _fits(hold: HeldKey, seconds: float) -> bool:

@@ -96,6 +96,11 @@ def modified(key: str, revision: int, result: str = "EQUAL") -> Json:
     return {"key": to_bytes(key), "target": "MOD", "result": result, "mod_revision": revision}
 
 
+def bound(key: str, lease: int) -> Json:
+    """Compare the lease that a key is bound to."""
+    return {"key": to_bytes(key), "target": "LEASE", "lease": lease}
+
+
 # Replies
 
 

@@ -47,6 +47,12 @@ class HeldKey:
         lease = EtcdLease(entry.lease, data.ttl, float("-inf"))
         return cls(entry.key, entry.created, entry.modified, lease, data.ttl, data, reusable=False)
 
+    def update_from(self, entry: LockKey) -> None:
+        """Note which lease the key is bound to by now, as it was read."""
+        there = HeldKey.found(entry)
+        self.modified, self.lease, self.ttl = there.modified, there.lease, there.ttl
+        self.data, self.reusable = there.data, False
+
     @property
     def ends(self) -> float:
         """When it has ended, unless it was renewed."""
