@@ -59,7 +59,6 @@ class TaskExecution(RunningTask):
         self._requeueable = request is not None and not request.is_eager
         self.progress: Progress | None = None
         self.begun = False  # whether the lock has been asked for
-        self._queue_lock_freed = False
 
     def __str__(self) -> str:
         task_id = self.header.task_id
@@ -244,15 +243,15 @@ class TaskExecution(RunningTask):
         if self.task.locking.until == "finished":
             self.renewed = queueing.renew(handle, self.header.queue_claim_nonce, self)
         else:
+            self.queue_lock_freed = True
             queueing.release(handle)
-            self._queue_lock_freed = True
 
     def _free_queue_lock(self, error: BaseException | None) -> None:
         """Free the queueing lock at the end, unless the same task comes again."""
         handle = self.header.queue_lock  # as it is on the message
         renewed = self.renewed
         self.stop_renewal()
-        if handle is None or self._queue_lock_freed or self.republished:
+        if handle is None or self.queue_lock_freed or self.republished:
             return
         if self._comes_again(error):
             seconds = lifetime(self.task, {"expires": self.request.expires})

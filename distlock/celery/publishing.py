@@ -19,7 +19,7 @@ from distlock.celery.queueing import HEADER, AlreadyQueued, LockHeader
 from distlock.core.base_lock import BaseLock
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
-from distlock.types.lease import LONGEST_LEASE
+from distlock.types.lease import LONGEST_LEASE, new_nonce
 
 logger = logging.getLogger("distlock.celery")
 
@@ -45,6 +45,8 @@ class RunningTask:
         self.lock: BaseLock | None = None
         #: the hold of its queueing lock that is renewed while it runs
         self.renewed: HeldLease | None = None
+        #: whether the queueing lock was freed when the task started
+        self.queue_lock_freed = False
         #: whether the task has been published again meanwhile
         self.republished = False
 
@@ -94,36 +96,48 @@ def publish(
         else:
             running = None
     if header is not None:
-        # The task itself is published again, so it keeps its queueing lock.
-        if running is not None:
-            running.stop_renewal()
-            if running.lock is not None:  # it has run, and is retried for a reason of its own
-                header = replace(header, busy=0, unavailable=0)
-        if header.queue_lock is not None:
-            seconds = lifetime(task, options)
-            handle = queueing.reacquire(header.queue_lock, seconds, f"{task.name}[{task_id}]")
-            header = replace(header, queue_lock=handle)
-    elif task.queueing_name is not None:
-        try:
-            name = task.queueing_name(args, kwargs)
-            handle = queueing.acquire(task, name, task_id, lifetime(task, options))
-        except AlreadyQueued as error:
-            return _result_of_first(task, error, args, kwargs, known_id, options)
-        header = LockHeader(task_id, queue_lock=handle)
-    if header is not None:
-        headers[HEADER] = asdict(header)
-    if headers:
-        options["headers"] = headers
+        header = _published_again(header, running)
     try:
+        if header is None:
+            if task.queueing_name is not None:
+                name = task.queueing_name(args, kwargs)
+                try:
+                    handle = queueing.acquire(task, name, task_id, lifetime(task, options))
+                except AlreadyQueued as error:
+                    return _result_of_first(task, error, args, kwargs, known_id, options)
+                header = LockHeader(task_id, queue_lock=handle)
+        elif header.queue_lock is not None:
+            described = f"{task.name}[{task_id}]"
+            again = queueing.reacquire(header.queue_lock, lifetime(task, options), described)
+            header = replace(header, queue_lock=again)
+        if header is not None:
+            headers[HEADER] = asdict(header)
+        if headers:
+            options["headers"] = headers
         result = send(args, kwargs, task_id=task_id, **options)
     except BaseException:
-        # A running task that could not be published again knows whether its message comes again.
-        if running is None and header is not None and header.queue_lock is not None:
+        # A running task that could not be published again knows whether its message comes again,
+        # and frees its queueing lock then, unless it has freed it when it started.
+        frees_it_later = running is not None and not running.queue_lock_freed
+        if header is not None and header.queue_lock is not None and not frees_it_later:
             queueing.release(header.queue_lock)
         raise
     if running is not None:
         running.republished = True
     return result
+
+
+def _published_again(header: LockHeader, running: RunningTask | None) -> LockHeader:
+    """Return the header for the next message of the same task, which keeps its queueing lock."""
+    if running is None:
+        return header
+    running.stop_renewal()
+    if running.lock is not None:  # it has run, and is retried for a reason of its own
+        header = replace(header, busy=0, unavailable=0)
+    if running.queue_lock_freed and header.queue_lock is not None:
+        # A release that was not answered is repeated, and must not free the next hold.
+        header = replace(header, queue_lock=replace(header.queue_lock, nonce=new_nonce()))
+    return header
 
 
 def _result_of_first(

@@ -170,6 +170,11 @@ def tasks_of(using):
             raise Reject(key, requeue=True)
         return key
 
+    @task("queued_again", queueing_lock="{key}", shadow_name=breakable)
+    def queued_again(self, key):
+        act(self, key)
+        raise self.retry(countdown=600)
+
     @task("queued_or_error", queueing_lock="{key}", on_queued="raise")
     def queued_or_error(self, key):
         return act(self, key)
@@ -273,8 +278,11 @@ def fragile_long(self, key):
 
 
 @locked_task(name="fragile.queued", queueing_lock="{key}", queueing_using=FRAGILE, bind=True)
-def fragile_queued(self, key):
-    return act(self, key)
+def fragile_queued(self, key, again=False):
+    act(self, key)
+    if again:
+        raise self.retry(countdown=600)
+    return key
 
 
 def on_fragile(name, **options):

@@ -1,7 +1,9 @@
 """Tasks that are called as functions, or run in place of being queued."""
 
 import contextvars
+import dataclasses
 import gc
+import itertools
 import logging
 import threading
 from contextlib import suppress
@@ -17,7 +19,7 @@ from kombu.exceptions import OperationalError
 
 from distlock import Lock, LockLost, LockNotHeld, LockTimeout, LockUnavailable, locks
 from distlock.backends.local import LocalBackend
-from distlock.celery import SKIPPED, AlreadyQueued, LockedTask
+from distlock.celery import SKIPPED, AlreadyQueued, LockedTask, publishing
 from distlock.recipes import Semaphore
 from distlock.types.lease import State
 from tests.contract.watch import eventually
@@ -317,6 +319,19 @@ def test_a_broker_that_is_away_leaves_nothing_queued(app):
     with pytest.raises(OperationalError):
         task.apply_async(retry=False)
     assert locks["default"].inspect("queueing:a").state is State.FREE
+
+
+def test_an_interrupt_before_the_broker_has_the_task_leaves_nothing_queued(app):
+    app.conf.task_always_eager = False
+    task = task_of(app, lambda n: n, queueing_lock="a:{n}")
+    for moment in itertools.count(1):
+        call = partial(task.delay, moment)
+        interrupt = interrupted(call, moment, code=(publishing.__file__, dataclasses.__file__))
+        if not app.control.purge():
+            assert locks["default"].inspect(f"queueing:a:{moment}").state is State.FREE
+        if interrupt is None:
+            assert moment > 20, "the interrupts did not reach the code"
+            break
 
 
 def test_a_task_that_fails_before_its_body_is_not_queued_any_more(app):

@@ -114,6 +114,22 @@ def test_a_place_that_nobody_could_free_is_not_that_of_the_next_call(worker, pro
     assert second.get(timeout=LIMIT) == key
 
 
+def test_a_late_release_does_not_free_the_place_of_a_retry(worker, proxy, key):
+    place = f"queueing:{key}"
+    release = proxy.delay(place.encode())
+    first = fragile_queued.apply_async((key, True), queue=worker.queue)
+    assert release.kept_back.wait(LIMIT)
+    published(f"{key}:started")  # the worker has given up waiting for an answer
+    eventually(lambda: locks[FRAGILE].inspect(place).state is State.FREE)
+    cue(f"{key}:end")
+    eventually(lambda: first.state == "RETRY")
+    assert locks[FRAGILE].inspect(place).state is State.HELD
+    release.end()
+    time.sleep(1)
+    assert fragile_queued.apply_async((key,), queue=worker.queue).id == first.id
+    assert fragile_queued.unqueue(key) == first.id
+
+
 def begin(task, key, worker):
     """Have the worker begin with a task; return its result when it has tried once."""
     result = task.apply_async((key,), queue=worker.queue)

@@ -181,6 +181,16 @@ def test_it_is_freed_when_publishing_fails(tasks, key, lock):
     assert lock().state is State.FREE
 
 
+def test_it_is_freed_when_a_task_that_has_started_cannot_be_queued_again(tasks, key, lock):
+    tasks.queued_again.delay(key)
+    published(f"{key}:started")
+    eventually(lambda: lock().state is State.FREE)
+    cue(f"{key}:break")
+    cue(f"{key}:end")
+    published(f"{key}:broken")
+    eventually(lambda: lock().state is State.FREE)
+
+
 def test_it_is_freed_when_the_task_is_revoked(tasks, key, lock, prefork):
     task_id = str(uuid.uuid4())
     # The worker knows of it before the task can have come.
