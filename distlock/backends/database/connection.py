@@ -41,7 +41,7 @@ SHORTEST_LIMIT = 0.25
 
 #: where in the server the warning comes from, which all languages have in common
 _SOURCE = "syncrep.c"
-#: its words in English, for drivers and servers that do not tell the source
+#: its words in English, for servers that do not tell the source
 _WORDS = "synchronous replication"
 
 
@@ -60,20 +60,12 @@ class Notices:
     def listen(self, wrapper: Any) -> None:
         """Listen from now on, on a Django connection that is open."""
         if wrapper.vendor == "postgresql":
-            if hasattr(wrapper.connection, "add_notice_handler"):
-                wrapper.connection.add_notice_handler(self.handle)
-            else:
-                wrapper.connection.notices = self
+            wrapper.connection.add_notice_handler(self.handle)
 
     def handle(self, notice: Any) -> None:
-        """Handle a ``Diagnostic`` of psycopg 3."""
+        """Handle a ``Diagnostic`` of psycopg."""
         source = str(notice.source_file or "")
         if source.endswith(_SOURCE) or (not source and _WORDS in str(notice.message_primary)):
-            self.not_replicated = True
-
-    def append(self, text: str) -> None:
-        """Handle a notice of psycopg 2, which takes this object for a list."""
-        if _WORDS in text:
             self.not_replicated = True
 
 

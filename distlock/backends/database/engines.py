@@ -30,33 +30,40 @@ _SQLITE: Dialect = SQLite()
 _LOCKS: dict[str, AdvisoryLocks] = {"mysql": MySQLLocks(), "postgresql": PostgreSQLLocks()}
 
 
-def refusal(vendor: str) -> str | None:
-    """Return why an engine, by its vendor's name in Django, cannot keep locks; None if it can."""
+def refusal(engine: type[Any]) -> str | None:
+    """Return why an engine, by Django's ``DatabaseWrapper``, cannot keep locks; None if it can."""
+    vendor = engine.vendor
     if vendor not in VENDORS:
         return f"locks are kept in MariaDB, MySQL, PostgreSQL or SQLite, not in {vendor!r}"
     if vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
         return f"SQLite must be 3.35 or later, this is {sqlite3.sqlite_version}"
+    if engine.Database.__name__ == "psycopg2":
+        # Of several statements in one packet it tells the last result only.
+        return (
+            "locks in PostgreSQL need psycopg 3, and Django has found psycopg2 only; install"
+            " django-distlock[postgresql]: Django then uses psycopg 3, too"
+        )
     return None
 
 
-def vendor_of(database: str) -> str:
-    """Return the vendor's name of the engine of a database; nothing is connected to."""
+def engine_of(database: str) -> type[Any]:
+    """Return Django's ``DatabaseWrapper`` for a database; nothing is connected to."""
     # On another thread, because Ctrl-C in the middle of an import leaves half a driver behind.
-    vendor: Future[str] = Future()
+    engine: Future[type[Any]] = Future()
 
     def load() -> None:
         try:
-            engine = load_backend(connections.settings[database]["ENGINE"])
-            if engine.DatabaseWrapper.vendor == "mysql":
+            wrapper = load_backend(connections.settings[database]["ENGINE"]).DatabaseWrapper
+            if wrapper.vendor == "mysql":
                 # MySQLdb imports it with the first connection; two threads may open one at once.
                 with suppress(ImportError):
                     import_module("MySQLdb.connections")
-            vendor.set_result(engine.DatabaseWrapper.vendor)
+            engine.set_result(wrapper)
         except BaseException as error:
-            vendor.set_exception(error)
+            engine.set_exception(error)
 
     start(load, "distlock-import")
-    return vendor.result()
+    return engine.result()
 
 
 def dialect_for(wrapper: Any) -> Dialect:

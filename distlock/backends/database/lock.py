@@ -15,7 +15,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.caller_transaction import CallerTransaction
 from distlock.backends.database.checks import database_checks, settings_checks
 from distlock.backends.database.connection import Connection
-from distlock.backends.database.engines import advisory_locks_for, refusal, vendor_of
+from distlock.backends.database.engines import advisory_locks_for, engine_of, refusal
 from distlock.backends.database.maintenance import force_release, renew, sweep
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queries import Queries
@@ -84,10 +84,11 @@ class DatabaseBackend(BaseBackend):
             sessions=self.settings.count("sessions", at_least=1),
             pooled={"poll": True, "native": False}.get(self.wait),
         )
-        vendor = vendor_of(self.database)
-        if why := refusal(vendor):
+        engine = engine_of(self.database)
+        if why := refusal(engine):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
-        self._vendor, on_sqlite = vendor, vendor == "sqlite"
+        self._vendor = vendor = engine.vendor
+        on_sqlite = vendor == "sqlite"
         #: SQLite: locks are taken in the transaction of the caller, if one is open
         self._caller = CallerTransaction(self.database, self._abandoned) if on_sqlite else None
         #: SQLite: its processes are all on one machine, and queue there

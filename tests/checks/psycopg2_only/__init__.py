@@ -1,0 +1,1 @@
+"""A database engine whose driver is not installed."""
