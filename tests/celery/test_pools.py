@@ -83,7 +83,8 @@ def test_a_queueing_lock_is_freed(tasks, key, using, worker):
 
 
 @pytest.mark.parametrize(
-    "pool", ["threads", pytest.param("gevent", marks=pytest.mark.slow), "solo"]
+    "pool",
+    [*(pytest.param(pool, marks=pytest.mark.slow) for pool in ("threads", "gevent")), "solo"],
 )
 def test_a_warm_shutdown_lets_tasks_end(start_worker, key, pool):
     worker = start_worker(f"warm-{pool}", pool, 1).ready()

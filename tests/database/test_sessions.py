@@ -1,5 +1,6 @@
 """Sessions of our own: how they are shared, kept, and given up."""
 
+import resource
 import select
 import signal
 import threading
@@ -305,6 +306,25 @@ def test_another_thread_can_hang_up_on_a_statement(backend, kind):
         session.run(Statement(SLEEP[kind]), None)
     session.close()
     session.hang_up()  # does no harm any more
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_statement_can_be_hung_up_on_where_no_more_files_can_be_opened(backend, kind):
+    session = backend.pool.open(blocking=True)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def hang_up():
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        try:
+            session.hang_up()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+    timer = threading.Timer(0.3, hang_up)
+    timer.start()
+    with pytest.raises(errors.ConnectionLost):
+        session.run(Statement(SLEEP[kind]), None)
+    session.close()
 
 
 @pytest.mark.parametrize("kind", SERVERS)

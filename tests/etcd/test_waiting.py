@@ -145,6 +145,7 @@ def hintless():
         end()
 
 
+@pytest.mark.slow
 def test_who_waits_looks_although_no_hint_comes(configure, actor, proxied, hintless, name):
     proxy = proxied("etcd")
     using = configure()

@@ -138,6 +138,7 @@ def test_the_clock_of_etcd_is_moved_while_it_runs():
         assert eventually(lambda: hours_ahead() == -3)
 
 
+@pytest.mark.slow
 def test_etcd_serves_whom_it_knows():
     with Etcd(tls=True, password="secret") as it:
         it.put("known", "yes")

@@ -83,6 +83,7 @@ class TestOutages:
             apply.before = lambda *_: None
             eventually(lambda: not held.info().waiters)
 
+    @pytest.mark.slow
     def test_a_seat_is_freed_whose_lease_was_over_before_that_failed(self, brief, wrapped, name):
         """Its session goes on for the other one."""
         apply, seat, other = wrapped("apply"), Semaphore(name, 1), Semaphore(f"{name}:other", 1)

@@ -176,8 +176,7 @@ class Session(Connection):
         super().hang_up()
         with self._closing, contextlib.suppress(OSError):  # the other side was first
             if self._file is not None:
-                with socket.socket(fileno=os.dup(self._file.fileno())) as end:
-                    end.shutdown(socket.SHUT_RDWR)
+                _shut_down(self._file.fileno())
 
     @property
     def stale(self) -> bool:
@@ -218,6 +217,20 @@ class Session(Connection):
             return os.path.sameopenfile(self._drivers_fd, fd)
         except OSError:  # it has closed its own
             return False
+
+
+def _shut_down(fd: int) -> None:
+    try:
+        copy = os.dup(fd)  # Python's socket closes what it was made of
+    except OSError:  # the process can have no more of them
+        end = socket.socket(fileno=fd)
+        try:
+            end.shutdown(socket.SHUT_RDWR)
+        finally:
+            end.detach()
+        return
+    with socket.socket(fileno=copy) as end:
+        end.shutdown(socket.SHUT_RDWR)
 
 
 def _fileno(wrapper: Any) -> int:
