@@ -19,6 +19,13 @@ class LockLost(LockError):
     """The lock is no longer held: its lease has ended, or the hold was broken."""
 
 
+class BodyEnded(LockLost):
+    """A lock was lost, and what runs under it is to end: raised in the middle of that.
+
+    It may come while another lock is taken or left, and is not of that one.
+    """
+
+
 class LockUnavailable(LockError):
     """The backend could not be asked; whether the lock is free is unknown.
 

@@ -13,7 +13,7 @@ from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
 from distlock.core.held import OnLost
 from distlock.core.options import LockOptions
-from distlock.exceptions import LockLost, LockTimeout, LockUnavailable
+from distlock.exceptions import BodyEnded, LockLost, LockTimeout, LockUnavailable
 
 logger = logging.getLogger("distlock")
 
@@ -104,5 +104,7 @@ class Lock(BaseLock):
         try:
             self.release()
         except (LockLost, LockUnavailable) as error:
+            if isinstance(error, BodyEnded):
+                raise  # another lock was lost, in whose body this is
             # It was ours at the commit, which stands: an error now would say that it does not.
             logger.warning("after the commit under lock %r: %s", self.name, error)

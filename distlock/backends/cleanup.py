@@ -119,8 +119,9 @@ class Cleanup:
                         if self._pending.get(nonce) is entry:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
-                except Exception:
+                except Exception:  # as where the process can open no more files; it is tried again
                     logger.exception("could not cancel the claim for %r", claim.name)
+                    continue
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
                 if self._pending.get(nonce) is entry:

@@ -30,7 +30,7 @@ from distlock.core.section import (
     holder_message,
     refuse_in_event_loop,
 )
-from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
 from distlock.types.lease import LockInfo, Owner, State
@@ -135,8 +135,8 @@ class BaseLock:
                 manager.release_soon(key, owner, self)
             elif run(manager.release(key, owner, self)) and owner == current:
                 warn_if_uncommitted(self._key)
-        except Exception as error:
-            if exc is None:
+        except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
+            if exc is None or isinstance(error, BodyEnded):
                 raise
             # The body's own error is what the caller must see; this one goes with it.
             add_leave_error(exc, error)
@@ -165,8 +165,8 @@ class BaseLock:
                 manager.release_soon(self._key, owner, self)
             else:
                 await arun(manager.release(self._key, owner, self))
-        except Exception as error:
-            if exc is None:
+        except (LockError, Warning) as error:
+            if exc is None or isinstance(error, BodyEnded):
                 raise
             add_leave_error(exc, error)
 

@@ -55,6 +55,7 @@ class HeldLease:
         "lost",
         "named",
         "on_end",
+        "on_leave",
         "orphaned",
         "place",
         "renew_at",
@@ -70,17 +71,19 @@ class HeldLease:
         entry: Entrant,
         on_end: Callable[[], object] = _do_nothing,
         key: Key | None = None,
+        on_leave: Callable[[], object] = _do_nothing,
     ) -> None:
         """``entry`` is the first who has entered.
 
         ``on_end`` gives the next thread or task its turn. It is called when nobody holds this any
-        more, perhaps more than once. ``key`` is the alias of the backend, the name of the lock, and
-        what else tells apart locks of one name; None stands for the first two.
+        more, perhaps more than once; ``on_leave`` when the last one leaves, before the backend is
+        asked to free it. ``key`` is the alias of the backend, the name of the lock, and what else
+        tells apart locks of one name; None stands for the first two.
         """
         claim, settings = lease.claim, backend.settings
         self.backend = backend
         self.lease = lease
-        self.on_end = on_end
+        self.on_end, self.on_leave = on_end, on_leave
         #: the key of the lock, and that of the owner
         self.place = key or (backend.alias, claim.name), claim.owner.key
         #: whether another process can take or free it, by its owner's name

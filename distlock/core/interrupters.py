@@ -19,7 +19,7 @@ from typing import Any, Self
 
 from distlock.concurrency.pending import Latch
 from distlock.concurrency.timers import call_after
-from distlock.exceptions import LockLost
+from distlock.exceptions import BodyEnded
 from distlock.types.lease import Lease
 from distlock.types.owners import gevent_patched
 
@@ -48,7 +48,7 @@ class BodyInterrupter:
     def __init__(self) -> None:
         # on_lost() and __exit__() pop it: the first to come decides whether the body is ended.
         self._armed = deque([True])
-        self.loss: LockLost | None = None
+        self.loss: BodyEnded | None = None
 
     def on_lost(self, lease: Lease) -> None:
         """Raise LockLost inside the body, unless it has ended. For Lock's ``on_lost``."""
@@ -56,7 +56,7 @@ class BodyInterrupter:
             self._armed.pop()
         except IndexError:
             return
-        self.loss = LockLost(
+        self.loss = BodyEnded(
             f"{lease.claim.kind} {lease.name!r} (token {lease.token}) was lost while what it"
             " protects was running"
         )
@@ -70,11 +70,11 @@ class BodyInterrupter:
             self._armed.pop()
         except IndexError:
             self.await_raised()
-        without_message = type(error) is LockLost and not error.args
+        without_message = type(error) is BodyEnded and not error.args
         if self.loss is not None and (error is None or without_message):
             raise self.loss from None
 
-    def raise_in_body(self, loss: LockLost) -> None:
+    def raise_in_body(self, loss: BodyEnded) -> None:
         """Raise the loss in the body; called by another thread or greenlet."""
         raise NotImplementedError
 
@@ -89,7 +89,7 @@ class SignalInterrupter(BodyInterrupter):
         _on_main_thread.append(self)
         return self
 
-    def raise_in_body(self, loss: LockLost) -> None:
+    def raise_in_body(self, loss: BodyEnded) -> None:
         ident = threading.main_thread().ident
         if ident is not None and self in _on_main_thread:
             signal.pthread_kill(ident, _SIGNAL)
@@ -109,10 +109,10 @@ class ThreadInterrupter(BodyInterrupter):
         self._ident = threading.get_ident()
         self._sent = Latch()
 
-    def raise_in_body(self, loss: LockLost) -> None:
+    def raise_in_body(self, loss: BodyEnded) -> None:
         # A class: Python makes the exception itself, without a message.
         ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(self._ident), ctypes.py_object(LockLost)
+            ctypes.c_ulong(self._ident), ctypes.py_object(BodyEnded)
         )
         self._sent.set()
 
@@ -120,7 +120,7 @@ class ThreadInterrupter(BodyInterrupter):
         # It was set before the latch, so it is raised at the next call of a function, if it was
         # not raised yet. Taking it back is no alternative: CPython 3.11 would look for it before
         # every call from then on.
-        with suppress(LockLost):
+        with suppress(BodyEnded):
             self._sent.wait(threading.TIMEOUT_MAX)
             _do_nothing()
 
@@ -133,11 +133,11 @@ class GreenletInterrupter(BodyInterrupter):
         self._gevent: Any = sys.modules["gevent"]
         self._greenlet = self._gevent.getcurrent()
 
-    def raise_in_body(self, loss: LockLost) -> None:
+    def raise_in_body(self, loss: BodyEnded) -> None:
         self._gevent.kill(self._greenlet, loss)  # the hub throws it soon; this does not wait
 
     def await_raised(self) -> None:
-        with suppress(LockLost):
+        with suppress(BodyEnded):
             for _ in range(3):  # the hub throws it in one of its next rounds
                 self._gevent.sleep(0)
 

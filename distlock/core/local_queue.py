@@ -27,6 +27,8 @@ class Ticket:
     limited: bool = False
     #: whether it has had its turn; the holder of the lock keeps it until it leaves
     called: bool = False
+    #: whether the lock, which it had, is being freed: nobody is in it any more
+    leaving: bool = False
     #: whether someone else with the same owner's name has got the lock meanwhile
     joined: bool = False
     #: when it began to wait
@@ -162,7 +164,8 @@ class LocalQueue:
             return  # it gives up when its time is over, and can then let others go on
         names = [ticket.key[1]]
         # A named owner may be in other threads too, which can free what it holds.
-        while not is_named(ahead.owner):
+        # Another thread may free what a generator of this owner has left.
+        while not (ahead.leaving or is_named(ahead.owner)):
             if ahead.owner == ticket.owner:
                 raise LockDeadlock(
                     "waiting would never end: each owner in this circle of locks waits for the"

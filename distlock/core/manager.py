@@ -17,7 +17,7 @@ from distlock.core.held import HeldLease, Key
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
-from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
+from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, Owner, Waiting
 
@@ -87,6 +87,7 @@ class LockManager:
                             request.entry,
                             partial(queue.leave, ticket),
                             request.key,
+                            partial(setattr, ticket, "leaving", True),
                         )
                     )
                     if request.named:
@@ -97,10 +98,9 @@ class LockManager:
                 except BaseException as error:
                     self._fail(request, queue, error)
                     raise
-            except LockError:
-                raise
-            except BaseException as error:  # also an interrupt while the first error was handled
-                self._fail(request, queue, error)
+            except BaseException as error:  # perhaps an interrupt while the first was handled
+                if not isinstance(error, LockError) or isinstance(error, BodyEnded):
+                    self._fail(request, queue, error)
                 raise
 
     def _reenter(self, request: AcquireRequest) -> Steps[bool]:
@@ -178,10 +178,9 @@ class LockManager:
             except BaseException as error:
                 self._fail_to_release(hold, error)
                 raise
-        except LockError:
-            raise
-        except BaseException as error:  # also an interrupt while the first error was handled
-            self._fail_to_release(hold, error)
+        except BaseException as error:  # perhaps an interrupt while the first was handled
+            if not isinstance(error, LockError) or isinstance(error, BodyEnded):
+                self._fail_to_release(hold, error)
             raise
         if is_last and (step := event(lock_released, hold.backend, hold.lease)) is not None:
             yield step

@@ -81,6 +81,7 @@ class HeldLeases:
             hold.leave(lock, liveness)
             reason, is_last = hold.why_lost(), hold.count == 0
             if is_last:
+                hold.on_leave()
                 del self._holds[place]
                 if reason is None:
                     self._renewer.drop(hold)

@@ -11,7 +11,7 @@ from distlock.concurrency.threads import start
 from distlock.core.base_lock import BaseLock
 from distlock.core.held import Key
 from distlock.core.section import add_leave_error
-from distlock.exceptions import LockError, LockLost
+from distlock.exceptions import BodyEnded, LockError, LockLost
 from distlock.types.lease import Owner
 from distlock.types.owners import is_named
 
@@ -72,8 +72,9 @@ class EnteredLocks:
                     if (yield from part._leaving(owner)):
                         self.freed.append(part._key)
                 except LockError as error:
-                    if _is_inside(part, owner, before):
-                        raise  # it is of another lock, whose loss ends the body that runs here
+                    # The loss of another lock, in whose body this runs, is to end that.
+                    if isinstance(error, BodyEnded) or _is_inside(part, owner, before):
+                        raise
                     self._errors.append(error)
             self._entries.pop()
 

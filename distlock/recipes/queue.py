@@ -196,9 +196,11 @@ class Queue(records.QueueRecords):
 
     def _purging(self, *, dead: bool = False) -> Steps[int]:
         """Remove the items that are ready, or the dead letters; return how many these were."""
-        kind = records.DEAD if dead else records.READY
+        kind, removed = records.DEAD if dead else records.READY, 0
         # Each of its changes may take as long as one: there may be thousands of them.
-        return (yield self._ask(lambda _: self._purge(kind, None)))  # type: ignore[no-any-return]
+        while (count := (yield self._ask(partial(self._purge, kind)))) is not None:
+            removed += count
+        return removed
 
     def _releasing(self, id: int, token: int) -> Steps[bool]:
         """Take the delivery of an item from its consumer, by its token; False if it is over.
@@ -260,7 +262,8 @@ class Queue(records.QueueRecords):
                 error.maybe_applied = False  # the attempt was not made
                 raise
             while True:  # an interrupt at the end of a `while` with a condition would pass by
-                result, seen = yield from attempt(deadline, first)
+                # The last time, too, others must not be too fast for it.
+                result, seen = yield from attempt(deadline, first or left(deadline, 1) <= 0)
                 if result is not None or not first or left(deadline, 1) <= 0:
                     break
                 yield from self._wait_for_change(seen, deadline)

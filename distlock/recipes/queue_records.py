@@ -292,14 +292,14 @@ class QueueRecords(Recipe):
                 return self._store.apply(self._directory, delete, same, deadline) is not None
         return False
 
-    def _purge(self, kind: str, deadline: float | None) -> int:
-        removed = 0
-        while found := self._find(kind, MOST_AT_ONCE, deadline):
-            same = [Exists(one.key, one.revision) for one in found]
-            changes = [Delete(one.key) for one in found]
-            if self._store.apply(self._directory, changes, same, deadline) is not None:
-                removed += len(found)
-        return removed
+    def _purge(self, kind: str, deadline: float | None) -> int | None:
+        """Remove some; return how many, None if there are none left."""
+        if not (found := self._find(kind, MOST_AT_ONCE, deadline)):
+            return None
+        same = [Exists(one.key, one.revision) for one in found]
+        changes = [Delete(one.key) for one in found]
+        done = self._store.apply(self._directory, changes, same, deadline) is not None
+        return len(found) if done else 0
 
 
 def key_of(kind: str, number: int) -> str:

@@ -12,6 +12,7 @@ import pytest
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.cleanup import Cleanup
 from distlock.core import local_queue, manager
+from distlock.exceptions import BodyEnded
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
@@ -129,7 +130,8 @@ def test_while_waiting_for_another_thread():
     others_get_it(interrupted_everywhere(Lock.acquire, prepare=held_by_another))
 
 
-def test_while_being_told_that_the_backend_cannot_be_asked(backend, monkeypatch):
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BodyEnded])
+def test_while_being_told_that_the_backend_cannot_be_asked(backend, monkeypatch, error):
     def refuse(claim, deadline):
         raise LockUnavailable("not now")
 
@@ -139,7 +141,22 @@ def test_while_being_told_that_the_backend_cannot_be_asked(backend, monkeypatch)
 
     with monkeypatch.context() as patch:
         patch.setattr(backend, "enqueue", refuse)
-        locks = list(interrupted_everywhere(try_to_acquire))
+        locks = list(interrupted_everywhere(try_to_acquire, error=error))
+    others_get_it(locks)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, BodyEnded])
+def test_while_being_told_that_the_lock_cannot_be_freed(backend, monkeypatch, error):
+    def refuse(lease, deadline):
+        raise LockUnavailable("not now")
+
+    def try_to_release(lock):
+        with suppress(LockUnavailable):
+            lock.release()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "release", refuse)
+        locks = list(interrupted_everywhere(try_to_release, prepare=Lock.acquire, error=error))
     others_get_it(locks)
 
 

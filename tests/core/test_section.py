@@ -1,5 +1,6 @@
 """Running a body under a lock: it is left in any case, and no error of leaving hides the body's."""
 
+import asyncio
 import collections
 import gc
 import re
@@ -8,10 +9,13 @@ import threading
 import pytest
 
 from distlock import Lock, LockLost
+from distlock.backends.local import LocalBackend
 from distlock.core import local_queue
 from distlock.core.base_lock import busy_message, run_under
+from distlock.exceptions import BodyEnded
 from distlock.recipes import MultiLock, Semaphore
 from tests.children import write_line
+from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.usefixtures("local")
@@ -57,6 +61,55 @@ def test_an_error_of_leaving_after_the_body_is_for_the_caller(lock):
     errors = []
     assert run_under(lock, lock.acquire, lambda: lose(lock), errors.append) is None
     assert [type(error) for error in errors] == [LockLost]
+
+
+class TimeIsOver(Exception):
+    """As Celery's soft time limit, which is no LockError."""
+
+
+@pytest.mark.parametrize("make", [lambda: Lock("stock"), lambda: MultiLock("stock", "shelf")])
+@pytest.mark.parametrize("error", [TimeIsOver, BodyEnded])
+def test_what_is_raised_while_the_lock_is_left_is_not_hidden(monkeypatch, make, error):
+    """Celery's time limit, or the loss of another lock, ends the body that this one is in."""
+
+    def strike(*_):
+        raise error
+
+    async def fail_in_task():
+        async with make():
+            fail()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalBackend, "release", strike)
+        with pytest.raises(error), make():
+            fail()
+        with pytest.raises(error):
+            asyncio.run(fail_in_task())
+    eventually(lambda: not Lock("stock").locked())
+
+
+def test_one_who_comes_again_waits_for_the_thread_that_leaves_for_it(monkeypatch):
+    leaving, go_on = threading.Event(), threading.Event()
+    release = LocalBackend.release
+
+    def slowly(backend, lease, deadline=None):
+        leaving.set()
+        go_on.wait(PATIENCE)
+        return release(backend, lease, deadline)
+
+    def rows():
+        with Lock("stock"):
+            yield
+
+    generator = rows()
+    next(generator)
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalBackend, "release", slowly)
+        threading.Thread(target=generator.close).start()
+        assert leaving.wait(PATIENCE)
+        threading.Timer(0.2, go_on.set).start()
+        with Lock("stock"):
+            assert go_on.is_set()
 
 
 def test_an_interrupt_after_the_lock_was_taken_leaves_it(lock):

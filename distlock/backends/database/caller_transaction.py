@@ -87,6 +87,9 @@ class CallerTransaction:
                     self._on_abandoned(nonce)
 
         connection.on_commit(TransactionOutcomeHook(commit, rollback))
+        # To the front: if a callback fails after the commit, Django drops those that follow.
+        hooks = connection.run_on_commit
+        hooks.insert(0, hooks.pop())
 
     def note_released(
         self, used: Connection, nonce: str, release_again: Callable[[], None]

@@ -139,9 +139,13 @@ def _opened(
 ) -> Session:
     try:
         wrapper.ensure_connection()
+        session = kind(wrapper)
     except (wrapper.Database.Error, DjangoDatabaseError) as error:
         raise NoSession("cannot connect") from (error.__cause__ or error)
-    session = kind(wrapper)
+    except OSError as error:  # the process can open no more files
+        with suppress(Exception):  # there may be no connection yet
+            wrapper.connection.close()
+        raise NoSession(f"cannot connect: {error}") from error
     try:
         _set_up(session, limit, blocking, pooled)
     except BaseException as error:

@@ -110,9 +110,10 @@ class MySQLLocks(AdvisoryLocks):
         return f"'dl:{digest(database, name).hex()[:_KEY_DIGITS]}'"
 
     def set_up(self) -> Statement:
-        # Only MariaDB limits these statements, and reads this comment.
+        # Nothing may limit the wait. MariaDB reads the first comment, MySQL the second one.
         return Statement(
-            "SET @distlock = 1 /*M!, max_statement_time = 0 */; SELECT CONNECTION_ID()"
+            "SET @distlock = 1 /*M!, max_statement_time = 0 */"
+            " /*!50708 , max_execution_time = 0 */; SELECT CONNECTION_ID()"
         )
 
     def values(self, key: str) -> Mapping[str, Any]:

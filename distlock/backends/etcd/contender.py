@@ -140,9 +140,7 @@ class Contender:
                 leases.unname(claim.nonce, lease.id)  # another claim's from here on
             leases.put(lease, ttl, reusable=not reply.repeated)
             return None, holder
-        leases.add(
-            claim.nonce, HeldKey(key, revision, revision, lease, ttl, data, not self._unsure)
-        )
+        leases.granted(claim, HeldKey(key, revision, revision, lease, ttl, data, not self._unsure))
         if not self._unsure:
             leases.settle(claim.nonce)
         return claim.granted(revision, lease.sent_at), holder

@@ -10,6 +10,7 @@ from distlock.backends.etcd.lock_keys import ContenderData, LockKey
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim
+from distlock.types.owners import is_named
 
 #: Seconds. etcd makes shorter leases longer: it ends none before a leader can be elected anew.
 SHORTEST = 2
@@ -128,6 +129,15 @@ class Leases:
         self._named.pop(nonce, None)
 
     # Holds
+
+    def granted(self, claim: Claim, hold: HeldKey) -> None:
+        """Note the hold that a claim was granted, unless it may go on without this process.
+
+        The place of a queued Celery task is taken anew, and freed, by other processes. They do so
+        under the same nonce, so what is known here would stand for another key.
+        """
+        if claim.renews or not is_named(claim.owner):
+            self.add(claim.nonce, hold)
 
     def add(self, nonce: str, hold: HeldKey) -> None:
         """Note a hold, until it is removed, or has ended without a word."""

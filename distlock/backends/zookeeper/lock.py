@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 from kazoo.exceptions import NoNodeError
@@ -57,6 +57,7 @@ class ZooKeeperBackend(BaseBackend):
         self.options = Options(self.settings)
         self._set_lease(self.options.session_timeout)
         self._client: Client | None = None
+        self._store = ZooKeeperStore(self.options, lambda: self.client)
         self.after_fork_in_child()
         _backends.add(self)
         fork.reset_in_child(self)
@@ -69,10 +70,10 @@ class ZooKeeperBackend(BaseBackend):
         self._connecting = threading.Lock()
         self._grants = Grants(self._on_loss)
 
-    @cached_property
+    @property
     def store(self) -> ZooKeeperStore:
-        """See BaseBackend.store."""
-        return ZooKeeperStore(self.options, lambda: self.client)
+        """See BaseBackend.store. Of two of them, one would not know the other's sessions."""
+        return self._store
 
     # Taking and leaving
 
@@ -121,10 +122,15 @@ class ZooKeeperBackend(BaseBackend):
         """See BaseBackend.reserve_for(). The node stays, but no longer than this process."""
         if not self.verify(lease, deadline):
             return False
-        grant = self._grants.remove(lease.name, lease.nonce)
-        if grant is not None:
-            call_after(seconds, grant.drop)
-        return grant is not None
+        grant = self._grants.find(lease.name, lease.nonce)
+        if grant is None:
+            return False
+        # First the timer: if an interrupt comes between the two, this is done once more.
+        timer = call_after(seconds, grant.drop)
+        if self._grants.remove(lease.name, lease.nonce) is None:
+            timer.cancel()
+            return False
+        return True
 
     def cancel(self, claim: Claim, deadline: float | None = None) -> None:
         self._grants.remove(claim.name, claim.nonce)

@@ -41,8 +41,11 @@ class OpenSession:
         return not (self.ended or self.expired or self.shared.over or self.client.dead)
 
     def renew(self, sent_at: float) -> None:
-        """Let it run for its full length again; whether it was in time is seen after this."""
-        self.expires_at = sent_at + self.seconds
+        """Let it run for its full length again; whether it was in time is seen after this.
+
+        Several may do so at once, and the answer to an earlier request may be the later one.
+        """
+        self.expires_at = max(self.expires_at, sent_at + self.seconds)
 
     def expire(self) -> float:
         """Let it end if its time is over; return the seconds that it has left."""
