@@ -9,6 +9,7 @@ import pytest
 
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import arun, run
+from distlock.conf import BackendHandler
 from distlock.types.lease import Claim, Owner, State
 from tests.contract.actors import PATIENCE, answered
 from tests.contract.watch import eventually
@@ -108,14 +109,27 @@ def test_releasing_tells_whether_it_was_still_ones_own(backend, ann, name):
     assert backend.release(lease) is False
 
 
-def test_an_older_lease_of_the_same_owner_camyot_release_the_newer(backend, amy, name):
+def test_a_claim_that_another_process_repeats_can_be_freed_by_each(backend, using, amy, name):
+    """As the place of a queued Celery task, which its worker takes anew."""
+    if not (backend.capabilities.named_owners and backend.capabilities.outlives_process):
+        return
+    another = BackendHandler()[using]
+    request = claim(name, amy)
+    lease = backend.try_acquire(request)
+    assert another.try_acquire(request)
+    assert backend.release(lease)
+    assert backend.inspect(name).state is State.FREE
+    another.close()
+
+
+def test_an_older_lease_of_the_same_owner_cannot_release_the_newer(backend, amy, name):
     old = backend.try_acquire(claim(name, amy))
     new = backend.try_acquire(claim(name, amy))
     assert backend.release(old) is False
     assert backend.verify(new)
 
 
-def test_an_older_lease_of_the_same_owner_camyot_renew_the_newer(backend, amy, name):
+def test_an_older_lease_of_the_same_owner_cannot_renew_the_newer(backend, amy, name):
     old = backend.try_acquire(claim(name, amy))
     new = backend.try_acquire(claim(name, amy))
     assert old.nonce not in held_of(backend.renew([old]))
@@ -128,7 +142,7 @@ def test_an_older_lease_of_the_same_owner_does_not_verify(backend, amy, name):
     assert backend.verify(old) is False
 
 
-def test_an_older_claim_of_the_same_owner_camyot_withdraw_the_newer(backend, amy, name):
+def test_an_older_claim_of_the_same_owner_cannot_withdraw_the_newer(backend, amy, name):
     old = claim(name, amy)
     backend.try_acquire(old)
     new = backend.try_acquire(claim(name, amy))

@@ -1,6 +1,7 @@
 """SQLite: one writer at a time, and locks inside the caller's own transaction."""
 
 import asyncio
+import gc
 import sqlite3
 import threading
 
@@ -85,6 +86,18 @@ def test_while_callbacks_run_after_the_commit_the_lock_is_held(backend, database
         lease = backend.try_acquire(claim(name))
         transaction.on_commit(lambda: seen.append(not backend.known_lost(lease)), using=database)
     assert seen == [True, True]
+
+
+def test_a_callback_that_fails_after_the_commit_does_not_undo_the_lock(backend, database, name):
+    def fail():
+        raise Undone
+
+    with pytest.raises(Undone), transaction.atomic(using=database):
+        transaction.on_commit(fail, using=database)
+        lease = backend.try_acquire(claim(name))
+    gc.collect()
+    assert not backend.known_lost(lease)
+    assert backend.verify(lease)
 
 
 def test_a_connection_that_is_closed_halfway_undoes_the_lock(backend, kind, database, name):
