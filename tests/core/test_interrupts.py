@@ -178,6 +178,22 @@ def test_while_being_told_of_a_loss(backend):
     others_get_it(left(interrupted_everywhere(leave, prepare=take_and_lose)))
 
 
+def test_a_claim_is_taken_back_though_the_first_attempt_fails_oddly(backend, monkeypatch):
+    cancel, errors = backend.cancel, [OSError("too many open files")]
+
+    def fail_first(claim, deadline=None):
+        if errors:
+            raise errors.pop()
+        cancel(claim, deadline)
+
+    claim = Claim(uuid.uuid4().hex, current_owner(), 60.0)
+    backend.try_acquire(claim)
+    with monkeypatch.context() as patch:
+        patch.setattr(backend, "cancel", fail_first)
+        backend.cleanup.add(claim)
+        eventually(lambda: not Lock(claim.name).locked())
+
+
 @pytest.mark.parametrize("entered", [False, True], ids=["taking", "releasing"])
 def test_an_interrupt_while_one_is_cleaned_up_after(backend, monkeypatch, entered):
     def interrupt(*_):

@@ -1,5 +1,6 @@
 """Sessions of our own: how they are shared, kept, and given up."""
 
+import os
 import resource
 import select
 import signal
@@ -325,6 +326,25 @@ def test_a_statement_can_be_hung_up_on_where_no_more_files_can_be_opened(backend
     with pytest.raises(errors.ConnectionLost):
         session.run(Statement(SLEEP[kind]), None)
     session.close()
+
+
+@pytest.mark.parametrize("kind", SERVERS)
+def test_a_lock_cannot_be_asked_for_where_no_session_finds_room_for_its_files(backend, name):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filled = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    try:
+        with suppress(OSError):
+            while True:
+                filled.append(os.dup(0))
+        os.close(filled.pop())  # the driver can open its socket, and no more
+        with pytest.raises(LockUnavailable):
+            backend.try_acquire(claim(name))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in filled:
+            os.close(fd)
+    assert backend.try_acquire(claim(name))
 
 
 @pytest.mark.parametrize("kind", SERVERS)

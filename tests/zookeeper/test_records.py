@@ -1,15 +1,17 @@
 """Records as nodes: what they look like, what they cost, and that they are in no lock's way."""
 
 import threading
+import time
 
 import pytest
 
 from distlock import Lock, LockUnavailable, locks
 from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
+from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, steadily
 from tests.zookeeper.tree import session_of, watches
 
 
@@ -310,3 +312,34 @@ def test_the_end_of_the_client_answers_all(store, backend, name):
     backend.close()
     assert all(each.wait(soon()) for each in pending)
     assert store.get(name, "a").value == 1
+
+
+def test_the_late_answer_to_an_earlier_renewal_does_not_shorten_a_session(store, name, monkeypatch):
+    prove_alive = Client.prove_alive
+
+    def attempt(seconds):
+        came, go_on = threading.Event(), threading.Event()
+        directory = f"{name}:{seconds}"
+
+        def prove_late(client, deadline):
+            prove_alive(client, deadline)
+            if threading.current_thread() is early:
+                came.set()
+                go_on.wait(PATIENCE)
+
+        session = store.open_session(seconds)
+        store.apply(directory, [Put("mine", 1, session.id)])
+        early = threading.Thread(target=store.renew, args=([session.id],))
+        with monkeypatch.context() as patch:
+            patch.setattr(Client, "prove_alive", prove_late)
+            early.start()
+            assert came.wait(PATIENCE)
+            time.sleep(seconds / 2)
+            store.renew([session.id])
+            go_on.set()
+            early.join()
+        time.sleep(0.7 * seconds)
+        assert "mine" in store.read(directory).records
+        store.end_session(session.id)
+
+    steadily(attempt, 2, 10)
