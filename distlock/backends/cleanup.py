@@ -112,16 +112,15 @@ class Cleanup:
             if clock() < until:
                 try:
                     cancel(until)
-                except LockError:
+                except (LockError, OSError):  # the latter: the process can open no more files
                     # Most likely the backend answers for none. But it may be the row of this one
                     # that is locked, so the next round begins with another.
                     with self._mutex:
                         if self._pending.get(nonce) is entry:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
-                except Exception:  # as where the process can open no more files; it is tried again
+                except Exception:
                     logger.exception("could not cancel the claim for %r", claim.name)
-                    continue
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
                 if self._pending.get(nonce) is entry:

@@ -331,8 +331,8 @@ def test_a_statement_can_be_hung_up_on_where_no_more_files_can_be_opened(backend
 @pytest.mark.parametrize("kind", SERVERS)
 def test_a_lock_cannot_be_asked_for_where_no_session_finds_room_for_its_files(backend, name):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    filled = []
-    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 1024), hard))
+    filled, last = [], max(map(int, os.listdir("/proc/self/fd")))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last + 8, hard))
     try:
         with suppress(OSError):
             while True:

@@ -7,9 +7,9 @@ import threading
 import pytest
 
 from distlock import LockUnavailable, locks
-from distlock.recipes import Queue
+from distlock.recipes import Queue, Semaphore
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import cleaned_up, eventually
+from tests.contract.watch import cleaned_up, eventually, passed
 from tests.recipes.wrapping import Wrapped, in_thread
 
 
@@ -58,6 +58,62 @@ def test_another_consumer_is_faster(using, name, meanwhile):
     assert [one.body for one in taken] == ["one"]
     taken[0].ack()
     assert queue.empty()
+
+
+def test_the_last_attempt_of_one_who_has_waited_is_not_lost_to_others(using, name, monkeypatch):
+    queue, other, faster = Queue(name, using=using), Queue(name, using=using), []
+    queue.put_many(range(3))
+    apply = Wrapped(monkeypatch, "apply")
+
+    def be_faster(store, directory, *_):
+        if directory == f"queue:{name}" and threading.current_thread() is me and len(faster) < 2:
+            faster.append(directory)
+            in_thread(lambda: other.get().ack())()
+
+    me = threading.current_thread()
+    released = threading.Event()
+
+    def hold():
+        with Semaphore(f"queue:get:{name}", 1, using=using):
+            held.set()
+            released.wait(PATIENCE)
+
+    held = threading.Event()
+    threading.Thread(target=hold).start()
+    try:
+        assert held.wait(PATIENCE)
+        apply.before = be_faster
+        assert queue.get(timeout=0.2).body == 2
+        assert len(faster) == 2
+    finally:
+        released.set()
+
+
+def test_a_purge_that_is_cancelled_removes_nothing_that_comes_later(using, name, monkeypatch):
+    queue, apply = Queue(name, using=using), Wrapped(monkeypatch, "apply")
+    queue.put_many(range(12))
+    queue.put("more")
+    asked, go_on = threading.Event(), threading.Event()
+
+    def hold_back(*_):
+        apply.before = lambda *_: None
+        asked.set()
+        go_on.wait(PATIENCE)
+
+    async def purge_and_cancel():
+        task = asyncio.create_task(queue.apurge())
+        assert await asyncio.to_thread(asked.wait, PATIENCE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    apply.before = hold_back
+    asyncio.run(purge_and_cancel())
+    queue.put("later")
+    go_on.set()
+    eventually(lambda: queue.qsize() < 14)
+    passed(0.5)
+    assert queue.qsize() == 2
 
 
 @pytest.mark.parametrize("items", [1, 2])

@@ -1,7 +1,6 @@
 """Records as nodes: what they look like, what they cost, and that they are in no lock's way."""
 
 import threading
-import time
 
 import pytest
 
@@ -11,7 +10,7 @@ from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.requests import Multi
 from distlock.concurrency.clock import clock
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually, steadily
+from tests.contract.watch import eventually, passed, steadily
 from tests.zookeeper.tree import session_of, watches
 
 
@@ -334,11 +333,11 @@ def test_the_late_answer_to_an_earlier_renewal_does_not_shorten_a_session(store,
             patch.setattr(Client, "prove_alive", prove_late)
             early.start()
             assert came.wait(PATIENCE)
-            time.sleep(seconds / 2)
+            passed(seconds / 2)
             store.renew([session.id])
             go_on.set()
             early.join()
-        time.sleep(0.7 * seconds)
+        passed(0.7 * seconds)
         assert "mine" in store.read(directory).records
         store.end_session(session.id)
 

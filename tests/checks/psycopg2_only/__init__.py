@@ -1,1 +1,1 @@
-"""A database engine whose driver is not installed."""
+"""Django's engine for PostgreSQL with an older driver."""
