@@ -133,8 +133,8 @@ class BaseLock:
         try:
             if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
                 manager.release_soon(key, owner, self)
-            elif run(manager.release(key, owner, self)) and owner == current:
-                warn_if_uncommitted(self._key)
+            elif run(manager.release(key, owner, self)) and owner.key == current.key:
+                warn_if_uncommitted(key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             if exc is None or isinstance(error, BodyEnded):
                 raise

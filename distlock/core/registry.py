@@ -71,14 +71,19 @@ class HeldLeases:
 
         Then the backend has to free the lock. See Lock.release() for the errors.
         """
-        liveness, place = current_actor().liveness, hold.place
+        place = hold.place
         with self._mutex:
             if self._holds.get(place) is not hold:
                 raise not_held(place[0], hold.lease.owner)  # another thread of its name was first
-            if hold.earlier_entries and hold.is_only_in_earlier(liveness):
-                hold.leave_earlier(liveness)
-                raise _lost_before(hold)
-            hold.leave(lock, liveness)
+            # As a rule it was entered once, and then it does not matter who leaves.
+            if hold.count > 1 or hold.earlier_entries:
+                liveness = current_actor().liveness
+                if hold.is_only_in_earlier(liveness):
+                    hold.leave_earlier(liveness)
+                    raise _lost_before(hold)
+                hold.leave(lock, liveness)
+            else:
+                hold.count = 0
             reason, is_last = hold.why_lost(), hold.count == 0
             if is_last:
                 hold.on_leave()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from keyword import iskeyword
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any, TypeVar
 
 from django.utils.asyncio import async_unsafe
@@ -101,13 +101,14 @@ class ActiveBlocks:
     """
 
     def __init__(self) -> None:
-        # Frames themselves would keep alive all their variables. The id of a frame may be used
-        # again; then its code differs, or its entry is overwritten when the new body begins.
-        self._owners: dict[tuple[int, CodeType], list[Owner]] = {}
+        # By their ids, because frames themselves would keep alive all their variables. The id of a
+        # frame may be used again; then that of its code differs, or its entry is overwritten when
+        # the new body begins.
+        self._owners: dict[tuple[int, int], list[Owner]] = {}
 
     def begin(self, frame: FrameType, owner: Owner) -> None:
         """Note that an owner enters a body in this frame."""
-        key = id(frame), frame.f_code
+        key = id(frame), id(frame.f_code)
         others = self._owners.get(key)
         if others is None:
             self._owners[key] = [owner]
@@ -119,7 +120,7 @@ class ActiveBlocks:
 
     def end(self, frame: FrameType, current: Owner) -> Owner:
         """Return whose body in this frame ends; the current owner's, if none is known there."""
-        key = id(frame), frame.f_code
+        key = id(frame), id(frame.f_code)
         if key not in self._owners:
             # An ExitStack, for one, enters and leaves in frames of its own.
             known = reversed(list(self._owners.items()))

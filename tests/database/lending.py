@@ -35,3 +35,14 @@ def ident_of(session):
     """Return the server's name for a session."""
     which = {"mysql": "CONNECTION_ID()", "postgresql": "pg_backend_pid()"}[session.wrapper.vendor]
     return session.run(Statement(f"SELECT {which}"), 10).rows[0][0]
+
+
+def prepared_in(session):
+    """Return how many prepared statements a session has; on MariaDB how often it executed one."""
+    asked = {
+        "mysql": "SHOW SESSION STATUS LIKE 'Com_execute_sql'",
+        "postgresql": "SELECT '', count(*) FROM pg_prepared_statements"
+        " WHERE name LIKE 'distlock%%'",
+    }
+    ((_, number),) = session.run(Statement(asked[session.wrapper.vendor]), 10).rows
+    return int(number)

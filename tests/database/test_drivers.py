@@ -1,13 +1,18 @@
 """Statements that are sent past the drivers' cursors."""
 
+from datetime import timedelta
+from itertools import pairwise
+
 import pytest
 
 from distlock.backends.database import errors
 from distlock.backends.database.drivers import CursorConnection
 from distlock.backends.database.statements import Statement
+from distlock.concurrency.clock import clock
 from distlock.concurrency.timers import call_after
 from tests.database.asleep import CANCEL, DISCONNECT, SLEEP, once_asleep
-from tests.database.lending import next_session
+from tests.database.lending import in_use, next_session, prepared_in
+from tests.database.speaking import claim
 from tests.databases import SERVERS
 
 TEXTS = [
@@ -70,27 +75,40 @@ def test_a_cursor_gives_the_same_results(kind, session):
     assert session.run(echo, 5).rows == [("it's", 2)]
 
 
+@pytest.fixture
+def shared(backend):
+    """A session that waits for no lock in the server. On MariaDB only these prepare statements."""
+    session = backend.pool.open()
+    yield session
+    session.close()
+
+
 @pytest.mark.parametrize("before", ["", "SELECT %(text)s; "], ids=["alone", "in a packet"])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_statement_can_be_prepared(kind, session, text, before):
+@pytest.mark.parametrize("odd", [False, True], ids=["usual", "odd"])
+def test_a_statement_can_be_prepared(kind, shared, text, before, odd):
+    if odd:
+        shared.run(Statement(ODD[kind]), 5)
     echo = f"{before}SELECT CONCAT(%(text)s, ''), %(number)s + 1, %(half)s * 2.0, NOT %(yes)s, '%%'"
     if kind == "postgresql":
         echo = echo.replace("%(text)s", "%(text)s::text").replace("%(number)s", "%(number)s::int")
         echo = echo.replace("%(half)s", "%(half)s::float").replace("%(yes)s", "%(yes)s::bool")
     for number in (1, 2, 3, 4):
         params = {"yes": True, "half": 0.5, "number": number, "text": text}
-        ((same, more, one, no, percent),) = session.run(Statement(echo, params, True), 5).rows
+        ((same, more, one, no, percent),) = shared.run(Statement(echo, params, True), 5).rows
         assert (same, more, float(one), bool(no), percent) == (text, number + 1, 1.0, False, "%")
+    packets = {"mariadb": 0, "postgresql": 2}
+    alone = {"mariadb": 2, "postgresql": 1}
+    assert prepared_in(shared) == (packets if before else alone)[kind]
 
 
 def test_a_packet_is_prepared_once_it_is_sent_often(kind, session):
     if kind != "postgresql":
         return
     echo = "SELECT 1; SELECT %(number)s::int; SELECT %(number)s::int + 1"
-    known = Statement("SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'distlock%%'")
     for number in range(1, 5):
         assert session.run(Statement(echo, {"number": number}, True), 5).rows == [(number + 1,)]
-        assert session.run(known, 5).rows == [(2 * (number >= 3),)]
+        assert prepared_in(session) == 2 * (number >= 3)
     assert session.run(Statement(echo, {"number": None}, True), 5).rows == [(None,)]
 
 
@@ -98,16 +116,65 @@ def test_a_prepared_statement_outlives_errors_and_changes_of_the_table(kind, bac
     """PostgreSQL refuses a plan whose columns have changed: a fresh session makes another."""
     whole = Statement("SELECT * FROM database_lock WHERE id = %(id)s", {"id": 0}, True)
     missing = Statement("SELECT * FROM no_such_table WHERE id = %(id)s", {"id": 0}, True)
-    assert backend.pool.run(whole).rows == []
-    with pytest.raises(errors.NoTable):
-        backend.pool.run(missing)
-    assert backend.pool.run(whole).rows == []
+    for _ in range(4):
+        assert backend.pool.run(whole).rows == []
+        with pytest.raises(errors.NoTable):
+            backend.pool.run(missing)
     sql("ALTER TABLE database_lock ADD COLUMN added int")
     try:
         assert backend.pool.run(whole).rows == []
     finally:
         sql("ALTER TABLE database_lock DROP COLUMN added")
     assert backend.pool.run(whole).rows == []
+
+
+def test_a_prepared_grant_has_the_times_of_its_own_execution(kind, backend, shared, name):
+    """Older ones would be the end of a lease that the holder believes in."""
+    dialect = backend.pool.dialect_for(shared.wrapper)
+    rows = []
+    for _ in range(5):
+        mine = claim(name)
+        assert dialect.acquire(lambda statement: shared.run(statement, 5), mine)
+        rows += dialect.rows(shared.run(dialect.one(name), 5))
+        assert (
+            shared.run(dialect.release_sql(mine.granted(rows[-1].token, clock())), 5).affected == 1
+        )
+    assert prepared_in(shared) > 0
+    for earlier, row in pairwise(rows):
+        assert earlier.since < row.since < row.now
+        assert earlier.token < row.token
+        assert row.until - row.since >= timedelta(seconds=row.lease)
+
+
+def test_a_prepared_claim_sees_who_waits_now(kind, backend, shared, session, name):
+    """Whether the native lock is free is found out each time."""
+    dialect, locks = backend.pool.dialect_for(shared.wrapper), backend.waits.locks
+    key = locks.key(str(session.settings["NAME"]), name)
+    waiting, values = dialect.in_order(locks.nobody_waits), locks.values(key)
+
+    def takes():
+        mine = claim(name)
+        token = dialect.acquire(lambda statement: shared.run(statement, 5), mine, waiting, values)
+        if token is not None:
+            shared.run(dialect.release_sql(mine.granted(token, clock())), 5)
+        return token is not None
+
+    assert [takes() for _ in range(4)] == [True] * 4
+    session.run(Statement(locks.wait(key, 5)), 5)
+    assert [takes() for _ in range(4)] == [False] * 4
+    session.run(Statement(locks.leave(key)), 5)
+    assert [takes() for _ in range(2)] == [True] * 2
+    assert prepared_in(shared) > 0
+
+
+def test_behind_a_pooler_nothing_is_prepared(kind, make):
+    """ProxySQL would keep a session of the server for it from then on."""
+    pool = make(wait="poll").pool
+    with in_use(pool) as session:
+        for number in range(1, 6):
+            text = "SELECT %(number)s + 1"
+            assert session.run(Statement(text, {"number": number}, True), 5).rows == [(number + 1,)]
+        assert prepared_in(session) == 0
 
 
 @pytest.mark.parametrize("size", [10, 30_000_000 // 100])

@@ -21,7 +21,7 @@ from distlock.concurrency.clock import clock
 from distlock.exceptions import LockUnavailable
 from tests.contract.watch import eventually
 from tests.database.asleep import CANCEL, SLEEP, once_asleep
-from tests.database.lending import ident_of, in_use, next_session
+from tests.database.lending import ident_of, in_use, next_session, prepared_in
 from tests.database.speaking import claim
 from tests.databases import ALIASES, SERVERS
 from tests.servers.proxy import Proxy
@@ -407,6 +407,35 @@ def test_a_pooler_that_mixes_up_sessions_mixes_up_no_prepared_statements(make):
     backend.pool.run(whole)
     next_session(backend.pool).run(Statement("DEALLOCATE ALL"), 5)
     assert backend.pool.run(whole).rows == []
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_a_session_that_has_forgotten_what_it_had_prepared_is_sent_the_text(make):
+    """As behind a proxy that has changed the session of the server."""
+    with in_use(make(wait="native").pool) as session:
+        raw, entry = session.wrapper.connection, session.wrapper.settings_dict
+        for number in range(1, 8):
+            echo = Statement("SELECT %(number)s + 1", {"number": number}, True)
+            assert session.run(echo, 5).rows == [(number + 1,)]
+            if number == 4:
+                assert prepared_in(session) == 2
+                raw.change_user(entry["USER"], entry["PASSWORD"], entry["NAME"])
+        assert session.usable
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_a_server_that_can_keep_no_more_is_sent_the_text(make, sql):
+    ((_, most),) = sql("SHOW VARIABLES LIKE 'max_prepared_stmt_count'")
+    sql("SET GLOBAL max_prepared_stmt_count = 0")
+    try:
+        with in_use(make(wait="native").pool) as session:
+            for number in range(1, 6):
+                echo = Statement("SELECT %(number)s + 1", {"number": number}, True)
+                assert session.run(echo, 5).rows == [(number + 1,)]
+            assert prepared_in(session) == 0
+            assert session.usable
+    finally:
+        sql(f"SET GLOBAL max_prepared_stmt_count = {most}")
 
 
 @pytest.mark.parametrize("kind", ["postgresql"])

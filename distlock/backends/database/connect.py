@@ -65,8 +65,9 @@ def open_session(
 
     ``timeout`` is the most that a statement will be given, in seconds. ``blocking`` sessions may
     wait in the server for as long as they like. ``pooled`` says that a pooler may give every
-    packet to another server process: nothing is set that would last there. None finds out whether
-    there is a pooler, and takes each for one of that kind.
+    packet to another server process: on PostgreSQL nothing is set that would last there, and
+    nowhere is anything prepared. None finds out whether PostgreSQL has a pooler, and takes each for
+    one of that kind.
     """
     settings = {**current_settings(database), "AUTOCOMMIT": True, "TIME_ZONE": None}
     wrapper = type(connections[database])(settings, database)
@@ -162,6 +163,7 @@ def _set_up(session: Session, limit: float, blocking: bool, pooled: bool | None)
     if vendor == "sqlite":
         session.run(Statement("PRAGMA busy_timeout = 0"), limit)
     elif vendor == "mysql":
+        session.pooled = bool(pooled)
         if ("wsrep_on", "ON") in session.run(Statement(_MYSQL), limit).rows:
             session.run(Statement(_GALERA.format(_NO_SELECT if blocking else _ALL)), limit)
     else:

@@ -79,6 +79,8 @@ class Connection:
         """``wrapper`` is a ``DatabaseWrapper`` that is connected."""
         self.wrapper = wrapper
         self.usable = True
+        #: a pooler may give every packet to another session of the server
+        self.pooled = False
         #: how its engine is spoken to; whoever lends it sets this
         self.dialect: Dialect
         #: the time by clock() by which ask() has to be answered; whoever lends it sets this
@@ -102,7 +104,7 @@ class Connection:
         last one that has rows, or else the first.
         """
         before = self.before
-        if before:
+        if self.pooled:
             sql = "; ".join((*before, statement.sql))
             statement = statement._replace(sql=sql, prepare=False)
         try:
@@ -158,8 +160,6 @@ class Session(Connection):
         self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
         #: when it was used last, by clock()
         self.idle_since = 0.0
-        #: a pooler may give every packet to another session of the server
-        self.pooled = False
         self._notices.listen(wrapper)
         self._closing = threading.Lock()
         # A descriptor of our own: the driver may close its own at any time, and the number would

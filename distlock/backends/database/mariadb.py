@@ -85,6 +85,9 @@ class MySQL(Dialect):
 class MariaDB(MySQL):
     """MariaDB, which returns the row that it wrote."""
 
+    # MySQL takes nothing but user variables as parameters.
+    # https://mariadb.com/kb/en/execute-statement/
+    prepares: ClassVar[bool] = True
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE} RETURNING {_VERDICT}"
 
 
@@ -133,7 +136,7 @@ class MySQLLocks(AdvisoryLocks):
         return f"DO SLEEP({seconds:.3f})"
 
     def free_and_leave(self, key: str, free: Statement) -> Statement:
-        return free._replace(sql=f"{free.sql}; {self.leave(key)}")
+        return free._replace(sql=f"{free.sql}; {self.leave(key)}", prepare=False)
 
     def look(self, names: Collection[str]) -> Statement:
         marks = ", ".join(["%s"] * len(names))

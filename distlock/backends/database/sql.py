@@ -107,7 +107,7 @@ class Dialect:
     #: whether a transaction that is to commit under a lock must claim the row when it begins
     #: (because it could not wait for the row at its end)
     guards_early: ClassVar[bool] = False
-    #: whether the driver can let a session plan a statement once for all times
+    #: whether statements can be prepared, see Statement.prepare
     prepares: ClassVar[bool] = False
     #: whether a statement that may write waits for all others that do, whatever they write
     one_writer: ClassVar[bool] = False

@@ -11,9 +11,10 @@ class Statement(NamedTuple):
 
     sql: str
     params: Mapping[str, Any] | tuple[Any, ...] = {}
-    #: PostgreSQL: plan it once per session. For one statement whose text is always the same, and
-    #: whose parameters are named and are str, int, float or bool. The server infers their types.
-    #: Of a packet that is so for each statement, if its session has sent the last one a few times.
+    #: Let the server keep it for the session, and plan it once. For one statement whose text is
+    #: always the same, and whose parameters are named and are str, int, float or bool. PostgreSQL
+    #: infers their types; of a packet that is so for each statement, if its session has sent the
+    #: last one a few times. MariaDB keeps what a session has sent a few times, and no packets.
     prepare: bool = False
 
 

@@ -1,0 +1,85 @@
+"""Drivers whose cursors are used, and Python's own one for SQLite."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from distlock.backends.database.drivers.base import RawConnection, hung_up_after
+from distlock.backends.database.statements import Result, Statement
+
+
+class CursorConnection(RawConnection):
+    """Any driver that Django has a backend for."""
+
+    def __init__(self, wrapper: Any, hang_up: Callable[[], object] | None = None) -> None:
+        """``wrapper`` is a ``DatabaseWrapper`` that is connected.
+
+        ``hang_up`` shuts its socket down; without that there is no time limit.
+        """
+        self._wrapper = wrapper
+        self._hang_up = hang_up
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        with hung_up_after(limit, self._hang_up):
+            return self._execute(statement)
+
+    def _execute(self, statement: Statement) -> list[Result]:
+        # Not wrapper.cursor(): that logs queries and runs wrappers that are meant for the caller's.
+        cursor = self._wrapper.create_cursor()
+        try:
+            cursor.execute(statement.sql, statement.params)
+            results = _results(cursor)
+            cursor.close()
+            return results
+        except BaseException:
+            # The traceback keeps the cursor, and with SQLite that keeps its lock on the file.
+            with contextlib.suppress(Exception):
+                cursor.close()
+            raise
+
+
+def _results(cursor: Any) -> list[Result]:
+    results = [_result(cursor)]
+    next_set = getattr(cursor, "nextset", None)
+    while next_set is not None and next_set():
+        results.append(_result(cursor))
+    return results
+
+
+def _result(cursor: Any) -> Result:
+    rows = [] if cursor.description is None else [tuple(row) for row in cursor.fetchall()]
+    return Result(rows, cursor.rowcount, getattr(cursor, "lastrowid", None) or 0)
+
+
+class SQLiteConnection(RawConnection):
+    """Python's own driver. Django's cursor would convert each text anew."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def execute(self, statement: Statement, limit: float | None) -> list[Result]:
+        """See RawConnection.execute()."""
+        params = statement.params
+        numbered = len(params) if isinstance(params, tuple) else None
+        cursor = self._connection.cursor()
+        try:
+            cursor.execute(_sqlite_text(statement.sql, numbered), params)
+            rows = cursor.fetchall()
+            return [Result(rows, cursor.rowcount, cursor.lastrowid or 0)]
+        finally:
+            cursor.close()  # a traceback may keep it, and with it the lock on the file
+
+
+@functools.lru_cache(maxsize=256)
+def _sqlite_text(sql: str, numbered: int | None) -> str:
+    """Return a text with the placeholders of SQLite; ``numbered`` is how many have no names."""
+    return sql % (_Named() if numbered is None else ("?",) * numbered)
+
+
+class _Named(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        return f":{name}"
