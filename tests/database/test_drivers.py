@@ -167,6 +167,22 @@ def test_a_prepared_claim_sees_who_waits_now(kind, backend, shared, session, nam
     assert prepared_in(shared) > 0
 
 
+def test_a_prepared_claim_tells_names_apart(kind, backend, shared, name):
+    """The server compares values that it is given later as exactly as those in a text."""
+    dialect = backend.pool.dialect_for(shared.wrapper)
+
+    def take(lock):
+        return dialect.acquire(lambda statement: shared.run(statement, 5), claim(lock))
+
+    for number in range(4):
+        assert take(f"{name}{number}")
+    assert take(f"{name}e")
+    for other in ("E", "é", "e\u0301", "ⓔ"):
+        assert take(name + other), other
+        assert take(name + other) is None
+    assert take(f"{name}e") is None
+
+
 def test_behind_a_pooler_nothing_is_prepared(kind, make):
     """ProxySQL would keep a session of the server for it from then on."""
     pool = make(wait="poll").pool
