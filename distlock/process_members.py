@@ -22,7 +22,7 @@ from django.core.signals import request_started
 from distlock.backends.testcase import in_test_environment
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import GROUPS_SETTING, configured_groups
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.recipes.group import Group
@@ -72,9 +72,9 @@ class ProcessMembers:
                 atexit.register(self.leave)  # now, so that it comes before backends close
                 break
             except LockUnavailable as error:
-                logger.warning("%r cannot be joined yet: %s", group, error)
+                thread_logger.warning("%r cannot be joined yet: %s", group, error)
             except Exception:
-                logger.exception("%r cannot be joined", group)
+                thread_logger.exception("%r cannot be joined", group)
                 return
             time.sleep(pause)
         if self._groups.get(role) is not group:  # the process is about to end

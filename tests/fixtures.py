@@ -1,5 +1,6 @@
 """What tests of many kinds ask for: names of locks, locks that are held, an event loop …"""
 
+import logging
 import threading
 import uuid
 from contextlib import suppress
@@ -51,6 +52,20 @@ def taken():
     for lock in held:
         with suppress(LockLost, LockNotHeld):
             lock.release()
+
+
+@pytest.fixture(params=[ValueError, SystemExit], ids=["bug", "exit"])
+def failing_log(request):
+    """Let a filter of the log have a bug, for the test; what its error says."""
+    message = "the filter has a bug"
+
+    def fail(record):
+        raise request.param(message)
+
+    logger = logging.getLogger("distlock")
+    logger.addFilter(fail)
+    yield message
+    logger.removeFilter(fail)
 
 
 @pytest.fixture

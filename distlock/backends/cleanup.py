@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,12 +13,10 @@ from weakref import ref
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim
-
-logger = logging.getLogger("distlock")
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: Seconds after a cancellation at which it is repeated, where a request can be under way for long:
@@ -120,7 +117,7 @@ class Cleanup:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
                 except Exception:
-                    logger.exception("could not cancel the claim for %r", claim.name)
+                    thread_logger.exception("could not cancel the claim for %r", claim.name)
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
                 if self._pending.get(nonce) is entry:

@@ -1,14 +1,17 @@
-"""Threads of our own: daemons that take no signals."""
+"""Threads of our own: daemons that take no signals, and a logger that ends none of them."""
 
 from __future__ import annotations
 
 import _thread
+import logging
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from distlock.concurrency.pending import Latch
 
@@ -83,3 +86,28 @@ def _start_elsewhere(thread: threading.Thread) -> None:
     over.wait(threading.TIMEOUT_MAX)
     if problems:
         raise problems[0]
+
+
+class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
+    """Logs on threads of our own, where nobody would get the error of a filter or a handler.
+
+    It would end the thread, and with it the renewal of all locks. Like the errors that a handler
+    meets in writing a line, it is printed; see ``logging.raiseExceptions``.
+    """
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        try:
+            # Two frames up is who called warning() or the like: logging does not count its own.
+            self.logger.log(level, msg, *args, stacklevel=2, **options)
+        except BaseException as error:
+            # Where no thread could be had, a signal's handler may raise here in the main thread.
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and not isinstance(error, Exception):
+                raise
+            if logging.raiseExceptions:
+                with suppress(Exception):  # stderr may be closed
+                    traceback.print_exc()
+
+
+#: What threads of our own log with; code that runs on the caller's threads has a plain logger.
+thread_logger = _ThreadLogger(logging.getLogger("distlock"), {})

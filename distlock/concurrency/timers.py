@@ -7,7 +7,6 @@ be done by the garbage collector.
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from contextlib import suppress
@@ -16,9 +15,7 @@ from queue import Empty, SimpleQueue
 
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start
-
-logger = logging.getLogger("distlock")
+from distlock.concurrency.threads import start, thread_logger
 
 Action = Callable[[], object]
 
@@ -97,7 +94,10 @@ class Timers:
         planned = math.inf
         while self._wakeups is wakeups:
             self._wakes_at = math.inf  # who adds a timer from here on wakes this thread
-            first = self._call_due()
+            try:
+                first = self._call_due()
+            except Exception:  # memory may be short for a time, and all renewals need this thread
+                first = 0.0
             now = clock()
             # Keep the planned wake-up even if its timer was cancelled: the next timer, which is
             # mostly due later than that, then need not wake the thread.
@@ -122,7 +122,7 @@ class Timers:
                 try:
                     action()
                 except BaseException:  # one action must not keep the others from being called
-                    logger.exception("a timer's action failed")
+                    thread_logger.exception("a timer's action failed")
                 del action  # it may be the last reference to large objects
         return math.inf
 

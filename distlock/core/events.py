@@ -9,6 +9,7 @@ from django.dispatch import Signal
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.steps import Either
+from distlock.concurrency.threads import thread_logger
 from distlock.core.held import BROKEN, HANDED_OVER, HeldLease
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
 from distlock.types.lease import Lease
@@ -43,18 +44,21 @@ def send_loss(hold: HeldLease, reason: str) -> None:
     """Log a loss, call every ``on_lost``, send ``lock_lost``; a hand-over is none."""
     lease = hold.lease
     if reason is BROKEN:
-        hold.lost = reason = hold.why_gone()
+        try:
+            hold.lost = reason = hold.why_gone()
+        except Exception:  # it is lost all the same
+            thread_logger.exception("could not ask why %r was lost", lease.name)
     if reason is HANDED_OVER:
-        logger.info("%s: %s", _described(lease, hold.backend), reason)
+        thread_logger.info("%s: %s", _described(lease, hold.backend), reason)
         return
     # A lease that nobody was to renew ends as planned; any other loss is somebody's emergency.
     level = logging.ERROR if hold.needs_renewal else logging.INFO
-    logger.log(level, "lost %s: %s", _described(lease, hold.backend), reason)
+    thread_logger.log(level, "lost %s: %s", _described(lease, hold.backend), reason)
     for on_lost in hold.on_lost:
         try:
             on_lost(lease)
         except BaseException:  # even sys.exit(): the others must still be called
-            logger.exception("on_lost of %s %r failed", lease.claim.kind, lease.name)
+            thread_logger.exception("on_lost of %s %r failed", lease.claim.kind, lease.name)
     lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
 
 

@@ -7,7 +7,6 @@ another nor the news that a lease has ended.
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 from collections import defaultdict
@@ -18,15 +17,13 @@ from functools import partial
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.core.events import send_loss
 from distlock.core.held import BROKEN, ENDED, HeldLease
 from distlock.exceptions import LockError
 from distlock.types.lease import Lease
-
-logger = logging.getLogger("distlock")
 
 #: Seconds until a renewal that failed is tried again: this part of the lease, within these limits.
 _RETRY_PART, _SHORTEST_RETRY, _LONGEST_RETRY = 1 / 30, 0.02, 1.0
@@ -84,12 +81,16 @@ class LeaseRenewer:
     def tell_loss(self, hold: HeldLease, reason: str) -> None:
         """Tell that a lease is gone, also if it was dropped before; the caller does not wait."""
         hold.lost = reason
-        hold.backend.discard_local(hold.lease)
-        hold.on_end()
         try:
-            self._notifiers.submit(partial(_send_loss, hold, reason))
-        except RuntimeError:  # no more threads can be had: the caller has to wait after all
-            _send_loss(hold, reason)
+            try:
+                hold.backend.discard_local(hold.lease)
+            finally:
+                hold.on_end()
+        finally:  # whatever fails, this is told: it is not tried again
+            try:
+                self._notifiers.submit(partial(_send_loss, hold, reason))
+            except (RuntimeError, MemoryError):  # no thread can be had: the caller has to wait
+                _send_loss(hold, reason)
 
     # What a backend learns by itself, see Listener
 
@@ -116,11 +117,11 @@ class LeaseRenewer:
 
     def _check(self) -> None:
         """See to all leases that are due, and set the timer for the next one."""
-        with self.mutex:
-            self._wakes_at = math.inf  # who is added from here on sets a timer of its own
-            now = clock()
-            due = tuple(hold for hold in self._running.values() if hold.next_check <= now)
         try:
+            with self.mutex:
+                self._wakes_at = math.inf  # who is added from here on sets a timer of its own
+                now = clock()
+                due = tuple(hold for hold in self._running.values() if hold.next_check <= now)
             self._end(due)
             self._ask_for(due)
             self._renew_due(due)
@@ -136,7 +137,7 @@ class LeaseRenewer:
                 try:
                     self.lose(hold, ENDED)
                 except Exception:  # the others must be told, and renewed, all the same
-                    logger.exception("could not tell of the loss of %r", hold.lease.name)
+                    thread_logger.exception("could not tell of the loss of %r", hold.lease.name)
 
     def _ask_for(self, due: Sequence[HeldLease]) -> None:
         """Ask for holds of named owners that are not renewed and will end soon."""
@@ -176,20 +177,20 @@ class LeaseRenewer:
                 else:
                     hold.orphaned = True
                     orphans.append(hold)
+        for (backend, _), batch in batches.items():
+            try:
+                start(self._renew, "distlock-renewal", backend, batch)
+            except Exception as error:  # no more threads, or no memory, can be had
+                self._outages.note_failure(backend.alias, error)
+                self._note_answers(batch, {}, now)
         for hold in orphans:
-            logger.warning(
+            thread_logger.warning(
                 "%s ended without releasing %s %r on %r, which is not renewed any more",
                 hold.lease.owner,
                 hold.lease.claim.kind,
                 hold.lease.name,
                 hold.backend.alias,
             )
-        for (backend, _), batch in batches.items():
-            try:
-                start(self._renew, "distlock-renewal", backend, batch)
-            except RuntimeError:  # no more threads can be had: try again soon
-                logger.exception("could not renew the leases on %r yet", backend.alias)
-                self._note_answers(batch, {}, now)
 
     # On threads that may wait for a backend
 
@@ -201,7 +202,7 @@ class LeaseRenewer:
             except LockError:
                 pass  # its end counts as a loss
             except Exception:  # the others must be asked for all the same
-                logger.exception("could not ask for %r", hold.lease.name)
+                thread_logger.exception("could not ask for %r", hold.lease.name)
 
     def _renew(self, backend: BaseBackend, batch: Sequence[HeldLease]) -> None:
         sent_at = clock()
@@ -249,7 +250,7 @@ def _send_loss(hold: HeldLease, reason: str) -> None:
     try:
         send_loss(hold, reason)
     except Exception:
-        logger.exception("could not tell of the loss of %r", hold.lease.name)
+        thread_logger.exception("could not tell of the loss of %r", hold.lease.name)
 
 
 @dataclass(slots=True)
@@ -286,9 +287,9 @@ class OutageLog:
         outage.next_line = now + outage.pause
         outage.pause = min(2 * outage.pause, self.LONGEST_PAUSE)
         times = f" {outage.failures} times" if outage.failures > 1 else ""
-        logger.warning("renewal on %r failed%s, will try again: %s", alias, times, error)
+        thread_logger.warning("renewal on %r failed%s, will try again: %s", alias, times, error)
 
     def note_success(self, alias: str) -> None:
         """Log a renewal that had an answer, if the last one had none."""
         if outage := self._outages.pop(alias, None):
-            logger.warning("renewal on %r works again, failures: %d", alias, outage.failures)
+            thread_logger.warning("renewal on %r works again, failures: %d", alias, outage.failures)

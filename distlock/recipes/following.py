@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -18,15 +17,13 @@ from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait, arun, run
-from distlock.concurrency.threads import start_for_callbacks
+from distlock.concurrency.threads import start_for_callbacks, thread_logger
 from distlock.exceptions import LockUnavailable
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, Recipe
 from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
 
 T = TypeVar("T")
-
-logger = logging.getLogger("distlock")
 
 #: Seconds until a watch that has met an unexpected error goes on, at first and at last.
 _AFTER_ERROR = 1.0, 60.0
@@ -146,7 +143,7 @@ def _call_back(known: ref[Watch], follower: Follower[Any]) -> None:
                 _tell(known(), found)
             return
         except Exception:  # what is wrong may be mended
-            logger.exception("%r could not be watched; it is tried again", follower.recipe)
+            thread_logger.exception("%r could not be watched; it is tried again", follower.recipe)
         if follower.stopped.wait(clock() + pause):
             return
 
@@ -156,4 +153,6 @@ def _tell(watch: Watch | None, found: Any) -> None:
         if watch is not None and not watch._follower.stopped.over:
             watch._callback(found)
     except BaseException:  # even sys.exit(): the next change must still be told
-        logger.exception("a callback for changes of %r failed", watch and watch._follower.recipe)
+        thread_logger.exception(
+            "a callback for changes of %r failed", watch and watch._follower.recipe
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +17,7 @@ from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.steps import Call, Steps, run
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import start, thread_logger
 from distlock.core.held import Entrant, HeldLease
 from distlock.core.manager import manager, undo
 from distlock.core.options import checked_lease
@@ -26,8 +25,6 @@ from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
 from distlock.recipes.recipe import Recipe
 from distlock.types.lease import Claim, Lease, Owner
 from distlock.types.owners import current_owner
-
-logger = logging.getLogger("distlock")
 
 #: Seconds between two attempts to join again.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -273,10 +270,10 @@ def _rejoin(known: ref[Membership], lost: HeldLease) -> None:
         except LockUnavailable:
             pass
         except LockError:  # the plan refuses it
-            logger.exception("%r: this process could not join again", member.recipe)
+            thread_logger.exception("%r: this process could not join again", member.recipe)
             return
         except Exception:  # it may be short of threads or memory, for a time
-            logger.exception("%r: this process could not join again yet", member.recipe)
+            thread_logger.exception("%r: this process could not join again yet", member.recipe)
         del member  # it may be collected in the pause
         time.sleep(pause)
 

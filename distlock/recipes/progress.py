@@ -27,7 +27,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, arun, run
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import Cancelled, LockError
 from distlock.recipes.following import Follower
@@ -304,5 +304,5 @@ def _report_on(known: ref[Progress], ended: Pending[None]) -> None:
         try:
             run(progress._reporting())
         except Exception:  # it may be short of memory, for a time
-            logger.exception("%r could not be written", progress)
+            thread_logger.exception("%r could not be written", progress)
         del progress

@@ -110,6 +110,15 @@ def test_an_error_in_on_lost_keeps_nobody_from_being_told(first, short, name, se
     eventually(lambda: "the callback has a bug" in caplog.text)
 
 
+def test_a_log_that_fails_keeps_nobody_from_being_told(
+    first, short, name, sent_events, failing_log
+):
+    on_lost = Once()
+    first.take(name, lease=short(0.2), renew=False, on_lost=on_lost)
+    on_lost.wait()
+    sent_events.wait_for("lost", name)
+
+
 def test_on_lost_that_takes_its_time_delays_no_other_loss(first, short, name):
     import threading
 

@@ -410,17 +410,37 @@ def test_a_pooler_that_mixes_up_sessions_mixes_up_no_prepared_statements(make):
 
 
 @pytest.mark.parametrize("kind", ["mariadb"])
-def test_a_session_that_has_forgotten_what_it_had_prepared_is_sent_the_text(make):
-    """As behind a proxy that has changed the session of the server."""
+def test_a_session_that_has_forgotten_what_it_had_prepared_is_left_for_another(make, name):
+    """As behind a proxy: what had been set in the session is forgotten, too."""
+    backend = make(wait="native")
+    for number in range(1, 8):
+        lease = backend.try_acquire(claim(name))
+        assert backend.release(lease)
+        if number == 4:
+            session = next_session(backend.pool)
+            assert prepared_in(session) > 0
+            entry = session.wrapper.settings_dict
+            session.wrapper.connection.change_user(entry["USER"], entry["PASSWORD"], entry["NAME"])
+    assert not session.usable
+    assert next_session(backend.pool) is not session
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_what_the_server_cannot_prepare_is_sent_as_text(make):
     with in_use(make(wait="native").pool) as session:
-        raw, entry = session.wrapper.connection, session.wrapper.settings_dict
+        for _ in range(7):
+            nested = Statement("EXECUTE IMMEDIATE 'SELECT 1'", {}, True)
+            assert session.run(nested, 5).rows == [(1,)]
+        assert session.usable
+
+
+@pytest.mark.parametrize("kind", ["mariadb"])
+def test_nothing_is_prepared_where_little_time_is_left(make):
+    with in_use(make(wait="native").pool) as session:
         for number in range(1, 8):
             echo = Statement("SELECT %(number)s + 1", {"number": number}, True)
-            assert session.run(echo, 5).rows == [(number + 1,)]
-            if number == 4:
-                assert prepared_in(session) == 2
-                raw.change_user(entry["USER"], entry["PASSWORD"], entry["NAME"])
-        assert session.usable
+            assert session.run(echo, 0.9).rows == [(number + 1,)]
+        assert prepared_in(session) == 0
 
 
 @pytest.mark.parametrize("kind", ["mariadb"])

@@ -80,6 +80,32 @@ def test_an_action_that_fails_keeps_no_other_from_being_called(caplog):
     assert "ZeroDivisionError" in caplog.text
 
 
+def test_a_log_that_fails_keeps_no_action_from_being_called(failing_log, capsys):
+    own, called = Timers(), threading.Event()
+    own.call_after(0, lambda: 1 / 0)
+    own.call_after(0.005, called.set)
+    assert called.wait(PATIENCE)
+    printed = capsys.readouterr().err
+    assert "ZeroDivisionError" in printed  # what was to be logged
+    assert failing_log in printed
+
+
+def test_an_action_is_called_after_the_memory_was_short(monkeypatch):
+    own, called, shortages = Timers(), threading.Event(), [MemoryError, MemoryError]
+
+    def due(timer):
+        # The process's other timers have a thread of their own.
+        if timer is waiting and shortages:
+            raise shortages.pop()
+        return timer.due
+
+    with Busy(own):
+        monkeypatch.setattr(timers, "_by_time", due)
+        waiting = own.call_after(0, called.set)
+    assert called.wait(PATIENCE)
+    assert not shortages
+
+
 def test_an_action_can_make_a_timer():
     own, called = Timers(), threading.Event()
     own.call_after(0, lambda: own.call_after(0, called.set))

@@ -5,7 +5,6 @@ What it says is a hint. It looks often at first, and then less and less until so
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import random
@@ -25,10 +24,8 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import start, thread_logger
 from distlock.exceptions import LockUnavailable
-
-logger = logging.getLogger("distlock")
 
 #: Seconds between two looks: at the least, where a session is about to end, and at the most where
 #: the server tells of changes. See also RecordSQL.PAUSES.
@@ -191,7 +188,7 @@ class RecordWatcher:
             except Exception as error:
                 failed = True
                 if not isinstance(error, (StatementFailed, LockUnavailable)):
-                    logger.exception("the watch on records goes on after an error")
+                    thread_logger.exception("the watch on records goes on after an error")
                 alarm.wait(_RETRY_PAUSE)
         if listener is not None:
             listener.close()

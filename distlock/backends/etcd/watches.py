@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -16,9 +15,7 @@ from distlock.backends.etcd.connections import Stream, Unanswered
 from distlock.backends.etcd.kv import Json, after, to_bytes
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
-from distlock.concurrency.threads import start
-
-logger = logging.getLogger("distlock")
+from distlock.concurrency.threads import start, thread_logger
 
 #: A key, whether all keys that begin with it are meant, and whether only deletions count.
 Target: TypeAlias = tuple[str, bool, bool]
@@ -197,9 +194,9 @@ class Watches:
                     pauses = backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
                     continue
             except Unanswered as error:
-                logger.debug("the stream of watches broke: %s", error)
+                thread_logger.debug("the stream of watches broke: %s", error)
             except Exception:  # waiters look by themselves, and the stream is opened again
-                logger.exception("the stream of watches failed")
+                thread_logger.exception("the stream of watches failed")
             _woken(wakeups, next(pauses))
 
     def _goes_on(self, wakeups: SimpleQueue[None]) -> bool:
@@ -276,7 +273,7 @@ class Watches:
         try:
             watch.callback()
         except Exception:
-            logger.exception("a callback for a change of %r failed", watch.key)
+            thread_logger.exception("a callback for a change of %r failed", watch.key)
 
 
 def _drain(wakeups: SimpleQueue[None]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import struct
 from collections import namedtuple
 from collections.abc import Callable, Iterator, Sequence
@@ -30,8 +29,7 @@ from kazoo.protocol.serialization import (
 from kazoo.protocol.states import ZnodeStat
 
 from distlock.concurrency.pending import Latch
-
-logger = logging.getLogger("distlock")
+from distlock.concurrency.threads import thread_logger
 
 T = TypeVar("T")
 
@@ -196,4 +194,4 @@ class Reply:
             try:
                 callback(self)
             except Exception:  # or the connection would break for everyone
-                logger.exception("a callback of the ZooKeeper client failed")
+                thread_logger.exception("a callback of the ZooKeeper client failed")

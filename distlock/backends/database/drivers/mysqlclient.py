@@ -17,10 +17,11 @@ from distlock.backends.database.drivers.base import (
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
 
-#: What the server says if it has not carried out a prepared statement: it does not know it (any
-#: more), cannot prepare it, has too many, or did not get to prepare it anew for a changed table.
-#: https://mariadb.com/kb/en/mariadb-error-code-reference/
-_NOT_EXECUTED = {1243, 1295, 1461, 1615}
+#: ER_NEED_REPREPARE: the table changes all the time, and nothing has been carried out
+#: (https://mariadb.com/kb/en/mariadb-error-code-reference/)
+_NOT_EXECUTED = 1615
+#: Seconds that have to be left for preparing a statement, which takes a round trip of its own.
+_TIME_TO_PREPARE = 1.0
 
 
 class MySQLConnection(RawConnection):
@@ -56,17 +57,16 @@ class MySQLConnection(RawConnection):
         until = clock() + limit
         sql, params = statement.sql, statement.params
         if statement.prepare and self._prepares:
-            try:
-                execute = self._prepared.get(sql)
-                # Of several statements at once none can be prepared.
-                if execute is None and "; " not in sql and self._prepared.is_due(sql):
-                    execute = self._prepare(sql, until)
-                if execute is not None:
+            execute = self._prepared.get(sql)
+            if execute is None and limit >= _TIME_TO_PREPARE:
+                execute = self._prepare(sql, until)
+            if execute is not None:
+                try:
                     return self._ask(self._text(execute, params), until)
-            except connection.Error as error:
-                if not _NOT_EXECUTED.intersection(error.args[:1]):
-                    raise
-                self._prepares = False
+                except connection.Error as error:
+                    if error.args[:1] != (_NOT_EXECUTED,):
+                        raise
+                    self._prepares = False
         return self._ask(self._text(sql, params), until)
 
     def _ask(self, text: bytes, until: float) -> list[Result]:
@@ -76,11 +76,20 @@ class MySQLConnection(RawConnection):
         connection.read_query_result()
         return self._results()
 
-    def _prepare(self, sql: str, until: float) -> str:
+    def _prepare(self, sql: str, until: float) -> str | None:
+        """Return what executes a text, once it is prepared; None if the text is to be sent."""
+        # Of several statements at once none can be prepared.
+        if "; " in sql or not self._prepared.is_due(sql):
+            return None
         marks = _Marks()
         text = (sql % marks).encode()
         name = name_of(text)
-        self._ask(b"PREPARE %b FROM %b" % (name.encode(), self._escape(text)), until)
+        try:
+            self._ask(b"PREPARE %b FROM %b" % (name.encode(), self._escape(text)), until)
+        except self._connection.Error:
+            # The server may have too many. Whatever it is, nothing has been carried out.
+            self._prepares = False
+            return None
         using = f" USING {marks}" if marks.names else ""
         self._prepared[sql] = execute = f"EXECUTE {name}{using}"
         return execute

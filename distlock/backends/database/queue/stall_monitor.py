@@ -7,7 +7,6 @@ each process looks at the rows, too. If nobody takes a free row, it wakes its ow
 
 from __future__ import annotations
 
-import logging
 import random
 import threading
 from collections.abc import Callable, Collection
@@ -19,9 +18,7 @@ from distlock.backends.database.queue import lock_rows
 from distlock.backends.database.queue.lock_rows import LockRows, RowSnapshot
 from distlock.backends.database.queue.waiter import Waiter, WakeReason
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start
-
-logger = logging.getLogger("distlock")
+from distlock.concurrency.threads import start, thread_logger
 
 #: The longest pause between two looks: so many seconds, or this part of what the server gets for an
 #: answer, so that a silent one is noticed within that.
@@ -84,7 +81,7 @@ class StallMonitor:
                     self._next_look = clock() + period * random.uniform(0.5, 1.0)
                     self._look()
             except Exception:  # those who wait for ever rely on this thread
-                logger.exception("the monitor of waits goes on after an error")
+                thread_logger.exception("the monitor of waits goes on after an error")
                 self._look_again_at(clock() + _RETRY_PAUSE)
             rest = max(self._next_look - clock(), 0.0)
             with suppress(Empty):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,12 +17,10 @@ from distlock.backends.database.queue.sql_comment import comment
 from distlock.backends.database.queue.wait_session import WaitSession, WaitSessionPool
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Latch, Pending
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import Timer, call_after
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease
-
-logger = logging.getLogger("distlock")
 
 #: The head of the queue looks at the row so often that it adds no more than this part to its wait.
 _LATENCY = 0.02
@@ -162,7 +159,7 @@ class Waiter:
                 except errors.StatementFailed as failed:
                     self._handle_failure(failed)
         except Exception as error:
-            logger.exception("waiting for lock %r failed", self.claim.name)
+            thread_logger.exception("waiting for lock %r failed", self.claim.name)
             self.fail(LockUnavailable(f"waiting for lock {self.claim.name!r} failed: {error!r}"))
         finally:
             self._finish()
