@@ -146,6 +146,27 @@ def test_a_prepared_grant_has_the_times_of_its_own_execution(kind, backend, shar
         assert row.until - row.since >= timedelta(seconds=row.lease)
 
 
+def test_a_prepared_upsert_takes_a_row_that_is_free(kind, backend, shared, name):
+    """As when the row is freed between the two statements of a claim."""
+    dialect = backend.pool.dialect_for(shared.wrapper)
+
+    def upsert(one):
+        answer = shared.run(dialect.acquire_sql(dialect.ACQUIRE, one, "TRUE", None), 5)
+        return dialect.granted(one, answer)
+
+    tokens = []
+    for _ in range(5):
+        mine = claim(name)
+        tokens.append(upsert(mine))
+        assert upsert(claim(name)) is None
+        (row,) = dialect.rows(shared.run(dialect.one(name), 5))
+        assert row.token == tokens[-1]
+        released = dialect.release_sql(mine.granted(row.token, clock()))
+        assert shared.run(released, 5).affected == 1
+    assert prepared_in(shared) > 0
+    assert tokens == sorted(set(tokens))
+
+
 def test_a_prepared_claim_sees_who_waits_now(kind, backend, shared, session, name):
     """Whether the native lock is free is found out each time."""
     dialect, locks = backend.pool.dialect_for(shared.wrapper), backend.waits.locks
