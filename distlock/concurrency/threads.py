@@ -104,7 +104,7 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and not isinstance(error, Exception):
                 raise
-            if logging.raiseExceptions:
+            if logging.raiseExceptions and sys.stderr:
                 with suppress(Exception):  # stderr may be closed
                     traceback.print_exc()
 

@@ -96,7 +96,7 @@ class Timers:
             self._wakes_at = math.inf  # who adds a timer from here on wakes this thread
             try:
                 first = self._call_due()
-            except Exception:  # memory may be short for a time, and all renewals need this thread
+            except MemoryError:  # for a time, perhaps; and all renewals need this thread
                 first = 0.0
             now = clock()
             # Keep the planned wake-up even if its timer was cancelled: the next timer, which is

@@ -95,6 +95,7 @@ _MYSQL: dict[int, type[StatementFailed]] = {
     1317: Cancelled,  # ER_QUERY_INTERRUPTED
     1146: NoTable,  # ER_NO_SUCH_TABLE
     1243: NotPrepared,  # ER_UNKNOWN_STMT_HANDLER: a proxy has changed the session, or reset it
+    1615: NotPrepared,  # ER_NEED_REPREPARE: the table is changed all the time
     1047: ConnectionLost,  # ER_UNKNOWN_COM_ERROR: a Galera node that is cut off from the others
     1053: ConnectionLost,  # ER_SERVER_SHUTDOWN
     1158: ConnectionLost,  # ER_NET_READ_ERROR

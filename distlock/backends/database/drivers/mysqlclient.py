@@ -17,9 +17,6 @@ from distlock.backends.database.drivers.base import (
 from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency.clock import clock
 
-#: ER_NEED_REPREPARE: the table changes all the time, and nothing has been carried out
-#: (https://mariadb.com/kb/en/mariadb-error-code-reference/)
-_NOT_EXECUTED = 1615
 #: Seconds that have to be left for preparing a statement, which takes a round trip of its own.
 _TIME_TO_PREPARE = 1.0
 
@@ -48,11 +45,10 @@ class MySQLConnection(RawConnection):
 
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
-        connection = self._connection
         if limit is None or self._hang_up is not None:
             text = self._text(statement.sql, statement.params)
             with hung_up_after(limit, self._hang_up):
-                connection.query(text)
+                self._connection.query(text)
                 return self._results()
         until = clock() + limit
         sql, params = statement.sql, statement.params
@@ -60,13 +56,7 @@ class MySQLConnection(RawConnection):
             execute = self._prepared.get(sql)
             if execute is None and limit >= _TIME_TO_PREPARE:
                 execute = self._prepare(sql, until)
-            if execute is not None:
-                try:
-                    return self._ask(self._text(execute, params), until)
-                except connection.Error as error:
-                    if error.args[:1] != (_NOT_EXECUTED,):
-                        raise
-                    self._prepares = False
+            sql = execute or sql
         return self._ask(self._text(sql, params), until)
 
     def _ask(self, text: bytes, until: float) -> list[Result]:
