@@ -226,7 +226,11 @@ class SharedBackend(BaseBackend):
         if self._late_requests:
             session = self._store.open_session(_REMEMBERED, deadline)
             changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
-        self._store.apply(directory_of(claim.kind, claim.name), changes, (), deadline)
+        directory, applied = directory_of(claim.kind, claim.name), None
+        while applied is None:
+            more = self.records.cancelling(claim, deadline)
+            every = [*changes, *more.changes]
+            applied = self._store.apply(directory, every, more.conditions, deadline)
         self._requests.forget(claim, deadline)
 
     def kept_until(self, claim: Claim) -> float:

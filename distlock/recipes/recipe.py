@@ -23,6 +23,7 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import add_leave_error, refuse_in_event_loop, twin_of
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
+from distlock.types.json_values import check_value
 from distlock.types.lease import Kind
 
 P = ParamSpec("P")
@@ -234,7 +235,7 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
     ``record`` is what is to be written, with ``value`` in it.
     """
     try:
-        Put(argument, record)
+        check_value(value, record, Put(argument, record).text)
     except TooLarge as error:
         raise ValueError(
             f"{argument} must have at most {MAX_VALUE} bytes in JSON, with what is kept beside it,"

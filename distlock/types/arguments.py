@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
+from distlock.types.json_values import check_value
 from distlock.types.lease import LONGEST_LEASE, MAX_DESCRIPTION
 
 #: The column's width; four bytes a character still fit the index of every supported database.
@@ -93,6 +94,7 @@ def checked_data(data: object) -> dict[str, Any]:
         raise TypeError(f"data must be a mapping, not {data!r}")
     try:
         text = json.dumps(dict(data), ensure_ascii=False, allow_nan=False)
+        check_value(dict(data), dict(data), text)
     except (TypeError, ValueError, RecursionError) as error:
         wrong = TypeError if isinstance(error, TypeError) else ValueError
         raise wrong(f"data must be JSON, got {data!r}: {error}") from error

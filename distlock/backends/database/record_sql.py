@@ -16,7 +16,16 @@ from distlock.backends.database.engines import dialect_of
 from distlock.backends.database.record_listener import ChangeNotice
 from distlock.backends.database.sql import LONGEST, in_list, named_values
 from distlock.backends.database.statements import Statement
-from distlock.backends.store import Absent, Address, Change, Condition, Delete, Exists, Put
+from distlock.backends.store import (
+    Absent,
+    Address,
+    Change,
+    Condition,
+    Delete,
+    Exists,
+    KeyRange,
+    Put,
+)
 
 #: The tables of distlock.models, which cannot be imported while Django starts.
 DIRECTORIES = "database_lock_directory"
@@ -138,23 +147,29 @@ class RecordSQL(ABC):
             prepare=True,
         )
 
-    def peek(self, directory: str, first: Mapping[str, int], count: Collection[str]) -> Statement:
+    def peek(
+        self,
+        directory: str,
+        first: Mapping[str, int],
+        count: Collection[str],
+        listed: KeyRange | None,
+    ) -> Statement:
         """Ask for a directory as read() does, but only for the first records of some prefixes.
 
         One row has no key: it says the revision. A row without a value says, in place of
-        ``created``, how many records have keys that begin with a prefix, by session; its key is
-        the place of the prefix in ``count``.
+        ``created``, how many records have keys that begin with a prefix; its key is the place of
+        the prefix in ``count``. A row with neither is a key that was listed.
         """
         params = {"directory": directory}
         parts = [
             f"SELECT {self.now}, (SELECT revision FROM {DIRECTORIES} WHERE name = %(directory)s),"
             " NULL, NULL, NULL, NULL, NULL, NULL"
         ]
+        within = f" WHERE r.directory = (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
         for number, prefix in enumerate([*first, *count]):
             params |= {f"prefix{number}": prefix, f"end{number}": _end_of(prefix)}
             those = (
-                f"FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
-                f" WHERE r.directory = (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
+                f"FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session{within}"
                 f" AND r.name >= %(prefix{number})s AND r.name < %(end{number})s"
             )
             if number < len(first):
@@ -165,9 +180,17 @@ class RecordSQL(ABC):
                 )
             else:
                 parts.append(
-                    f"SELECT {self.now}, 0, '{number - len(first)}', NULL, COUNT(*), NULL,"
-                    f" r.session, s.expires_at {those} GROUP BY r.session, s.expires_at"
+                    f"SELECT {self.now}, 0, '{number - len(first)}', NULL, COUNT(*), NULL, NULL,"
+                    f" NULL {those} AND (r.session IS NULL OR s.expires_at > {self.now})"
                 )
+        if listed is not None:
+            prefix, limit, after = listed
+            params |= {"after": after, "begin": prefix, "end": _end_of(prefix)}
+            parts.append(
+                f"SELECT {self.now}, 0, name, NULL, NULL, NULL, NULL, NULL FROM (SELECT r.name"
+                f" FROM {RECORDS} r{within} AND r.name >= %(begin)s AND r.name > %(after)s"
+                f" AND r.name < %(end)s ORDER BY r.name LIMIT {limit}) listed"
+            )
         text = self.PRIMARY + self.BY_INDEX + " UNION ALL ".join(parts)
         return Statement(text, params, prepare=True)
 
