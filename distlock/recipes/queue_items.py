@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
@@ -15,7 +14,7 @@ from distlock.backends.seats import held_key, owner_of
 from distlock.backends.store import Change, Delete, Exists, Put, Record, RecordStore
 from distlock.recipes.recipe import checked_json
 from distlock.recipes.semaphore import checked_count
-from distlock.types.json_values import Unreadable
+from distlock.types.json_values import Unreadable, encoded
 from distlock.types.lease import Kind, Owner
 
 #: What the keys of records begin with.
@@ -52,7 +51,7 @@ class QueueItem:
         value, number = record.value, number_of(record.key)
         wrong = why_unreadable(record)
         if wrong:
-            text = value.text if isinstance(value, Unreadable) else json.dumps(value)
+            text = value.text if isinstance(value, Unreadable) else encoded(value)
             return cls(number, text[:_MOST_TEXT], 0, datetime.now(UTC), wrong[:MOST_REASON])
         return cls(number, **{**value, "at": datetime.fromisoformat(value["at"])})
 
@@ -170,7 +169,7 @@ def put_back(
         if unseen:
             item, kind = replace(item, attempts=data["attempts"]), READY
         changes: list[Change] = [Delete(record.key), Put(key_of(kind, item.id), item.value)]
-        return Plan(changes, [Exists(held.key), Exists(record.key)])
+        return Plan(changes, [Exists(record.key)])
     return NOTHING
 
 

@@ -343,14 +343,16 @@ class QueueRecords(Recipe):
 
     def _release(self, number: int, token: int, deadline: float | None) -> bool:
         """Put an item back whose delivery has this token; False if that is over."""
-        seen = self._store.peek(self._directory, {HELD: _ALL}, (), deadline)
-        for held in seen.records.values():
-            if (DeliveryInfo.of(held).id, held.created) == (number, token):
-                plan = put_back(self._store, self._directory, held, deadline)
-                changes = [Delete(held.key), *plan.changes]
-                same = plan.conditions or [Exists(held.key)]
-                return self._store.apply(self._directory, changes, same, deadline) is not None
-        return False
+        while True:
+            seen = self._store.peek(self._directory, {HELD: _ALL}, (), deadline)
+            these = [one for one in seen.records.values() if one.created == token]
+            held = next((one for one in these if DeliveryInfo.of(one).id == number), None)
+            if held is None:
+                return False
+            plan = put_back(self._store, self._directory, held, deadline)
+            changes, same = [Delete(held.key), *plan.changes], [Exists(held.key), *plan.conditions]
+            if self._store.apply(self._directory, changes, same, deadline) is not None:
+                return True
 
     def _last_number(self, deadline: float | None) -> int:
         """Return the number of the last item that was put."""

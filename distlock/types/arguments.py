@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import json
 import math
+import reprlib
 import threading
 import unicodedata
 from collections.abc import Mapping
@@ -97,7 +98,7 @@ def checked_data(data: object) -> dict[str, Any]:
         check_value(dict(data), dict(data), text)
     except (TypeError, ValueError, RecursionError) as error:
         wrong = TypeError if isinstance(error, TypeError) else ValueError
-        raise wrong(f"data must be JSON, got {data!r}: {error}") from error
+        raise wrong(f"data must be JSON, got {reprlib.repr(data)}: {error}") from error
     if (size := len(text.encode(errors="surrogatepass"))) > MAX_DATA:
         raise ValueError(f"data must have at most {MAX_DATA} bytes of JSON, got {size}")
     return json.loads(text)  # type: ignore[no-any-return]
