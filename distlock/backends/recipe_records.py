@@ -236,9 +236,13 @@ class RecipeRecords:
 
     def cancelling(self, claim: Claim, deadline: float | None) -> Plan:
         """Return what is to be done with the removal of a claim's record; see CANCELLED."""
-        directory, undo = directory_of(claim.kind, claim.name), CANCELLED.get(claim.kind)
-        record = undo and self._store.get(directory, held_key(claim.nonce), deadline)
-        return undo(self._store, directory, record, deadline) if undo and record else NOTHING
+        directory, key = directory_of(claim.kind, claim.name), held_key(claim.nonce)
+        if (undo := CANCELLED.get(claim.kind)) is None:
+            return NOTHING
+        record = self._store.get(directory, key, deadline)
+        if record is None:  # it may be granted in between
+            return Plan(conditions=[Absent(key)])
+        return undo(self._store, directory, record, deadline)
 
     def forget(self, lease: Lease, deadline: float | None = None) -> None:
         """Note that the record of a member was removed."""

@@ -229,7 +229,7 @@ class SharedBackend(BaseBackend):
         directory, applied = directory_of(claim.kind, claim.name), None
         while applied is None:
             more = self.records.cancelling(claim, deadline)
-            every = [*changes, *more.changes]  # what goes with it is gone if the record is
+            every = [*changes, *more.changes]
             applied = self._store.apply(directory, every, more.conditions, deadline)
         self._requests.forget(claim, deadline)
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 import inspect
 import json
 import math
-import reprlib
 import threading
 import unicodedata
 from collections.abc import Mapping
 from typing import Any
 
-from distlock.types.json_values import check_value
+from distlock.types.json_values import check_value, shortened
 from distlock.types.lease import LONGEST_LEASE, MAX_DESCRIPTION
 
 #: The column's width; four bytes a character still fit the index of every supported database.
@@ -98,7 +97,7 @@ def checked_data(data: object) -> dict[str, Any]:
         check_value(dict(data), dict(data), text)
     except (TypeError, ValueError, RecursionError) as error:
         wrong = TypeError if isinstance(error, TypeError) else ValueError
-        raise wrong(f"data must be JSON, got {reprlib.repr(data)}: {error}") from error
+        raise wrong(f"data must be JSON, got {shortened(data)}: {error}") from error
     if (size := len(text.encode(errors="surrogatepass"))) > MAX_DATA:
         raise ValueError(f"data must have at most {MAX_DATA} bytes of JSON, got {size}")
     return json.loads(text)  # type: ignore[no-any-return]

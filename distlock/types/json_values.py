@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import reprlib
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -54,6 +55,14 @@ def check_value(value: object, record: object, text: str) -> None:
     """
     if text.count("[") + text.count("{") > MAX_DEPTH or json.loads(text) != record:
         _walk(value)
+
+
+def shortened(value: object) -> str:
+    """Return a value for an error message, also one that is too large or too deep for repr()."""
+    try:
+        return reprlib.repr(value)
+    except (ValueError, RecursionError):
+        return f"a {type(value).__name__}"
 
 
 def _walk(value: object) -> None:

@@ -14,7 +14,7 @@ from tests.contract.watch import cleaned_up, eventually
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_queue import bodies, fail
 from tests.recipes.test_queue_abandoned import abandon, fill
-from tests.recipes.wrapping import Wrapped
+from tests.recipes.wrapping import Wrapped, grants
 
 
 @pytest.fixture
@@ -26,9 +26,9 @@ def late_answer(using, name, monkeypatch):
     def hold_back(queue):
         made, go_on = threading.Event(), threading.Event()
 
-        def late(known, directory, *rest, **named):
-            result = apply(known, directory, *rest, **named)
-            if directory == f"queue:{queue.name}":
+        def late(known, directory, changes, *rest, **named):
+            result = apply(known, directory, changes, *rest, **named)
+            if directory == f"queue:{queue.name}" and grants(changes):
                 monkeypatch.setattr(store, "apply", apply)
                 made.set()
                 assert go_on.wait(PATIENCE)

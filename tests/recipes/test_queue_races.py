@@ -10,7 +10,7 @@ from distlock import LockUnavailable, locks
 from distlock.recipes import Queue, Semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import cleaned_up, eventually, passed
-from tests.recipes.wrapping import Wrapped, in_thread
+from tests.recipes.wrapping import Wrapped, grants, in_thread
 
 
 @pytest.fixture
@@ -288,3 +288,36 @@ def test_what_is_there_costs_a_look_at_few_records(using, name, monkeypatch):
     assert queue.info().ready == 100
     assert [call for call in reads.calls if call[0] == f"queue:{name}"] == []
     assert len(locks[using].store.read(f"queue:{name}").records) == 101
+
+
+def test_a_get_that_is_granted_while_it_is_cancelled_counts_as_no_attempt(using, name, monkeypatch):
+    """Its cancellation has looked before that, and has found nothing to put back."""
+    queue, gets = Queue(name, using=using, max_deliveries=1), Wrapped(monkeypatch, "apply")
+    queue.put("one")
+    asked, go_on, granted = threading.Event(), threading.Event(), threading.Event()
+
+    def hold_back(store, directory, changes, *_):
+        if grants(changes):
+            asked.set()
+            assert go_on.wait(PATIENCE)
+        elif asked.is_set() and directory == f"queue:{name}":
+            gets.before = lambda *_: None
+            go_on.set()
+            assert granted.wait(PATIENCE)
+
+    async def cancel():
+        taking = asyncio.create_task(queue.aget())
+        assert await asyncio.to_thread(asked.wait, PATIENCE)
+        taking.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+        while not (await queue.ainfo()).delivered:
+            await asyncio.sleep(0.005)
+        granted.set()
+
+    gets.before = hold_back
+    asyncio.run(cancel())
+    eventually(lambda: queue.info().ready)
+    taken = queue.get(timeout=PATIENCE)
+    assert (taken.body, taken.attempt) == ("one", 1)
+    taken.ack()

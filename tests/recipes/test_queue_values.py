@@ -61,6 +61,7 @@ REFUSED = {
     "deep": (nested(MAX_DEPTH + 1), f"nested more than {MAX_DEPTH} deep"),
     "very-deep": (nested(300, lambda value: {"in": [value]}), "nested more than"),
     "deepest": (nested(20_000), ""),
+    "digits": (10**5000, ""),
     "tuples": (nested(MAX_DEPTH + 1, lambda value: (value,)), "nested more than"),
     "same-keys": ({1: "a", "1": "b"}, "the same in JSON"),
     "same-keys-inside": ([{"x": [{None: 1, "null": 2}]}], "the same in JSON"),

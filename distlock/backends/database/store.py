@@ -22,6 +22,7 @@ from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_engines import record_sql_for
 from distlock.backends.database.record_listener import ChangeNotice, channel_of
+from distlock.backends.database.record_peek import peek
 from distlock.backends.database.record_renewal import renew
 from distlock.backends.database.record_runner import RecordRunner
 from distlock.backends.database.record_sql import ApplyResult, Edit
@@ -95,7 +96,7 @@ class DatabaseStore(RecordStore):
         listed: KeyRange | None = None,
     ) -> Snapshot:
         """See RecordStore.peek()."""
-        rows = self._rows(directory, self._sql.peek(directory, first, count, listed), deadline)
+        rows = self._rows(directory, peek(self._sql, directory, first, count, listed), deadline)
         (header,) = [row for row in rows if row[2] is None]
         records = sorted((row for row in rows if row[3] is not None), key=lambda row: str(row[2]))
         counts, prefixes, keys = dict.fromkeys(count, 0), [*count], list[str]()
