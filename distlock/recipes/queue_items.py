@@ -29,6 +29,7 @@ MOST_AT_ONCE = 12
 MOST_REASON = 200
 #: Characters that are kept of the text of an item that cannot be read.
 _MOST_TEXT = 10_000
+_FIELDS = {"body", "attempts", "at", "reason"}
 _NUMBER = re.compile(r"/([0-9]{20})(?:/|$)")
 
 
@@ -49,8 +50,7 @@ class QueueItem:
     def of(cls, record: Record) -> QueueItem:
         """Return what a record says; of one that cannot be read the text, with the reason."""
         value, number = record.value, number_of(record.key)
-        wrong = why_unreadable(record)
-        if wrong:
+        if wrong := why_unreadable(record):
             text = value.text if isinstance(value, Unreadable) else encoded(value)
             return cls(number, text[:_MOST_TEXT], 0, datetime.now(UTC), wrong[:MOST_REASON])
         return cls(number, **{**value, "at": datetime.fromisoformat(value["at"])})
@@ -144,7 +144,7 @@ def why_unreadable(record: Record) -> str:
     value = record.value
     if isinstance(value, Unreadable):
         return f"it cannot be read: {value.reason}"
-    if isinstance(value, dict) and {"body", "attempts", "at", "reason"} == value.keys():
+    if isinstance(value, dict) and _FIELDS == value.keys():
         return ""
     return "it cannot be read: it is no item of a queue"
 

@@ -204,8 +204,7 @@ class QueueRecords(Recipe):
         """
         while True:
             seen = self._look_once(most, deadline)
-            wrong = [one for one in seen.records.values() if why_unreadable(one)]
-            if not wrong:
+            if not (wrong := [one for one in seen.records.values() if why_unreadable(one)]):
                 return seen
             changes: list[Change] = [Delete(one.key) for one in wrong]
             changes += [QueueItem.of(one).put_back(max_deliveries=0) for one in wrong]

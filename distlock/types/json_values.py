@@ -14,6 +14,8 @@ MAX_DEPTH = 100
 #: How deep a record may be nested: a value, and what is kept around it.
 MAX_RECORD_DEPTH = MAX_DEPTH + 8
 
+#: made once: json.dumps() would make an encoder for each value
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode
 _MARKS = re.compile(r'"(?:[^"\\]|\\.)*"|[][{}]')
 
 
@@ -30,7 +32,7 @@ class Unreadable:
 
 def encoded(value: object) -> str:
     """Return a record in JSON; ValueError or TypeError if it is none, or is nested too deeply."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = _encode(value)
     if _is_deeper(text, MAX_RECORD_DEPTH):
         raise ValueError(f"lists and dictionaries are nested more than {MAX_DEPTH} deep")
     return text

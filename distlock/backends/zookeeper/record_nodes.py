@@ -19,7 +19,7 @@ from typing import Any
 
 from distlock.backends.store import Put, Record
 from distlock.backends.zookeeper.tree import escaped, unescaped
-from distlock.types.json_values import decoded
+from distlock.types.json_values import Unreadable, decoded
 
 #: The node of all directories. An escape has hexadecimal digits, so this is nobody's name.
 RECORDS = "%records"
@@ -107,9 +107,12 @@ class RecordNode:
     def read(cls, path: str, data: bytes, stat: Any) -> RecordNode:
         """Understand a node; ValueError if it is none of ours."""
         try:
-            head, _, text = data.partition(_VALUE)
-            fields = json.loads(head + _VALUE + b"null}")
-            value, session = decoded(text.removesuffix(b"}")), fields.get("session")
+            fields = decoded(data)
+            if isinstance(fields, Unreadable):
+                head, _, text = data.partition(_VALUE)
+                fields = json.loads(head + _VALUE + b"null}")
+                fields["value"] = decoded(text.removesuffix(b"}"))
+            value, session = fields["value"], fields.get("session")
             created = int(fields.get("created", stat.czxid))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise ValueError(f"the node {path} is not a record") from error
