@@ -234,11 +234,23 @@ class RecipeRecords:
             self.forget(lease, deadline)
         return revision
 
-    def cancelling(self, claim: Claim, deadline: float | None) -> Plan:
-        """Return what is to be done with the removal of a claim's record; see CANCELLED."""
-        directory, key = directory_of(claim.kind, claim.name), held_key(claim.nonce)
+    def cancel(
+        self, claim: Claim, changes: Sequence[Change], deadline: float | None = None
+    ) -> None:
+        """Make the changes that take a claim back, with those that its kind adds to them.
+
+        See CANCELLED.
+        """
+        directory, applied = directory_of(claim.kind, claim.name), None
+        while applied is None:
+            more = self._cancelling(directory, claim, deadline)
+            every = [*changes, *more.changes]
+            applied = self._store.apply(directory, every, more.conditions, deadline)
+
+    def _cancelling(self, directory: str, claim: Claim, deadline: float | None) -> Plan:
         if (undo := CANCELLED.get(claim.kind)) is None:
             return NOTHING
+        key = held_key(claim.nonce)
         record = self._store.get(directory, key, deadline)
         if record is None:  # it may be granted in between
             return Plan(conditions=[Absent(key)])

@@ -226,11 +226,7 @@ class SharedBackend(BaseBackend):
         if self._late_requests:
             session = self._store.open_session(_REMEMBERED, deadline)
             changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
-        directory, applied = directory_of(claim.kind, claim.name), None
-        while applied is None:
-            more = self.records.cancelling(claim, deadline)
-            every = [*changes, *more.changes]
-            applied = self._store.apply(directory, every, more.conditions, deadline)
+        self.records.cancel(claim, changes, deadline)
         self._requests.forget(claim, deadline)
 
     def kept_until(self, claim: Claim) -> float:

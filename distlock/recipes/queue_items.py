@@ -144,7 +144,7 @@ def why_unreadable(record: Record) -> str:
     value = record.value
     if isinstance(value, Unreadable):
         return f"it cannot be read: {value.reason}"
-    if isinstance(value, dict) and _FIELDS == value.keys():
+    if isinstance(value, dict) and value.keys() == _FIELDS:
         return ""
     return "it cannot be read: it is no item of a queue"
 

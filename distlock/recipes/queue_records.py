@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import islice
@@ -31,7 +31,6 @@ from typing import Any, NamedTuple
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.store import (
-    MOST_KEYS,
     Change,
     Condition,
     Delete,
@@ -46,10 +45,10 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable
+from distlock.recipes.abandoned import AbandonedItems
 from distlock.recipes.log import LAST as LAST_ENTRY
 from distlock.recipes.log import Config
 from distlock.recipes.queue_items import (
-    AGAIN,
     DEAD,
     HELD,
     ITEM,
@@ -82,8 +81,6 @@ _MOST_LISTED = 1000
 _FIRST_RETRY, _LONGEST_RETRY = 0.001, 0.05
 #: Seconds for which a producer relies on what it has read of the bound.
 _BOUND_LASTS = 1.0
-#: Seconds between two looks for what was abandoned, while other items are ready.
-_LOOKS_EVERY = 0.25
 
 
 class _Tail(NamedTuple):
@@ -133,8 +130,7 @@ class QueueRecords(Recipe):
         self.max_deliveries = checked_count("max_deliveries", max_deliveries)
         self._config = Config(f"queue:{name}", using=using)
         self._tail: _Tail | None = None
-        #: after which key the next look for what was abandoned begins, and when it is due
-        self._after, self._looks_at = "", 0.0
+        self._abandoned = AbandonedItems(self)
 
     # Putting
 
@@ -213,70 +209,26 @@ class QueueRecords(Recipe):
             most = MOST_AT_ONCE
 
     def _look_once(self, most: int, deadline: float | None) -> Snapshot:
-        first, single = {READY: most}, self._one_at_a_time
-        listed = None
-        if single:
-            listed = KeyRange(TAKEN, _ALL)
-        elif clock() >= self._looks_at:
-            listed = KeyRange(AGAIN, MOST_KEYS, self._after)
+        first, single, abandoned = {READY: most}, self._one_at_a_time, self._abandoned
+        listed = KeyRange(TAKEN, _ALL) if single else abandoned.listed()
         seen = self._store.peek(self._directory, first, (), deadline, listed=listed)
         if single:
-            gone = list(self._gone(seen.keys, deadline))
-            if len(gone) < len(seen.keys):
+            gone = list(abandoned.among(seen.keys, deadline))
+            if len(gone) < len(seen.keys):  # something is being delivered, or is to come first
                 return replace(seen, records={})
             gone = [one for one in gone if not one.last]
         elif listed or not seen.records:
-            gone = self._search(seen.keys if listed else None, not seen.records, deadline)
+            gone = abandoned.find(seen.keys if listed else None, not seen.records, deadline)
         else:
             return seen
         ready = [*map(number_of, seen.records)]
         older = bool(gone) and (len(ready) < most or gone[0].number < ready[-1])
-        self._looks_at = 0.0 if older or not seen.records else clock() + _LOOKS_EVERY
-        if older:
-            keys = [one.key for one in gone[:most]]
-            found = self._store.look(self._directory, keys, deadline).records
-            return replace(seen, records={**seen.records, **found})
-        return seen
-
-    def _search(
-        self, keys: Sequence[str] | None, exact: bool, deadline: float | None
-    ) -> list[TakenKey]:
-        """Return some items that were abandoned, from a place on that goes round with each call.
-
-        One call looks at some keys, ``keys`` if they were listed already. With ``exact`` it goes
-        on until it finds one, if there is any.
-        """
-        rounds, any_gone = 0, False
-        while True:
-            after = self._after
-            if keys is None:
-                listed = KeyRange(AGAIN, MOST_KEYS, after)
-                keys = self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
-            if gone := list(self._gone(keys, deadline)):
-                # What others deliver before it is not looked at again until the next round.
-                place = list(keys).index(gone[0].key)
-                self._after = keys[place - 1] if place else after
-                return gone
-            whole = len(keys) < MOST_KEYS
-            rounds += whole
-            self._after = "" if whole else keys[-1]
-            if not exact or rounds > 1 or (whole and not after):
-                return []
-            keys, any_gone = None, any_gone or self._any_gone(deadline)
-            if not any_gone:
-                return []
-
-    def _gone(self, keys: Sequence[str], deadline: float | None) -> Iterator[TakenKey]:
-        """Yield those of the taken items whose deliveries have gone."""
-        rest = map(TakenKey.of, keys)
-        while some := list(islice(rest, MOST_KEYS)):
-            missing = self._store.missing(self._directory, [one.held for one in some], deadline)
-            yield from (one for one in some if one.held in missing)
-
-    def _any_gone(self, deadline: float | None) -> bool:
-        """Return whether there may be items whose deliveries have gone: all have one before."""
-        counts = self._store.peek(self._directory, {}, [TAKEN, HELD], deadline).counts
-        return counts[TAKEN] > counts[HELD]
+        abandoned.look_again(at_once=older or not ready)
+        if not older:
+            return seen
+        keys = [one.key for one in gone[:most]]
+        found = self._store.look(self._directory, keys, deadline).records
+        return replace(seen, records={**seen.records, **found})
 
     def _plan(self, most: int, begins: bool, seen: Snapshot) -> Plan:
         """Plan to take the first items; ``begins``: their attempts count from now on."""
@@ -305,7 +257,7 @@ class QueueRecords(Recipe):
         """Return what _describe() needs: all deliveries, all taken keys, the first ready item."""
         first, count, listed = {READY: 1, HELD: _ALL}, [READY, DEAD], KeyRange(TAKEN, _ALL)
         seen = self._store.peek(self._directory, first, count, deadline, listed=listed)
-        again = [one for one in _abandoned(seen) if not one.last]
+        again = [one for one in _left_over(seen) if not one.last]
         if again and again[0].number < min(map(number_of, _ready(seen)), default=math.inf):
             found = self._store.look(self._directory, [again[0].key], deadline).records
             return replace(seen, records={**found, **seen.records})
@@ -313,7 +265,7 @@ class QueueRecords(Recipe):
 
     def _describe(self, seen: Snapshot, maxsize: int) -> QueueInfo:
         deliveries = tuple(map(DeliveryInfo.of, _records_of(seen, HELD)))
-        delayed, gone = sum(one.delayed for one in deliveries), _abandoned(seen)
+        delayed, gone = sum(one.delayed for one in deliveries), _left_over(seen)
         last = sum(one.last for one in gone)
         ready, dead = seen.counts[READY] + len(gone) - last, seen.counts[DEAD] + last
         size, living = ready + len(deliveries), len(deliveries) - delayed
@@ -326,7 +278,7 @@ class QueueRecords(Recipe):
         """Return the first dead letters."""
         listed = KeyRange(LAST, _ALL)
         seen = self._store.peek(self._directory, {DEAD: most}, (), deadline, listed=listed)
-        keys = (one.key for one in islice(self._gone(seen.keys, deadline), most))
+        keys = (one.key for one in islice(self._abandoned.among(seen.keys, deadline), most))
         letters = [*seen.records.values()]
         while some := list(islice(keys, MOST_AT_ONCE)):
             letters += self._store.look(self._directory, some, deadline).records.values()
@@ -336,7 +288,9 @@ class QueueRecords(Recipe):
         """Return the key of a dead letter."""
         listed = KeyRange(f"{key_of(LAST, number)}/", 1)
         keys = self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
-        return next((one.key for one in self._gone(keys, deadline)), key_of(DEAD, number))
+        return next(
+            (one.key for one in self._abandoned.among(keys, deadline)), key_of(DEAD, number)
+        )
 
     # Operating
 
@@ -366,7 +320,7 @@ class QueueRecords(Recipe):
     def _purge(self, keys: Sequence[str], deadline: float | None) -> int:
         """Remove items, at most MOST_KEYS; return how many: others may be faster."""
         if keys and keys[0].startswith(TAKEN):
-            keys = [one.key for one in self._gone(keys, deadline)]
+            keys = [one.key for one in self._abandoned.among(keys, deadline)]
         return self._remove(keys, deadline)
 
     def _remove(self, keys: Sequence[str], deadline: float | None) -> int:
@@ -387,6 +341,6 @@ def _ready(seen: Snapshot) -> list[str]:
     return [key for key in seen.records if key.startswith(READY)]
 
 
-def _abandoned(seen: Snapshot) -> list[TakenKey]:
+def _left_over(seen: Snapshot) -> list[TakenKey]:
     """Return what was taken by deliveries that have gone, where all deliveries were read."""
     return [one for one in map(TakenKey.of, seen.keys) if one.held not in seen.records]

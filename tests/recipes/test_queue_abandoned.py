@@ -13,7 +13,7 @@ from distlock.recipes import Mailbox, Queue
 from distlock.types.lease import Kind
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_queue import bodies
 from tests.recipes.test_queue_faults import answer
@@ -338,6 +338,7 @@ def test_sessions_that_have_ended_are_cleared_in_bounded_steps(using, name, back
     queue = Queue(name, using=using)
     fill(queue, 360)
     for one in take(queue, 360):
-        one.nack(delay=0.01)
-    eventually(lambda: answer(queue.get).body == 0)
+        one.nack(delay=2)
+    passed(2)
+    assert answer(queue.get).body == 0
     assert backend.store.sweep().expired >= 150
