@@ -321,3 +321,31 @@ def test_a_get_that_is_granted_while_it_is_cancelled_counts_as_no_attempt(using,
     taken = queue.get(timeout=PATIENCE)
     assert (taken.body, taken.attempt) == ("one", 1)
     taken.ack()
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_others_who_are_faster_all_the_time_are_no_outage(
+    backend_settings, configured, monkeypatch, name, most
+):
+    ((_, entry),) = backend_settings("sqlite").items()
+    entry["OPTIONS"]["timeout"] = 1
+    configured({"default": entry})
+    queue, apply = Queue(name), type(locks["default"].store).apply
+    queue.put_many(range(2))
+    refused = []
+
+    def be_slower(store, directory, changes, *rest):
+        if grants(changes) and directory == f"queue:{name}" and len(refused) < most_refused:
+            refused.append(directory)
+            return None
+        return apply(store, directory, changes, *rest)
+
+    monkeypatch.setattr(type(locks["default"].store), "apply", be_slower)
+    most_refused = 10**9
+    for arguments in ({"blocking": False}, {"timeout": 1}):
+        with pytest.raises(standard.Empty):
+            queue.get_many(most, **arguments)
+    most_refused = len(refused) + 100
+    taken = queue.get_many(most, timeout=PATIENCE)
+    assert [one.body for one in taken] == [*range(most)]
+    queue.ack_many(taken)
