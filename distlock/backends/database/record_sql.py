@@ -135,12 +135,15 @@ class RecordSQL(ABC):
         With ``keys`` only of these. There is always one row at least.
         """
         some = [] if keys is None else [*keys]
-        those = f" AND {in_list('r.name', 'key', some)}" if some else ""
+        directory_id, those = "d.id", ""
+        if some:  # MariaDB looks for keys in the index only if the directory is no column
+            directory_id = f"(SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
+            those = f" AND {in_list('r.name', 'key', some)}"
         return Statement(
             f"{self.PRIMARY}{self.BY_INDEX}SELECT {self.now}, d.revision, r.name, r.value,"
             " r.created, r.revision, r.session, s.expires_at FROM (SELECT 1 AS one) one"
             f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
-            f" LEFT JOIN {RECORDS} r ON r.directory = d.id{those}"
+            f" LEFT JOIN {RECORDS} r ON r.directory = {directory_id}{those}"
             f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
             {"directory": directory, **named_values("key", some)},
             prepare=True,
@@ -167,11 +170,13 @@ class RecordSQL(ABC):
         """
         records = f"FROM {RECORDS} o WHERE o.directory = {directory}"
         texts, absent, there = ["1 = 1"], list[str](), dict[tuple[str, int | None], str]()
+        names = list[str]()
         for number, condition in enumerate(edit.conditions):
             name, same = f"%(other{number})s", f"%(revision{number})s"
             if isinstance(condition, Absent):
                 absent.append(name)
             elif isinstance(condition, Exists):
+                names.append(name)
                 exactly = "" if condition.revision is None else f" AND o.revision = {same}"
                 there[condition.key, condition.revision] = f"o.name = {name}{exactly}"
             else:
@@ -180,7 +185,11 @@ class RecordSQL(ABC):
             texts.append(f"NOT EXISTS (SELECT 1 {records} AND o.name IN ({', '.join(absent)}))")
         if len({key for key, _ in there}) == len(there) > 1:
             some = " OR ".join(f"({text})" for text in there.values())
-            texts.append(f"(SELECT COUNT(*) {records} AND ({some})) = {len(there)}")
+            # The names are said once more, apart: only these are looked for in the index.
+            texts.append(
+                f"(SELECT COUNT(*) {records} AND o.name IN ({', '.join(names)}) AND ({some}))"
+                f" = {len(there)}"
+            )
         else:
             texts += [f"EXISTS (SELECT 1 {records} AND {text})" for text in there.values()]
         return " AND ".join(texts)
