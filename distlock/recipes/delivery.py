@@ -86,8 +86,10 @@ class Delivery(Block):
         """Count the attempt: work on the item begins now. Doing it again does nothing.
 
         It has to be done for a delivery of get_many() that is not worked on by ``with``, or an item
-        that kills each of its consumers is delivered for ever. Raises LockLost if the delivery was
-        lost; LockNotHeld if it is over; LockUnavailable if the backend cannot be told.
+        that kills each of its consumers is delivered for ever. nack() counts in any case.
+
+        Raises LockLost if the delivery was lost; LockNotHeld if it is over; LockUnavailable if the
+        backend cannot be told.
         """
         lease = self.check()
         if self._begun:
@@ -128,7 +130,7 @@ class Delivery(Block):
     def _nacking(self, delay: float = 0, reason: str = "") -> Steps[None]:
         """Put the item back to its place; after the last attempt, to the dead letters.
 
-        An attempt that was not begun does not count.
+        It is an attempt, also of an item whose work was not begun.
 
         - ``delay``: seconds for which it is not delivered. In ZooKeeper it ends with this process.
         - ``reason``: for people; the last one is kept.
@@ -138,7 +140,8 @@ class Delivery(Block):
         seconds = 0.0 if delay == 0 else checked_seconds("delay", delay)
         said = checked_text("reason", reason)[:MOST_REASON] or self._item.reason
         self.check()
-        leave = partial(self._put_back, replace(self._item, reason=said), seconds)
+        item = replace(self._item, attempts=self.attempt, reason=said)
+        leave = partial(self._put_back, item, seconds)
         self._finish("put back", (yield from self._member.leaving(leave=leave)))
 
     ack, aack = twins("ack", _acking)
