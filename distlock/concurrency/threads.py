@@ -14,6 +14,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from distlock.concurrency.pending import Latch
+from distlock.concurrency.reentry import calls_others
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -
     return start(_with_signals, name, call, *args)
 
 
+@calls_others
 def _with_signals(call: Callable[..., object], *args: object) -> None:
     # A thread has the mask of the one that started it, which may be one that takes none.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -95,6 +97,7 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
     meets in writing a line, it is printed; see ``logging.raiseExceptions``.
     """
 
+    @calls_others
     def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
         try:
             # Two frames up is who called warning() or the like: logging does not count its own.
