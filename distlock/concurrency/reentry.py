@@ -34,8 +34,8 @@ ROOMS = (
     "core.renewal",
     "recipes.membership",
 )
-#: But these: this module itself, and where a transaction of the caller begins and ends, with all that
-#: is to be done on its commit.
+#: But these: this module itself, and where a transaction of the caller begins and ends, with all
+#: that is to be done on its commit.
 EXCEPT = ("concurrency.reentry", "backends.durable", "backends.database.transactions")
 
 _PACKAGE = os.path.dirname(os.path.dirname(sys._getframe().f_code.co_filename)) + os.sep
@@ -77,7 +77,7 @@ def refuse_reentry() -> None:
         if _in_rooms[code.co_filename]:
             if id(code) in _calling_others:
                 return
-            raise _error(code.co_qualname)
+            raise _error(frame)
         frame = frame.f_back
 
 
@@ -91,7 +91,7 @@ def must_leave_elsewhere() -> bool:
     if interrupted is None:
         return False
     if _is_in_signal_handler(sys._getframe(1), interrupted):
-        raise _error(interrupted.f_code.co_qualname)
+        raise _error(interrupted)
     return True
 
 
@@ -119,9 +119,10 @@ def _is_in_signal_handler(frame: FrameType, interrupted: FrameType) -> bool:
     return False
 
 
-def _error(where: str) -> ReentrantCall:
+def _error(interrupted: FrameType) -> ReentrantCall:
+    where = interrupted.f_code.co_filename.removeprefix(_PACKAGE)
     return ReentrantCall(
-        f"this thread was interrupted inside distlock, in {where}(), where nothing else can be"
-        " begun. In a signal handler `raise SystemExit`, and `with` releases the lock; or let"
-        " another thread do this, without waiting for it"
+        f"this thread was interrupted inside distlock ({where}, line {interrupted.f_lineno}), where"
+        " nothing else can be begun. In a signal handler `raise SystemExit`, and `with` releases"
+        " the lock; or let another thread do this, without waiting for it"
     )
