@@ -75,7 +75,10 @@ class BackendHandler:
 
     def close_all(self) -> None:
         """Close the backends that have been made; the next use makes them anew."""
-        refuse_reentry()
+        refuse_reentry(2)
+        self._close_all()
+
+    def _close_all(self) -> None:
         with self._making:
             backends = list(self._backends.values())
             self._backends.clear()
@@ -142,7 +145,7 @@ def configured_groups() -> dict[str, str]:
 
 def _reset(*, setting: str, **kwargs: Any) -> None:
     if setting == "DISTLOCK":
-        locks.close_all()
+        locks._close_all()
 
 
 setting_changed.connect(_reset)

@@ -355,7 +355,7 @@ def every_kind(backend: BaseBackend) -> list[BaseBackend]:
 
 def sweep_every_kind(backend: BaseBackend) -> SweepResult:
     """Sweep a backend with its semaphores and read/write locks; see BaseBackend.sweep()."""
-    refuse_reentry()
+    refuse_reentry(2)
     swept = [part.sweep() for part in reversed(every_kind(backend))]
     return SweepResult(sum(one.expired for one in swept), sum(one.removed for one in swept))
 

@@ -69,9 +69,12 @@ def calls_others(function: F) -> F:
     return function
 
 
-def refuse_reentry() -> None:
-    """Raise ReentrantCall if this thread was interrupted inside an operation of this package."""
-    frame: FrameType | None = sys._getframe(1)
+def refuse_reentry(depth: int = 1) -> None:
+    """Raise ReentrantCall if this thread was interrupted inside an operation of this package.
+
+    ``depth`` is 2 for a function of the ROOMS themselves, which must not take itself for that.
+    """
+    frame: FrameType | None = sys._getframe(depth)
     while frame is not None:  # a loop of its own: each `with Lock` comes by here, on a deep stack
         code = frame.f_code
         if _in_rooms[code.co_filename]:

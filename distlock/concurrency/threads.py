@@ -19,6 +19,9 @@ from distlock.concurrency.reentry import calls_others
 T = TypeVar("T")
 
 _ALL_SIGNALS = signal.valid_signals()
+#: Seconds that the caller waits until a thread has begun. A signal handler that has interrupted
+#: ``Thread.start`` has the mutex of ``threading`` below it: the thread begins when it returns.
+_LONGEST_START = 1.0
 
 
 def without_signals(call: Callable[[], T]) -> T:
@@ -85,7 +88,7 @@ def _start_elsewhere(thread: threading.Thread) -> None:
         over.set()
 
     _thread.start_new_thread(begin, ())
-    over.wait(threading.TIMEOUT_MAX)
+    over.wait(_LONGEST_START)
     if problems:
         raise problems[0]
 

@@ -66,6 +66,7 @@ def send_loss(hold: HeldLease, reason: str) -> None:
     lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
 
 
+@calls_others
 def _log(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
     level = logging.WARNING if signal is lock_broken else logging.DEBUG
     if logger.isEnabledFor(level):

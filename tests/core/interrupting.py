@@ -23,10 +23,23 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
 
     The moments are those in files whose paths begin with ``code``. What runs may handle the error.
     """
-    passed, raised = 0, []
+    raised = []
+
+    def strike(frame):
+        raised.append(error())
+        raise raised[0]
+
+    with contextlib.suppress(error):
+        at_moment(call, moment, strike, code)
+    return raised.pop() if raised else None  # left there, it would know itself by its traceback
+
+
+def at_moment(call, moment, act, code=CODE):
+    """Return ``call()``, and whether ``act(frame)`` was called at the given moment of it."""
+    passed, acted = 0, False
 
     def profile(frame, event, arg):
-        nonlocal passed
+        nonlocal passed, acted
         if event == "call" and frame.f_code.co_flags & GENERATORS:
             return  # it may be closed for being garbage, where an error reaches nobody
         if frame.f_code.co_filename == fork.__file__ and frame.f_code.co_name == "<lambda>":
@@ -37,17 +50,15 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
                 passed -= 1  # of garbage, where an error reaches nobody, too
             elif passed == moment:
                 sys.setprofile(None)
-                raised.append(error())
-                raise raised[0]
+                acted = True
+                act(frame)
 
     sys.setprofile(profile)
     try:
-        call()
-    except error:
-        pass
+        result = call()
     finally:
         sys.setprofile(None)
-    return raised.pop() if raised else None  # left there, it would know itself by its traceback
+    return result, acted
 
 
 def _in_destructor(frame):
