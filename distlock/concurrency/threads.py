@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _ALL_SIGNALS = signal.valid_signals()
 #: Seconds that the caller waits until a thread has begun. A signal handler that has interrupted
-#: ``Thread.start`` has the mutex of ``threading`` below it: the thread begins when it returns.
+#: code of ``threading`` may have a mutex of that below it: then the thread begins when it returns.
 _LONGEST_START = 1.0
 
 

@@ -36,10 +36,20 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
 
 def at_moment(call, moment, act, code=CODE):
     """Return ``call()``, and whether ``act(frame)`` was called at the given moment of it."""
-    passed, acted = 0, False
+    result, passed = _watched(call, moment, act, code)
+    return result, passed == moment
+
+
+def moments_of(call, code=CODE):
+    """Call ``call()``; return how many moments it has."""
+    return _watched(call, 0, None, code)[1]
+
+
+def _watched(call, moment, act, code):
+    passed = 0
 
     def profile(frame, event, arg):
-        nonlocal passed, acted
+        nonlocal passed
         if event == "call" and frame.f_code.co_flags & GENERATORS:
             return  # it may be closed for being garbage, where an error reaches nobody
         if frame.f_code.co_filename == fork.__file__ and frame.f_code.co_name == "<lambda>":
@@ -50,7 +60,6 @@ def at_moment(call, moment, act, code=CODE):
                 passed -= 1  # of garbage, where an error reaches nobody, too
             elif passed == moment:
                 sys.setprofile(None)
-                acted = True
                 act(frame)
 
     sys.setprofile(profile)
@@ -58,7 +67,7 @@ def at_moment(call, moment, act, code=CODE):
         result = call()
     finally:
         sys.setprofile(None)
-    return result, acted
+    return result, passed
 
 
 def _in_destructor(frame):
