@@ -107,12 +107,14 @@ RECIPES = [
     names,
     progress,
 ]
-MOMENTS = 50
+#: Moments of each at which a handler is called.
+MOMENTS = [50, pytest.param(10**6, marks=pytest.mark.slow, id="all")]
 
 
 @pytest.mark.usefixtures("using")
 @pytest.mark.parametrize("interrupted", RECIPES)
-def test_what_was_interrupted_goes_on(interrupted, name):
+@pytest.mark.parametrize("most", MOMENTS)
+def test_what_was_interrupted_goes_on(interrupted, most, name):
     """The handler uses all recipes, one after the other."""
     came = {"worked": 0, "refused": 0}
     turns = itertools.cycle(RECIPES)
@@ -127,7 +129,7 @@ def test_what_was_interrupted_goes_on(interrupted, name):
 
     for recipe in RECIPES:
         recipe(f"{name}-handler-{recipe.__name__}")
-    every = 1 + moments_of(lambda: interrupted(f"{name}-first")) // MOMENTS
+    every = 1 + moments_of(lambda: interrupted(f"{name}-first")) // most
     for moment in itertools.count(1, every):
         _, acted = at_moment(lambda: interrupted(name), moment, act)
         if not acted:
