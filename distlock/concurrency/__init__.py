@@ -7,6 +7,7 @@ workers   ``WorkerThreads``, which run blocking calls
 timers    ``call_after()``: actions at a later time, on one thread of the process
 backoff   growing pauses between two attempts
 fork      what to do before and after the process forks
+reentry   refuses what signal handlers and destructors begin inside of something else
 steps     one body for synchronous and asynchronous callers
 
 Nothing here knows of locks. It imports nothing of the package but ``distlock.exceptions``.

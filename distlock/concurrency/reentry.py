@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
+import weakref
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeVar
@@ -18,6 +19,8 @@ from typing import Any, TypeVar
 from distlock.exceptions import ReentrantCall
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+_FINALIZE = weakref.finalize.__call__.__code__
 
 #: Modules and packages that take mutexes, or wait for a backend. Where another one is interrupted,
 #: and none of these is below it, an operation can begin as usual.
@@ -84,16 +87,17 @@ def refuse_reentry(depth: int = 1) -> None:
         frame = frame.f_back
 
 
-def must_leave_elsewhere() -> bool:
+def must_leave_elsewhere(*, closed: bool = False) -> bool:
     """Return whether what the caller is to leave has to be left by another thread.
 
     It has to be where a destructor, or the like, has interrupted an operation: nobody would get an
-    error of it. ReentrantCall in a signal handler, which can end what it has interrupted.
+    error of it. ReentrantCall in a signal handler, which can end what it has interrupted; unless it
+    has only ``closed`` a generator, perhaps by forgetting it.
     """
     interrupted = interrupted_frame()
     if interrupted is None:
         return False
-    if _is_in_signal_handler(sys._getframe(1), interrupted):
+    if not closed and _is_in_signal_handler(sys._getframe(1), interrupted):
         raise _error(interrupted)
     return True
 
@@ -111,10 +115,10 @@ def interrupted_frame() -> FrameType | None:
 def _is_in_signal_handler(frame: FrameType, interrupted: FrameType) -> bool:
     """Return whether a frame was called by a signal handler: that gets the interrupted frame."""
     while frame is not interrupted:
-        before = frame.f_back
-        if before is None or frame.f_code.co_name == "__del__":
+        before, code = frame.f_back, frame.f_code
+        if before is None or code.co_name == "__del__" or code is _FINALIZE:
             return False
-        if not frame.f_code.co_filename.startswith(_PACKAGE):
+        if not code.co_filename.startswith(_PACKAGE):
             for value in frame.f_locals.values():
                 if any(one is before for one in (value if type(value) is tuple else (value,))):
                     return True

@@ -132,7 +132,8 @@ class BaseLock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        elsewhere, current = must_leave_elsewhere(), self._current_owner
+        elsewhere = must_leave_elsewhere(closed=exc_type is GeneratorExit)
+        current = self._current_owner
         owner = self._blocks.end(sys._getframe(1), current)
         key = self._key
         try:

@@ -148,7 +148,8 @@ class MultiLock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        elsewhere, current = must_leave_elsewhere(), current_actor().owner
+        elsewhere = must_leave_elsewhere(closed=exc_type is GeneratorExit)
+        current = current_actor().owner
         owner = self._blocks.end(sys._getframe(1), current)
         if elsewhere or (exc_type is GeneratorExit and owner != current):
             EnteredLocks.once(self._parts, owner).leave_soon()

@@ -172,9 +172,11 @@ class Block(ABC):
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if self._ends_elsewhere(error):
+            return
         if must_leave_elsewhere():
             run_soon(self._exiting(error))
-        elif not self._ends_elsewhere(error):
+        else:
             run(self._exiting(error))
 
     async def __aenter__(self) -> Self:

@@ -327,6 +327,42 @@ def test_callbacks_of_weak_references_leave_locks_while_garbage_is_collected():
     assert is_free(lock)
 
 
+@pytest.mark.parametrize("forget", ["close", "finalize"])
+def test_a_handler_may_forget_what_has_a_lock(inside, forget):
+    """A generator that is closed for that, or a callback, gets no error across."""
+
+    def rows():
+        with Lock("stock"):
+            yield
+
+    def handle(number, frame):
+        left.clear()
+
+    left = [rows()]
+    if forget == "close":
+        next(left[0])
+    else:
+        left = [Forgotten()]
+        weakref.finalize(left[0], held_stock())
+    before = signal.signal(signal.SIGALRM, handle)
+    try:
+        inside(lambda: signal.raise_signal(signal.SIGALRM))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert not left
+    eventually(lambda: not Lock("stock").locked())
+
+
+class Forgotten:
+    pass
+
+
+def held_stock():
+    lock = Lock("stock")
+    lock.acquire()
+    return lock.release
+
+
 def test_in_a_destructor_all_else_is_refused(inside, monkeypatch):
     unraisable = []
     monkeypatch.setattr("sys.unraisablehook", lambda error: unraisable.append(error.exc_type))
