@@ -255,10 +255,11 @@ class LockManager:
 
     def running(self) -> list[HeldLease]:
         """Return what this process holds, by what it knows."""
-        return [hold for hold in self._held.all() if not hold.ended]
+        return [hold for hold in self.all() if not hold.ended]
 
     def all(self) -> list[HeldLease]:
         """Return all holds, those included that were lost and have not been left."""
+        fork.ensure_reset()
         return self._held.all()
 
     def waiting(self, key: Key) -> tuple[Waiting, ...]:

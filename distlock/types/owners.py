@@ -52,6 +52,7 @@ class Actor(NamedTuple):
 
 def current_actor(name: str | None = None) -> Actor:
     """Return who takes a lock here and now; see current_owner() for ``name``."""
+    fork.ensure_reset()  # first: what is known of this thread may be of its parent process
     loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
     if name is not None or (loop is not None and asyncio.current_task(loop) is not None):
         return Actor(_new_owner(name), current_liveness())
