@@ -99,7 +99,7 @@ def at_exit(hook: H) -> H:
 def ensure_reset() -> None:
     """Run the hooks first if this process is the child of a fork that called none.
 
-    The first thread that comes here runs them; the others wait for it. It costs one look at the pid.
+    The first thread that comes here runs them, the others wait for it. Costs one look at the pid.
     """
     if os.getpid() != _process.pid:
         _reset_once()
