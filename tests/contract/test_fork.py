@@ -9,7 +9,7 @@ import pytest
 
 from distlock import Lock, LockNotHeld
 from tests.contract.actors import PATIENCE
-from tests.contract.forks import WAYS, begin_forked, forked
+from tests.contract.forks import begin_forked, forked
 from tests.contract.watch import eventually, in_line
 from tests.kinds import ONE_PROCESS
 
@@ -133,12 +133,6 @@ def child_of_a_child(using, name, way):
 @pytest.fixture
 def process(actor):
     return actor("new process")
-
-
-@pytest.fixture(params=WAYS)
-def way(request):
-    """How the process forks."""
-    return request.param
 
 
 def test_a_forked_child_holds_nothing_and_can_work(process, kind, using, name, way):
