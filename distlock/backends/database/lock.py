@@ -87,7 +87,7 @@ class DatabaseBackend(BaseBackend):
         engine = engine_of(self.database)
         if why := refusal(engine):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
-        self._vendor = vendor = engine.vendor
+        vendor = engine.vendor
         on_sqlite = vendor == "sqlite"
         #: SQLite: locks are taken in the transaction of the caller, if one is open
         self._caller = CallerTransaction(self.database, self._abandoned) if on_sqlite else None
