@@ -106,19 +106,24 @@ def ensure_reset() -> None:
 
 
 def _reset_once() -> None:
-    parent = _process
-    own = get_ident(), Latch()
-    # No mutex: a thread of the parent may have held it at the fork. This is one atomic step.
-    runner, done = parent.resets.setdefault(os.getpid(), own)
-    if done is own[1]:
-        try:
+    parent, pid, own = _process, os.getpid(), (get_ident(), Latch())
+    if parent.pid == pid:  # another thread was faster
+        return
+    try:
+        # No mutex: a thread of the parent may have held it at the fork. This is one atomic step.
+        runner, done = parent.resets.setdefault(pid, own)
+        if done is own[1]:
             _run_in_child()
-        except Exception:  # as Python does after os.fork()
-            traceback.print_exc()
-        finally:
-            done.set()
-    elif runner != own[0]:  # else a hook has called this
-        done.wait(TIMEOUT_MAX)
+        elif runner != own[0]:  # else a hook has called this
+            done.wait(TIMEOUT_MAX)
+            ensure_reset()
+    except Exception:  # as Python does after os.fork()
+        traceback.print_exc()
+    finally:
+        if parent.resets.get(pid) is own:
+            if _process is parent:  # interrupted: the next one begins anew
+                del parent.resets[pid]
+            own[1].set()
 
 
 def _run_in_child() -> None:

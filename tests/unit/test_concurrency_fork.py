@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 import threading
 import weakref
 
@@ -135,6 +136,30 @@ def reset_in_several_threads():
         write_line(len(over))
 
 
+def reset_while_a_thread_is_about_to():
+    looked, go_on = threading.Event(), threading.Event()
+
+    def stop(frame, event, arg):
+        code = frame.f_code
+        if code.co_filename == fork.__file__ and code.co_name != "ensure_reset":
+            looked.set()
+            go_on.wait(30)
+
+    def use():
+        sys.settrace(stop)
+        fork.ensure_reset()
+        sys.settrace(None)
+
+    fork.in_child(lambda: write_line("reset"))
+    if forked_without_hooks():
+        late = threading.Thread(target=use)
+        late.start()
+        looked.wait(30)
+        fork.ensure_reset()
+        go_on.set()
+        late.join()
+
+
 def fork_in_a_child():
     fork.in_child(lambda: write_line("reset"))
     if forked_without_hooks():
@@ -166,6 +191,10 @@ def end_a_child():
 
 def test_without_hooks_of_python_all_is_reset_once_and_threads_wait_for_it(child):
     assert child(reset_in_several_threads).finish() == ["0", "reset", "4"]
+
+
+def test_a_thread_that_has_seen_the_old_pid_resets_nothing_again(child):
+    assert child(reset_while_a_thread_is_about_to).finish() == ["reset"]
 
 
 def test_each_process_in_a_row_is_reset(child):
