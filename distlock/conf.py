@@ -48,6 +48,7 @@ class BackendHandler:
 
     def __getitem__(self, alias: str) -> BaseBackend:
         """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
+        fork.ensure_reset()
         backend = self._backends.get(alias)
         if backend is not None:
             return backend
@@ -68,11 +69,13 @@ class BackendHandler:
 
     def made(self) -> list[BaseBackend]:
         """Return the backends that have been used since they were last closed."""
+        fork.ensure_reset()
         with self._making:
             return list(self._backends.values())
 
     def close_all(self) -> None:
         """Close the backends that have been made; the next use makes them anew."""
+        fork.ensure_reset()
         with self._making:
             backends = list(self._backends.values())
             self._backends.clear()

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from django.core.checks import CheckMessage
@@ -105,7 +105,7 @@ class BaseBackend(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"
 
-    @cached_property
+    @property
     def store(self) -> RecordStore:
         """The small records that recipes are built on, beside the locks; asks nobody yet.
 

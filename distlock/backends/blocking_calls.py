@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import weakref
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from distlock.backends.settings import BackendSettings
+from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.workers import NotDone, WorkerThreads
 from distlock.exceptions import LockUnavailable
@@ -83,7 +83,7 @@ class BlockingCalls:
 _at_exit: weakref.WeakSet[BlockingCalls] = weakref.WeakSet()
 
 
-@atexit.register
+@fork.at_exit
 def _settle_all() -> None:
     until = clock() + _AT_EXIT
     for calls in list(_at_exit):

@@ -9,7 +9,7 @@ from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.core.held import Entrant, HeldLease, Key
-from distlock.core.local_queue import Ticket
+from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State
 
@@ -17,6 +17,9 @@ from distlock.types.lease import Claim, Lease, LockInfo, State
 _LAST_ANSWER = 1.0
 #: Seconds between two looks at a lock that another of the same owner's name asks for.
 _FOLLOW_PAUSE = 0.05
+#: Seconds after which one who waits without a limit is looked at again: who waits for its task, or
+#: awaits its job, may not have begun to when it came.
+_DEADLOCK_PAUSE = 0.2
 #: The local deadline counts from before the request was sent. Where the answer took a long wait,
 #: much of the lease seems to be over, and it is renewed before anyone relies on it.
 _FRESH = 2 / 3
@@ -62,6 +65,7 @@ class AcquireRequest:
 
 def wait_for_turn(
     request: AcquireRequest,
+    queue: LocalQueue,
     ticket: Ticket,
     enqueued: bool,
     hold: HeldLease | None,
@@ -77,6 +81,9 @@ def wait_for_turn(
     if enqueued:
         if hold is not None and hold.named and hold.loss() is None:
             ticket.joined = True
+        if until is None and ticket.turn is not None:
+            if not (yield Wait(ticket.turn, clock() + _DEADLOCK_PAUSE)):
+                queue.check_deadlock(ticket)
         if ticket.joined or (yield from _wait(ticket, until)):
             return True
     return request.named and (yield from _follow(request, ticket, request.last_answer_due))

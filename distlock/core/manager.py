@@ -12,7 +12,6 @@ from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run
 from distlock.concurrency.threads import start
-from distlock.concurrency.work import Job
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
 from distlock.core.held import HeldLease, Key, task_of
@@ -66,6 +65,7 @@ class LockManager:
                     if (enqueued and ticket.called and not request.named) or (
                         yield from wait_for_turn(
                             request,
+                            queue,
                             ticket,
                             enqueued,
                             held.find(request.key, owner) if request.named else None,
@@ -131,11 +131,8 @@ class LockManager:
         The task cannot release it before the job has ended. It may have submitted the job just now,
         and not await it yet.
         """
-        work, jobs = request.entry.work, []
-        while work is not None:
-            if isinstance(work, Job) and (future := work.future) is not None:
-                jobs.append(future)
-            work = work.outer
+        work = request.entry.work
+        jobs = work.futures() if work is not None else []
         for _ in range(_LOOKS if jobs else 0):
             if not (holds := self._held.of_tasks(request.key)):
                 return None
@@ -286,10 +283,11 @@ class LockManager:
 
     def running(self) -> list[HeldLease]:
         """Return what this process holds, by what it knows."""
-        return [hold for hold in self._held.all() if not hold.ended]
+        return [hold for hold in self.all() if not hold.ended]
 
     def all(self) -> list[HeldLease]:
         """Return all holds, those included that were lost and have not been left."""
+        fork.ensure_reset()
         return self._held.all()
 
     def waiting(self, key: Key) -> tuple[Waiting, ...]:

@@ -81,6 +81,11 @@ def open_session(
                 " process 'file:locks?mode=memory&cache=shared'."
             )
         try:
+            if gate.broken:
+                raise NoSession(
+                    "another thread was writing to SQLite when this process was forked; start it"
+                    " anew"
+                )
             with gate.closed:
                 return _opened(SQLiteSession, wrapper, limit)
         except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
