@@ -81,9 +81,9 @@ def wait_for_turn(
     if enqueued:
         if hold is not None and hold.named and hold.loss() is None:
             ticket.joined = True
-        if until is None and ticket.turn is not None:
-            if not (yield Wait(ticket.turn, clock() + _DEADLOCK_PAUSE)):
-                queue.check_deadlock(ticket)
+        turn = ticket.turn if until is None else None
+        if turn is not None and not (yield Wait(turn, clock() + _DEADLOCK_PAUSE)):
+            queue.check_deadlock(ticket)
         if ticket.joined or (yield from _wait(ticket, until)):
             return True
     return request.named and (yield from _follow(request, ticket, request.last_answer_due))

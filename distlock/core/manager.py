@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from distlock.concurrency import fork
 from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Call, Sleep, Steps, run
+from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import start
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
@@ -219,12 +218,7 @@ class LockManager:
 
         It may be the garbage collector, in a thread that has a mutex of ours.
         """
-
-        def leave() -> None:
-            with suppress(LockError):
-                run(self.release(key, owner, lock))
-
-        start(leave, "distlock-undo")
+        run_soon(self.release(key, owner, lock))
 
     def _fail_to_release(self, hold: HeldLease, error: BaseException) -> None:
         """Leave nothing behind of a hold that was left for the last time with an error."""

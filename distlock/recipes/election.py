@@ -8,7 +8,8 @@ from functools import partial
 from typing import Any, Self, get_args
 
 from distlock.concurrency import fork
-from distlock.concurrency.steps import Either, Steps
+from distlock.concurrency.reentry import refuse_reentry
+from distlock.concurrency.steps import Nested, Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
 from distlock.core.manager import undo
@@ -159,7 +160,7 @@ class Election(Block, Recipe):
         if this.lease is not None or not this.decided.resolve(None):  # else campaign() does it
             yield from this.leaving()
 
-    resign, aresign = twins("resign", _leaving)
+    resign, aresign = twins("resign", _leaving, leaves=True)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Steps[Any]:
         """Campaign, call a function while this one leads, resign, and return what it returned.
@@ -174,7 +175,7 @@ class Election(Block, Recipe):
             before = self._candidacy
             try:
                 yield from self._entering()
-                result = yield Either(work, work)
+                result = yield Nested(work, work)
                 if self.leading:
                     with suppress(LockError):  # the work was done; the rest is done later
                         yield from self._leaving()
@@ -210,13 +211,14 @@ class Election(Block, Recipe):
     def _verify(self) -> Steps[None]:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
         self.check()
-        yield Either(self._candidacy.lock.verify, self._candidacy.lock.averify)
+        yield Nested(self._candidacy.lock.verify, self._candidacy.lock.averify)
 
     verify, averify = twins("verify", _verify)
 
     @contextmanager
     def atomic(self, using: str | None = None) -> Iterator[Self]:
         """Open a transaction that can commit only while this candidate leads; see Lock.atomic()."""
+        refuse_reentry()
         lease, lock = self._candidacy.check(), self._candidacy.lock
         lock._backend.check_atomic(using, lease)
         with lock._backend.atomic(lease, using):
@@ -291,7 +293,7 @@ class Election(Block, Recipe):
         """Break the lock of a leader; False if it does not lead any more. See Lock."""
         lock, term = self._candidacy.lock, checked_int("term", term)
         ways = partial(lock.force_release, term), partial(lock.aforce_release, term)
-        broken: bool = yield Either(*ways)
+        broken: bool = yield Nested(*ways)
         if broken:
             yield self._change(Candidates.plan(Candidates.ending, term, "broken"))
         return broken

@@ -26,6 +26,7 @@ from distlock.backends.store import Delete, Exists, Put, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
@@ -170,7 +171,7 @@ class Progress(Block, Recipe):
         except LockError as failed:
             self._warn(failed)
 
-    finish, afinish = twins("finish", _leaving)
+    finish, afinish = twins("finish", _leaving, leaves=True)
 
     def _failing(self, error: BaseException) -> Steps[None]:
         """Return the steps of leaving, which tell of an error of the block."""
@@ -187,11 +188,13 @@ class Progress(Block, Recipe):
 
         What has ended, or was lost, is told of for a day, see ``manage.py locks sweep``.
         """
+        refuse_reentry()
         return run(cls(name, using=using)._report())
 
     @classmethod
     async def aget(cls, name: str, *, using: str = DEFAULT_ALIAS) -> Report | None:
         """See get()."""
+        refuse_reentry()
         return await arun(cls(name, using=using)._report())
 
     def changes(self, timeout: float | None = None) -> Follower[Report]:

@@ -8,6 +8,7 @@ from functools import partial
 
 from django.utils.asyncio import async_unsafe
 
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
@@ -110,10 +111,12 @@ class Semaphore(SharedLock):
         wait; when nobody does, the old number holds again. So leave ``value`` out where the number
         is to change without a deploy.
         """
+        refuse_reentry()
         return self._resize(checked_count("value", value), None)
 
     async def aresize(self, value: int) -> int | None:
         """See resize()."""
+        refuse_reentry()
         calls = self._backend.calls
         return await calls.run(partial(self._resize, checked_count("value", value)))
 

@@ -151,7 +151,9 @@ def test_of_a_semaphore_it_is_said_how_many_seats_are_taken():
         with Semaphore("mailer", 2):
             message = busy_message(mailer)
     assert message.startswith("semaphore 'mailer' on 'default' has no free slot (2 of 2); held ")
-    assert "): news, acquired at core/test_section.py:" in message  # of the one who has held it for longest
+    assert (
+        "): news, acquired at core/test_section.py:" in message
+    )  # of the one who has held it for longest
 
 
 def test_the_holder_is_named_and_nothing_in_it_hides(lock):
