@@ -70,7 +70,7 @@ class LockManager:
                         # The thread ahead may still be asking. Ask the backend, so that an outage
                         # is not reported as a busy lock.
                         looking = partial(request.backend.is_held, request.claim)
-                        due = request.last_answer_due
+                        due = request.answer_due
                         yield Call(looking, due, executor=request.backend.calls)
                     lease = None
                     if request.asked:
@@ -106,8 +106,7 @@ class LockManager:
     def _reenter(self, request: AcquireRequest) -> Steps[bool]:
         """Enter what this process holds already; False if the lock has to be taken."""
         while (hold := self._entered(request)) is not None:
-            due = hold.backend.calls.due(request.deadline)
-            gone, renewed_at = yield from confirm(hold, request, due)
+            gone, renewed_at = yield from confirm(hold, request, request.answer_due)
             if gone:
                 self._renewer.lose(hold, gone)
                 continue
@@ -160,8 +159,13 @@ class LockManager:
 
     # The way out
 
-    def release(self, key: Key, owner: Owner, lock: object) -> Steps[bool]:
-        """Leave once, by this Lock object; True if it was the last time. See Lock.release()."""
+    def release(
+        self, key: Key, owner: Owner, lock: object, deadline: float | None = None
+    ) -> Steps[bool]:
+        """Leave once, by this Lock object; True if it was the last time. See Lock.release().
+
+        ``deadline``: by when the backend has to answer; None for as long as it gets for that.
+        """
         hold = self._held.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
@@ -169,7 +173,7 @@ class LockManager:
             try:
                 is_last = self._held.leave(hold, lock)
                 if is_last:
-                    gone = yield Call(hold.free, executor=hold.backend.release_calls)
+                    gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
                     if gone:
                         self._renewer.tell_loss(hold, gone)
                         if loss := hold.loss():

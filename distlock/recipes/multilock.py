@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Coroutine
 from copy import copy
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
-from distlock.concurrency.clock import left
 from distlock.concurrency.steps import Either, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
@@ -244,11 +242,11 @@ class MultiLock:
 
     def _acquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
         """Take all locks or none; return the one that someone else has, None if all are held."""
-        limit = self._options.limit(blocking, timeout)
-        entered = EnteredLocks()
+        wait, deadline = self._options.limit(blocking, timeout)
+        entered = EnteredLocks(deadline)
         try:
             try:
-                busy = run(self._take(entered, *limit))
+                busy = run(self._take(entered, wait, deadline))
                 if busy is not None:
                     run(entered.leaving())
             except BaseException as error:
@@ -262,11 +260,11 @@ class MultiLock:
         return busy
 
     async def _aacquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
-        limit = self._options.limit(blocking, timeout)
-        entered = EnteredLocks()
+        wait, deadline = self._options.limit(blocking, timeout)
+        entered = EnteredLocks(deadline)
         try:
             try:
-                busy = await arun(self._take(entered, *limit))
+                busy = await arun(self._take(entered, wait, deadline))
                 if busy is not None:
                     await arun(entered.leaving())
             except LockError as error:
@@ -286,11 +284,11 @@ class MultiLock:
         self, entered: EnteredLocks, wait: bool, deadline: float | None
     ) -> Steps[BaseLock | None]:
         owner = current_actor().owner
+        # One who does not wait has one time for all answers.
+        due = {part: deadline if wait else part._backend.calls.due() for part in self._parts}
         for part in self._parts:
             entered.add(part, owner)
-            seconds = -1 if deadline is None else left(deadline, threading.TIMEOUT_MAX)
-            terms = (True, seconds) if wait else (False, None)
-            if not (yield Either(partial(part.acquire, *terms), partial(part.aacquire, *terms))):
+            if not (yield from part._entering(wait, due[part])):
                 return part
             # One that was taken before may have been lost while this one was waited for.
             entered.check()
