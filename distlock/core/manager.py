@@ -9,7 +9,7 @@ from functools import partial
 
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Call, Steps, run
+from distlock.concurrency.steps import Call, Sleep, Steps, run
 from distlock.concurrency.threads import start
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
@@ -20,6 +20,9 @@ from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, Owner, Waiting
+
+#: Seconds between two looks at a lock that another thread or task of this process asks for.
+_PAUSE = 0.02
 
 
 class LockManager:
@@ -66,12 +69,12 @@ class LockManager:
                         )
                     ):
                         request.asked = not ticket.joined
-                    elif not request.named and not self._is_held_here(request.key):
-                        # The thread ahead may still be asking. Ask the backend, so that an outage
-                        # is not reported as a busy lock.
-                        looking = partial(request.backend.is_held, request.claim)
-                        due = request.answer_due
-                        yield Call(looking, due, executor=request.backend.calls)
+                    elif not request.named:
+                        if not wait:  # what follows has one time for all
+                            deadline = request.deadline = request.answer_due
+                        if not (yield from self._is_held(request)):
+                            queue.leave(ticket)
+                            continue
                     lease = None
                     if request.asked:
                         lease = yield from ask(request.backend, request.claim, wait, deadline)
@@ -131,6 +134,27 @@ class LockManager:
         hold.backend.discard_local(hold.lease)
         hold.on_end()
         return None
+
+    def _is_held(self, request: AcquireRequest) -> Steps[bool]:
+        """Return whether anybody holds the lock for which another thread or task has its turn here.
+
+        That one may still be asking, or leaving: then the backend is asked, so that neither that
+        nor an outage is reported as a held lock. False if nobody holds it, and that one has gone.
+        LockUnavailable if this is not known in time.
+        """
+        backend, due, ahead = request.backend, request.answer_due, self._queue.first(request.key)
+        looking = partial(backend.is_held, request.claim)
+        while not self._is_held_here(request.key):
+            if (yield Call(looking, due, executor=backend.calls)):
+                break
+            if self._queue.first(request.key) != ahead:
+                return False
+            if due is not None and clock() >= due:
+                raise LockUnavailable(
+                    f"lock {request.claim.name!r}: {ahead} has asked for it, and has no answer yet"
+                )
+            yield Sleep(_PAUSE)
+        return True
 
     def _is_held_here(self, key: Key) -> bool:
         """Return whether another thread or task of this process, the first in line, holds it."""

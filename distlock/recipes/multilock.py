@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Coroutine
 from copy import copy
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from distlock.concurrency.clock import left
 from distlock.concurrency.steps import Either, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
@@ -288,7 +290,12 @@ class MultiLock:
         due = {part: deadline if wait else part._backend.calls.due() for part in self._parts}
         for part in self._parts:
             entered.add(part, owner)
-            if not (yield from part._entering(wait, due[part])):
+            if wait and (seconds := left(deadline, threading.TIMEOUT_MAX)) > 0:
+                terms = True, -1 if deadline is None else seconds
+                taken = yield Either(partial(part.acquire, *terms), partial(part.aacquire, *terms))
+            else:  # no more time than for one answer
+                taken = yield from part._entering(wait, due[part])
+            if not taken:
                 return part
             # One that was taken before may have been lost while this one was waited for.
             entered.check()

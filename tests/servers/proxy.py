@@ -97,6 +97,7 @@ class Proxy:
         self._delaying: tuple[bytes, Delay] | None = None
         self._refusing: bytes | None = None
         self._slowness = 0.0, 0.0
+        self._ignoring: list[socket.socket] = []
         self._listener: socket.socket | None = None
         self._listen()
 
@@ -125,6 +126,15 @@ class Proxy:
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
         self.cut()
+
+    def ignore(self) -> None:
+        """Close all connections; new ones are neither accepted nor refused until `heal`."""
+        self.refuse()
+        # The queue of those that are not accepted yet is full: what else comes is dropped.
+        self._ignoring = [socket.create_server((self.host, self.port), backlog=0)]
+        with contextlib.suppress(TimeoutError):
+            while True:
+                self._ignoring.append(socket.create_connection((self.host, self.port), 0.2))
 
     def refuse_from(self, mark: bytes) -> None:
         """Close all connections, and then each whose client says ``mark``, until `heal`."""
@@ -198,6 +208,9 @@ class Proxy:
                 if link.harmed:
                     link.cut()
             refusing = self._listener is None
+            ignoring, self._ignoring = self._ignoring, []
+        for end in ignoring:
+            end.close()
         if refusing:
             self._listen()
 
