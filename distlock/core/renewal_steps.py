@@ -16,9 +16,9 @@ from distlock.core.held import HeldLease
 #: Leases that are renewed in one step. In one step of 10,000 all wait for the last one, and a busy
 #: machine may not do that in time; many small steps take longer than few.
 STEP = 400
-#: Threads that renew leases of one backend, so that a step that has no answer does not hold up the
-#: others for as long as it gets for that.
-_MOST_THREADS = 3
+#: Threads that renew leases of one backend at once, so that a step that has no answer does not hold
+#: up the others for as long as it gets for that.
+_MOST_THREADS = 4
 
 #: Renews some leases of a backend; whether others wait for that.
 Renew: TypeAlias = Callable[[BaseBackend, Sequence[HeldLease], bool], object]
@@ -54,8 +54,10 @@ class RenewalSteps:
         with self._mutex:
             line = self._lines.setdefault(key, _Line())
             line.holds = sorted([*line.holds, *holds], key=_by_deadline, reverse=True)
-            wanted = min(-(-len(line.holds) // STEP), _MOST_THREADS)
-            while line.threads < wanted:
+            # Those there are may be waiting for an answer.
+            steps = -(-len(line.holds) // STEP)
+            most = min(line.threads + steps, _MOST_THREADS)
+            while line.threads < most:
                 try:
                     start(partial(self._work, key, line), "distlock-renewal")
                 except Exception:
