@@ -23,6 +23,8 @@ from distlock.types.lease import Lease, Owner, Waiting
 
 #: How often, and after how many seconds, it is asked who awaits a job.
 _LOOKS, _LOOK_PAUSE = 10, 0.005
+#: Seconds between two looks at a lock that another thread or task of this process asks for.
+_PAUSE = 0.02
 
 
 class LockManager:
@@ -72,12 +74,12 @@ class LockManager:
                         )
                     ):
                         request.asked = not ticket.joined
-                    elif not request.named and not self._is_held_here(request.key):
-                        # The thread ahead may still be asking. Ask the backend, so that an outage
-                        # is not reported as a busy lock.
-                        looking = partial(request.backend.is_held, request.claim)
-                        due = request.last_answer_due
-                        yield Call(looking, due, executor=request.backend.calls)
+                    elif not request.named:
+                        if not wait:  # what follows has one time for all
+                            deadline = request.deadline = request.answer_due
+                        if not (yield from self._is_held(request)):
+                            queue.leave(ticket)
+                            continue
                     lease = None
                     if request.asked:
                         lease = yield from ask(request.backend, request.claim, wait, deadline)
@@ -112,8 +114,7 @@ class LockManager:
     def _reenter(self, request: AcquireRequest) -> Steps[bool]:
         """Enter what this process holds already; False if the lock has to be taken."""
         while (hold := self._entered(request)) is not None:
-            due = hold.backend.calls.due(request.deadline)
-            gone, renewed_at = yield from confirm(hold, request, due)
+            gone, renewed_at = yield from confirm(hold, request, request.answer_due)
             if gone:
                 self._renewer.lose(hold, gone)
                 continue
@@ -160,6 +161,27 @@ class LockManager:
         hold.on_end()
         return None
 
+    def _is_held(self, request: AcquireRequest) -> Steps[bool]:
+        """Return whether anybody holds the lock for which another thread or task has its turn here.
+
+        That one may still be asking, or leaving: then the backend is asked, so that neither that
+        nor an outage is reported as a held lock. False if nobody holds it, and that one has gone.
+        LockUnavailable if this is not known in time.
+        """
+        backend, due, ahead = request.backend, request.answer_due, self._queue.first(request.key)
+        looking = partial(backend.is_held, request.claim)
+        while not self._is_held_here(request.key):
+            if (yield Call(looking, due, executor=backend.calls)):
+                break
+            if self._queue.first(request.key) != ahead:
+                return False
+            if due is not None and clock() >= due:
+                raise LockUnavailable(
+                    f"lock {request.claim.name!r}: {ahead} has asked for it, and has no answer yet"
+                )
+            yield Sleep(_PAUSE)
+        return True
+
     def _is_held_here(self, key: Key) -> bool:
         """Return whether another thread or task of this process, the first in line, holds it."""
         hold = self.holder(key)
@@ -187,8 +209,13 @@ class LockManager:
 
     # The way out
 
-    def release(self, key: Key, owner: Owner, lock: object) -> Steps[bool]:
-        """Leave once, by this Lock object; True if it was the last time. See Lock.release()."""
+    def release(
+        self, key: Key, owner: Owner, lock: object, deadline: float | None = None
+    ) -> Steps[bool]:
+        """Leave once, by this Lock object; True if it was the last time. See Lock.release().
+
+        ``deadline``: by when the backend has to answer; None for as long as it gets for that.
+        """
         hold = self._held.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
@@ -196,7 +223,7 @@ class LockManager:
             try:
                 is_last = self._held.leave(hold, lock)
                 if is_last:
-                    gone = yield Call(hold.free, executor=hold.backend.release_calls)
+                    gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
                     if gone:
                         self._renewer.tell_loss(hold, gone)
                         if loss := hold.loss():

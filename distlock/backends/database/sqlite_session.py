@@ -5,10 +5,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from distlock.backends.database.connection import Connection, Session
@@ -75,7 +76,10 @@ gate = ForkGate()
 
 
 class CallerConnection(Connection):
-    """Runs statements on the caller's own connection, which waits as the caller has set it to."""
+    """Runs statements on the caller's own connection.
+
+    While others write it waits as the caller has set it to, but for ``limit`` seconds at the most.
+    """
 
     of_caller: ClassVar[bool] = True
 
@@ -85,8 +89,24 @@ class CallerConnection(Connection):
 
     def run(self, statement: Statement, limit: float | None) -> Result:
         """See Connection.run()."""
-        # A shared cache (the in-memory test database) refuses at once instead of waiting.
-        return _retried(super().run, statement, limit, TableLocked)
+        with _busy_timeout(self.wrapper.connection, limit):
+            # A shared cache (the in-memory test database) refuses at once instead of waiting.
+            return _retried(super().run, statement, limit, TableLocked)
+
+
+@contextlib.contextmanager
+def _busy_timeout(connection: Any, limit: float | None) -> Iterator[None]:
+    """Let the library wait for other writers for so many seconds, unless it waits for less."""
+    ((own,),) = connection.execute("PRAGMA busy_timeout")
+    most = own if limit is None else math.ceil(limit * 1000)
+    if most >= own:
+        yield
+        return
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {most}")
+        yield
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {own}")
 
 
 class SQLiteSession(Session):
