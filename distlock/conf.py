@@ -49,6 +49,7 @@ class BackendHandler:
 
     def __getitem__(self, alias: str) -> BaseBackend:
         """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
+        fork.ensure_reset()
         backend = self._backends.get(alias)
         if backend is not None:
             return backend
@@ -70,6 +71,7 @@ class BackendHandler:
 
     def made(self) -> list[BaseBackend]:
         """Return the backends that have been used since they were last closed."""
+        fork.ensure_reset()
         with self._making:
             return list(self._backends.values())
 
@@ -79,6 +81,7 @@ class BackendHandler:
         self._close_all()
 
     def _close_all(self) -> None:
+        fork.ensure_reset()
         with self._making:
             backends = list(self._backends.values())
             self._backends.clear()

@@ -30,6 +30,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from distlock.concurrency import fork
 from distlock.concurrency.pending import Pending, wait_any, wait_any_async
 from distlock.concurrency.reentry import calls_others
 from distlock.concurrency.threads import start
@@ -95,6 +96,7 @@ async def arun(steps: Steps[T]) -> T:
                 while True:
                     step = steps.send(await step.arun())
             except GeneratorExit:  # nothing can be awaited any more
+                fork.ensure_reset()  # the request may be the parent's, which goes on with it
                 raise
             except BaseException as error:
                 if steps.gi_frame is None:  # type: ignore[attr-defined]

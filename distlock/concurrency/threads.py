@@ -117,3 +117,18 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
 
 #: What threads of our own log with; code that runs on the caller's threads has a plain logger.
 thread_logger = _ThreadLogger(logging.getLogger("distlock"), {})
+
+
+def warn_if_threads_stand_still() -> None:
+    """Log that nothing is renewed while this process waits for requests, where that is so.
+
+    uWSGI keeps the GIL then, unless it was started with --enable-threads, as newer ones always are.
+    In a request, threads run as everywhere.
+    """
+    uwsgi = sys.modules.get("uwsgi")
+    if uwsgi is not None and not getattr(uwsgi, "has_threads", True):
+        thread_logger.warning(
+            "uWSGI runs no threads while it waits for a request: what is held for longer than a"
+            " request (an election, a group, a lock) is not renewed, and will be lost. Start uWSGI"
+            " with --enable-threads"
+        )

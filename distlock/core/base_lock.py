@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from distlock.backends.base import BaseBackend
+from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import locks
@@ -83,20 +84,26 @@ class BaseLock:
         already with a shorter lease than this one is to have.
         """
         refuse_reentry()
+        began = clock()  # the first time the backend, and its driver, have to be loaded
         backend = locks[self.using]
         return run(
             manager.acquire(
-                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+                self._options.request(
+                    backend, self.name, self, self.claim_nonce, blocking, timeout, began
+                )
             )
         )
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
         refuse_reentry()
+        began = clock()
         backend = locks[self.using]
         return await arun(
             manager.acquire(
-                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+                self._options.request(
+                    backend, self.name, self, self.claim_nonce, blocking, timeout, began
+                )
             )
         )
 
@@ -305,9 +312,17 @@ class BaseLock:
         """See _entered(), for the current owner."""
         return self._entered(self._current_owner)
 
-    def _leaving(self, owner: Owner) -> Steps[bool]:
+    def _entering(self, wait: bool, deadline: float | None) -> Steps[bool]:
+        """Return the steps of acquire(), with the time limit of AcquireRequest."""
+        request = self._options.request(
+            locks[self.using], self.name, self, self.claim_nonce, blocking=wait
+        )
+        request.deadline = deadline
+        return manager.acquire(request)
+
+    def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
-        return manager.release(self._key, owner, self)
+        return manager.release(self._key, owner, self, deadline)
 
     def _verified(self, hold: HeldLease, gone: str | None) -> None:
         if gone:

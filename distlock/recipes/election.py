@@ -86,8 +86,13 @@ class Election(Block, Recipe):
 
     def after_fork_in_child(self) -> None:
         """Be another candidate, which does not stand: the one that did is the parent's."""
-        self._candidacy.stop()
+        self._current.stop()
         self._be_new()
+
+    @property
+    def _candidacy(self) -> Candidacy:
+        fork.ensure_reset()
+        return self._current
 
     def _be_new(self) -> None:
         owner = new_owner()
@@ -95,8 +100,8 @@ class Election(Block, Recipe):
         self.candidate = self._given or f"{owner.host}:{owner.pid}:{owner.key.rpartition(':')[2]}"
         said = {"name": self.candidate, "priority": self._priority, "data": self._data}
         self._new_candidacy = partial(Candidacy, self, said, self._order, self._on_lost)
-        self._candidacy = self._new_candidacy()
-        self._candidacy.stop()
+        self._current = self._new_candidacy()
+        self._current.stop()
 
     # Leading
 
@@ -114,7 +119,7 @@ class Election(Block, Recipe):
         before = self._candidacy
         if before.goes_on:
             raise LockError(f"{self!r}: this candidate stands already, or leads already")
-        this = self._candidacy = self._new_candidacy()
+        this = self._current = self._new_candidacy()
         try:
             with suppress(LockError):  # lost, and not left yet
                 yield from before.leaving(deadline_of(_LAST_ANSWER))

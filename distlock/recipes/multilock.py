@@ -257,11 +257,11 @@ class MultiLock:
     def _acquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
         """Take all locks or none; return the one that someone else has, None if all are held."""
         refuse_reentry()
-        limit = self._options.limit(blocking, timeout)
-        entered = EnteredLocks()
+        wait, deadline = self._options.limit(blocking, timeout)
+        entered = EnteredLocks(deadline)
         try:
             try:
-                busy = run(self._take(entered, *limit))
+                busy = run(self._take(entered, wait, deadline))
                 if busy is not None:
                     run(entered.leaving())
             except BaseException as error:
@@ -276,11 +276,11 @@ class MultiLock:
 
     async def _aacquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
         refuse_reentry()
-        limit = self._options.limit(blocking, timeout)
-        entered = EnteredLocks()
+        wait, deadline = self._options.limit(blocking, timeout)
+        entered = EnteredLocks(deadline)
         try:
             try:
-                busy = await arun(self._take(entered, *limit))
+                busy = await arun(self._take(entered, wait, deadline))
                 if busy is not None:
                     await arun(entered.leaving())
             except LockError as error:
@@ -300,11 +300,16 @@ class MultiLock:
         self, entered: EnteredLocks, wait: bool, deadline: float | None
     ) -> Steps[BaseLock | None]:
         owner = current_actor().owner
+        # One who does not wait has one time for all answers.
+        due = {part: deadline if wait else part._backend.calls.due() for part in self._parts}
         for part in self._parts:
             entered.add(part, owner)
-            seconds = -1 if deadline is None else left(deadline, threading.TIMEOUT_MAX)
-            terms = (True, seconds) if wait else (False, None)
-            if not (yield Nested(partial(part.acquire, *terms), partial(part.aacquire, *terms))):
+            if wait and (seconds := left(deadline, threading.TIMEOUT_MAX)) > 0:
+                terms = True, -1 if deadline is None else seconds
+                taken = yield Nested(partial(part.acquire, *terms), partial(part.aacquire, *terms))
+            else:  # no more time than for one answer
+                taken = yield from part._entering(wait, due[part])
+            if not taken:
                 return part
             # One that was taken before may have been lost while this one was waited for.
             entered.check()

@@ -121,18 +121,20 @@ class Progress(Block, Recipe):
 
         Raises Cancelled if somebody has asked this work to end.
         """
+        fork.ensure_reset()
         if n != 1:  # nearly all say that
             checked_number("n", n)
         with self._mutex:
             self._done += n
-        self.check()
+        self._check()
 
     def set(self, n: float) -> None:
         """Say how many are done in all; a smaller number than before changes nothing."""
+        fork.ensure_reset()
         checked_number("n", n)
         with self._mutex:
             self._done = max(self._done, n)
-        self.check()
+        self._check()
 
     def step(self, text: str) -> None:
         """Say what is being done now; of a long text the beginning is shown."""
@@ -144,6 +146,10 @@ class Progress(Block, Recipe):
 
         A request is seen within some seconds.
         """
+        fork.ensure_reset()
+        self._check()
+
+    def _check(self) -> None:
         if self._cancelled:
             raise Cancelled(f"{self!r}: somebody has asked this work to end")
 
@@ -152,6 +158,7 @@ class Progress(Block, Recipe):
         if state not in ("done", "failed", "cancelled"):
             raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
         error = shown_text("error", error)
+        fork.ensure_reset()
         self._ended.resolve(None)
         membership, self._membership = self._membership, None
         if membership is None:

@@ -159,8 +159,8 @@ class Semaphore(SharedLock):
     def _entered_here(self) -> tuple[str, int]:
         return self._entered(current_owner())
 
-    def _leaving(self, owner: Owner) -> Steps[bool]:
-        return manager.release(self._key, latest_owner(self._key, owner), self)
+    def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
+        return manager.release(self._key, latest_owner(self._key, owner), self, deadline)
 
     def _holder_message(self) -> str:
         seats, value = self._options.seats, self.value
