@@ -147,7 +147,8 @@ class SharedBackend(BaseBackend):
                 known_until = asked_until
             except LockUnavailable:
                 now = clock()
-                if deadline is None or now < deadline or known_until is None or now >= known_until:
+                is_known = known_until is None or now < known_until
+                if deadline is None or now < deadline or not is_known:
                     raise
                 self.cleanup.add(claim)  # others had the seats, as was said in this very wait
                 return None
