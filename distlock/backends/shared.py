@@ -7,6 +7,7 @@ news of a loss, reports. How the records stand for seats is said in seats.py.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ from distlock.backends.store import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, Wait
@@ -125,18 +126,19 @@ class SharedBackend(BaseBackend):
         any change. So one who leaves wakes one, however many wait.
         """
         directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str]()
-        asked_until = self.calls.due()
+        known_until = self.calls.due()
         look = yield from self._look(claim, passed_over, deadline, waits=False)
-        overdue, since, known_until = look.overdue, clock(), asked_until
+        overdue, since = look.overdue, clock()
         while look.lease is None:
             try:
                 if deadline is not None and clock() >= deadline:
+                    known_until = math.inf  # the last look was answered
                     yield self.asking(partial(self._requests.leave_queue, claim), deadline)
                     return None
-                until = clock() + (self.pause if overdue is None else min(self.pause, _PATIENCE))
+                pause = self.pause if overdue is None else min(self.pause, _PATIENCE)
                 hint = self.hint(directory, look.revision, look.behind)
                 try:
-                    yield Wait(hint, until if deadline is None else min(until, deadline))
+                    yield Wait(hint, clock() + left(deadline, pause))
                 finally:
                     hint.abandon()
                 # Who comes after one that is passed over is told of nothing: it looks now and then.
@@ -147,8 +149,7 @@ class SharedBackend(BaseBackend):
                 look = yield from self._look(claim, passed_over, deadline, waits=True)
                 known_until = asked_until
             except LockUnavailable:
-                now = clock()
-                if deadline is None or now < deadline or known_until is None or now >= known_until:
+                if left(deadline, 1.0) > 0 or known_until is None or clock() >= known_until:
                     raise
                 self.cleanup.add(claim)  # others had the seats, as was said in this very wait
                 return None
