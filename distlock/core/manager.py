@@ -261,6 +261,10 @@ class LockManager:
         """Return all holds, those included that were lost and have not been left."""
         return self._held.all()
 
+    def renewed(self) -> list[HeldLease]:
+        """Return all leases that are kept alive, those included that nobody enters: see watch()."""
+        return self._renewer.renewed()
+
     def waiting(self, key: Key) -> tuple[Waiting, ...]:
         """Return who waits for a lock in this process, behind others of it."""
         return self._queue.waiting(key)
