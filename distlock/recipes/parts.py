@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from copy import copy
 from typing import Self
 
+from distlock.backends.blocking_calls import answer_due
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
 from distlock.core.base_lock import BaseLock
@@ -36,7 +37,9 @@ class EnteredLocks:
     does no harm, and what it left undone the next call does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, until: float | None = None) -> None:
+        """``until``: the deadline of the one who leaves; None: each backend has its own time."""
+        self._until = until
         self._entries: list[tuple[BaseLock, Owner, tuple[str, int]]] = []
         self._errors: list[LockError] = []
         #: the keys of the locks that are free now
@@ -69,7 +72,7 @@ class EnteredLocks:
             part, owner, before = self._entries[-1]
             if before[1] < 0 or _is_inside(part, owner, before):
                 try:
-                    if (yield from part._leaving(owner)):
+                    if (yield from part._leaving(owner, answer_due(self._until))):
                         self.freed.append(part._key)
                 except LockError as error:
                     # The loss of another lock, in whose body this runs, is to end that.
