@@ -68,7 +68,8 @@ def _runs_here(made: Collection[Record]) -> bool:
     keys = {record.key for record in made}
     for collect in (lambda: None, gc.collect):  # most of it ends when it is garbage
         collect()
-        alive = [hold for hold in manager.renewed() if any(one.is_alive() for one in hold.entries)]
+        kept = manager.all(renewed=True)
+        alive = [hold for hold in kept if any(one.is_alive() for one in hold.entries)]
         if keys.isdisjoint(held_key(hold.lease.nonce) for hold in alive):
             return False
     return True
