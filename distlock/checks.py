@@ -14,7 +14,7 @@ from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
-from distlock.conf import GROUPS_SETTING, configured_groups, locks
+from distlock.conf import DEFAULT_ALIAS, GROUPS_SETTING, configured_groups, locks
 
 TAG = "distlock"
 
@@ -70,7 +70,7 @@ def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:
         return [], [_invalid("DISTLOCK", error)]
     backends: list[BaseBackend] = []
     messages: list[CheckMessage] = []
-    for alias in aliases:
+    for alias in dict.fromkeys((*aliases, DEFAULT_ALIAS)):  # what is without using= is in this one
         try:
             backends.append(locks[alias])
         except ImproperlyConfigured as error:

@@ -12,6 +12,7 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.settings import KEYS
 from distlock.concurrency import fork
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.types.arguments import checked_name
@@ -40,12 +41,24 @@ class BackendHandler:
 
     @property
     def settings(self) -> Mapping[str, Any]:
+        """What each alias stands for; ImproperlyConfigured if the setting is no such dictionary.
+
+        Without the setting, and where it says None of the alias "default", this is the default
+        database. A setting without "default" has no such alias: a mistyped one moves no lock.
+        """
         configured = getattr(settings, "DISTLOCK", None)
         if configured is None:
             return DEFAULTS
         if not isinstance(configured, Mapping):
             raise ImproperlyConfigured(f"DISTLOCK must be a dictionary, not {configured!r}.")
-        return configured if DEFAULT_ALIAS in configured else {**DEFAULTS, **configured}
+        if misplaced := [key for key in configured if key in KEYS]:
+            raise ImproperlyConfigured(
+                "DISTLOCK must have an entry for each alias, such as {'default': {'BACKEND': …}};"
+                f" {', '.join(map(repr, misplaced))} belongs into such an entry."
+            )
+        if not configured or configured.get(DEFAULT_ALIAS, configured) is None:
+            return {**configured, **DEFAULTS}
+        return configured
 
     def __getitem__(self, alias: str) -> BaseBackend:
         """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
@@ -97,9 +110,13 @@ class BackendHandler:
     def _make(self, alias: str) -> BaseBackend:
         if alias not in self.settings:
             known = ", ".join(map(repr, self.settings))
-            raise ImproperlyConfigured(
-                f"DISTLOCK[{alias!r}] is not configured; the aliases are: {known}."
-            )
+            message = f"DISTLOCK[{alias!r}] is not configured; the aliases are: {known}."
+            if alias == DEFAULT_ALIAS:
+                message += (
+                    " Locks without using= are in this one; to have them in the default database"
+                    " beside these, write {'default': None, …}."
+                )
+            raise ImproperlyConfigured(message)
         params = self.settings[alias]
         if not isinstance(params, Mapping) or "BACKEND" not in params:
             raise ImproperlyConfigured(

@@ -30,7 +30,8 @@ class Secret(str):
         return repr(self)
 
 
-_KNOWN = ("BACKEND", "LEASE", "RENEW", "LOCATION", "OPTIONS")
+#: What an entry may have.
+KEYS = ("BACKEND", "LEASE", "RENEW", "LOCATION", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class BackendSettings:
 
         Raises ``ImproperlyConfigured``.
         """
-        _refuse_unknown(alias, "", params, _KNOWN)
+        _refuse_unknown(alias, "", params, KEYS)
         location = params.get("LOCATION", "")
         if location and not uses_location:
             _refuse(alias, "LOCATION has no meaning for this backend")

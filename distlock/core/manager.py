@@ -306,10 +306,13 @@ class LockManager:
         """Return what this process holds, by what it knows."""
         return [hold for hold in self.all() if not hold.ended]
 
-    def all(self) -> list[HeldLease]:
-        """Return all holds, those included that were lost and have not been left."""
+    def all(self, *, renewed: bool = False) -> list[HeldLease]:
+        """Return all holds, those included that were lost and have not been left.
+
+        ``renewed``: instead all leases that are kept alive, with those that nobody enters.
+        """
         fork.ensure_reset()
-        return self._held.all()
+        return self._renewer.renewed() if renewed else self._held.all()
 
     def waiting(self, key: Key) -> tuple[Waiting, ...]:
         """Return who waits for a lock in this process, behind others of it."""

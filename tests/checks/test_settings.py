@@ -83,6 +83,24 @@ class TestTheEntry:
         (message,) = messages()
         assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK")
 
+    def test_that_is_not_called_default_is_an_error(self, settings):
+        settings.DISTLOCK = {"Default": {"BACKEND": LOCAL}}
+        (message,) = messages()
+        assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK['default']")
+        assert "the aliases are: 'Default'" in message.msg
+        assert str(message).count("DISTLOCK['default']") == 1
+
+    def test_none_means_the_default_database(self, settings):
+        settings.DISTLOCK = {"orders": {"BACKEND": LOCAL}, "default": None}
+        assert messages() == []
+
+    @pytest.mark.parametrize("wrong", [{"BACKEND": LOCAL}, {"LEASE": 60}])
+    def test_that_has_no_alias_is_one_error(self, settings, wrong):
+        settings.DISTLOCK = wrong
+        (message,) = messages()
+        assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK")
+        assert "must have an entry for each alias" in message.msg
+
     def test_does_not_hide_what_is_wrong_with_the_next(self, settings):
         settings.DISTLOCK = {
             "default": {"BACKEND": LOCAL},
@@ -94,9 +112,9 @@ class TestTheEntry:
     def test_can_be_silenced(self, settings):
         settings.DISTLOCK = {"default": {"BACKEND": LOCAL, "LEASE": -1}}
         with pytest.raises(CommandError, match="distlock.E001"):
-            call_command("check", stderr=StringIO())
+            call_command("check", tags=["distlock"], stderr=StringIO())
         settings.SILENCED_SYSTEM_CHECKS = ["distlock.E001"]
-        call_command("check", stdout=StringIO(), stderr=StringIO())
+        call_command("check", tags=["distlock"], stdout=StringIO(), stderr=StringIO())
 
 
 class TestAMissingDriver:

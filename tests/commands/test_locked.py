@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import enum
 import io
 import signal
 import threading
@@ -304,6 +305,19 @@ def test_options_that_give_no_name_are_wrong_use(local):
     with pytest.raises(CommandError, match="lock_name=") as raised:
         call_command(Named(), shop="a\nb")
     assert raised.value.returncode == USAGE
+
+
+def test_an_option_makes_one_name_from_the_command_line_and_from_code(local):
+    class Shop(enum.Enum):
+        BERLIN = "berlin"
+
+    class Named(Here):
+        lock_name = "{shop}"
+
+    seen = []
+    for shop in (Shop.BERLIN, "berlin"):
+        call_command(Named(lambda command: seen.append(command.lock.name)), shop=shop)
+    assert seen == ["berlin", "berlin"]
 
 
 def test_attributes_that_cannot_be_are_told_by_name(local):
