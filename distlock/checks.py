@@ -10,6 +10,7 @@ from collections.abc import Collection, Sequence
 from typing import Any
 
 from django.apps import AppConfig
+from django.conf import settings
 from django.core.checks import CheckMessage, Error, Tags, register
 from django.core.exceptions import ImproperlyConfigured
 
@@ -70,7 +71,9 @@ def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:
         return [], [_invalid("DISTLOCK", error)]
     backends: list[BaseBackend] = []
     messages: list[CheckMessage] = []
-    for alias in dict.fromkeys((*aliases, DEFAULT_ALIAS)):  # what is without using= is in this one
+    if DEFAULT_ALIAS not in (getattr(settings, "DISTLOCK", None) or aliases):
+        aliases.append(DEFAULT_ALIAS)  # what is without using= would be in this one
+    for alias in aliases:
         try:
             backends.append(locks[alias])
         except ImproperlyConfigured as error:

@@ -43,8 +43,8 @@ class BackendHandler:
     def settings(self) -> Mapping[str, Any]:
         """What each alias stands for; ImproperlyConfigured if the setting is no such dictionary.
 
-        Without the setting, and where it says None of the alias "default", this is the default
-        database. A setting without "default" has no such alias: a mistyped one moves no lock.
+        Without the setting, or where it is empty, this is the default database. A setting without
+        "default", or with None for it, has no such alias: a mistyped one moves no lock.
         """
         configured = getattr(settings, "DISTLOCK", None)
         if configured is None:
@@ -56,9 +56,9 @@ class BackendHandler:
                 "DISTLOCK must have an entry for each alias, such as {'default': {'BACKEND': …}};"
                 f" {', '.join(map(repr, misplaced))} belongs into such an entry."
             )
-        if not configured or configured.get(DEFAULT_ALIAS, configured) is None:
-            return {**configured, **DEFAULTS}
-        return configured
+        if configured.get(DEFAULT_ALIAS, configured) is None:
+            return {key: entry for key, entry in configured.items() if key != DEFAULT_ALIAS}
+        return configured or DEFAULTS
 
     def __getitem__(self, alias: str) -> BaseBackend:
         """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
@@ -113,8 +113,8 @@ class BackendHandler:
             message = f"DISTLOCK[{alias!r}] is not configured; the aliases are: {known}."
             if alias == DEFAULT_ALIAS:
                 message += (
-                    " Locks without using= are in this one; to have them in the default database"
-                    " beside these, write {'default': None, …}."
+                    " Give the lock using=, or add this alias; for the default database:"
+                    " {'default': {'BACKEND': 'distlock.backends.database.DatabaseBackend'}, …}."
                 )
             raise ImproperlyConfigured(message)
         params = self.settings[alias]

@@ -1,4 +1,4 @@
-"""A test's code in the middle of an operation of the package, which is no signal handler's there."""
+"""A test's code in the middle of an operation of the package; it is no signal handler there."""
 
 from distlock.concurrency import reentry
 

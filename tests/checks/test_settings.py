@@ -90,7 +90,7 @@ class TestTheEntry:
         assert "the aliases are: 'Default'" in message.msg
         assert str(message).count("DISTLOCK['default']") == 1
 
-    def test_none_means_the_default_database(self, settings):
+    def test_none_means_that_there_is_no_default(self, settings):
         settings.DISTLOCK = {"orders": {"BACKEND": LOCAL}, "default": None}
         assert messages() == []
 

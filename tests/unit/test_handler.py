@@ -84,15 +84,16 @@ def test_a_lock_without_an_alias_is_not_moved_by_a_mistyped_one():
             pass
 
 
-def test_none_says_that_the_default_database_is_meant():
+def test_none_says_that_there_is_no_default_on_purpose():
     with override_settings(DISTLOCK={"orders": {"BACKEND": LOCAL}, "default": None}):
-        assert sorted(BackendHandler()) == ["default", "orders"]
-        assert type(BackendHandler()["default"]).__name__ == "DatabaseBackend"
+        assert list(BackendHandler()) == ["orders"]
+    message = refused({"orders": {"BACKEND": LOCAL}, "default": None}, "default")
+    assert "the aliases are: 'orders'" in message
 
 
 def test_the_error_without_default_says_how_to_mean_the_database():
     message = refused({"orders": {"BACKEND": LOCAL}}, "default")
-    assert "'default': None" in message
+    assert "distlock.backends.database.DatabaseBackend" in message
 
 
 @pytest.mark.parametrize(
