@@ -157,7 +157,12 @@ class Session(Connection):
         """``wrapper`` is one that nobody else uses, and that is connected."""
         self._drivers_fd = fd = _fileno(wrapper)
         super().__init__(wrapper, raw_connection_for(wrapper, self.hang_up if fd >= 0 else None))
-        self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
+        #: to which database it was opened, by the settings
+        self.target: tuple[Any, ...] = ()
+        #: where the server finds the table of the locks: the schema, on MySQL the database
+        self.schema = ""
+        #: what the native locks of that table are named after, see AdvisoryLocks.key()
+        self.namespace = ""
         #: when it was used last, by clock()
         self.idle_since = 0.0
         self._notices.listen(wrapper)
@@ -191,7 +196,11 @@ class Session(Connection):
         """End the session, quietly, whatever state it is in; the server frees its native locks."""
         self.usable = False
         _sessions.discard(self)
+        # The driver's own connection first: another engine's close() may give it to a pool.
+        raw, self.wrapper.connection = self.wrapper.connection, None
         with contextlib.suppress(Exception):  # it is gone either way
+            raw.close()
+        with contextlib.suppress(Exception):
             self.wrapper.close()
         with self._closing:
             file, self._file = self._file, None
