@@ -120,8 +120,9 @@ def _without_pool(engine: Any) -> Any:
     what we have set there; or our connection parameters may become those of the pool.
     """
     # The nearest class of Django. An engine that is made without its engines stays as it is.
-    django: Any = next(one for one in engine.__mro__ if one.__module__.startswith("django."))
-    if django is engine or django is BaseDatabaseWrapper:
+    bases = (one for one in engine.__mro__ if one.__module__.startswith("django."))
+    django: Any = next(bases, BaseDatabaseWrapper)
+    if django in (engine, BaseDatabaseWrapper):
         return engine
 
     class Engine(engine):  # type: ignore[misc]
