@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
 from distlock.conf import GROUPS_SETTING, configured_groups, locks
+from distlock.types.owners import host_problem
 
 TAG = "distlock"
 
@@ -68,6 +69,8 @@ def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:
         aliases = list(locks)
     except ImproperlyConfigured as error:
         return [], [_invalid("DISTLOCK", error)]
+    if problem := host_problem():
+        return [], [Error(f"No lock works here: {problem}.", id="distlock.E011")]
     backends: list[BaseBackend] = []
     messages: list[CheckMessage] = []
     for alias in aliases:

@@ -13,7 +13,9 @@ from django.utils.module_loading import import_string
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency import fork
+from distlock.exceptions import NotSupported
 from distlock.types.arguments import checked_name
+from distlock.types.owners import host_problem
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -35,6 +37,8 @@ class BackendHandler:
     def __init__(self) -> None:
         self._backends: dict[str, BaseBackend] = {}
         self._making = threading.Lock()
+        #: whether this process has been found fit for locks
+        self._in_good_host = False
         fork.reset_in_child(self)
 
     @property
@@ -47,10 +51,16 @@ class BackendHandler:
         return configured if DEFAULT_ALIAS in configured else {**DEFAULTS, **configured}
 
     def __getitem__(self, alias: str) -> BaseBackend:
-        """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
+        """Return the backend of ``alias``; ImproperlyConfigured if there is none.
+
+        Raises NotSupported where no lock can work, because threads are not what they should be.
+        """
         backend = self._backends.get(alias)
-        if backend is not None:
+        if backend is not None and self._in_good_host:
             return backend
+        if problem := host_problem():
+            raise NotSupported(problem)
+        self._in_good_host = True
         with self._making:
             if alias not in self._backends:
                 self._backends[alias] = self._make(alias)
@@ -82,6 +92,7 @@ class BackendHandler:
     def after_fork_in_child(self) -> None:
         """Replace a mutex that another thread of the parent may have held; forget its renewer."""
         self._making = threading.Lock()
+        self._in_good_host = False  # gunicorn's workers for gevent replace threads after the fork
         for backend in self._backends.values():
             backend.listener = None
 
