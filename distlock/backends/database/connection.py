@@ -31,7 +31,12 @@ from django.db import Error as DjangoDatabaseError
 from distlock.backends.database import errors
 from distlock.backends.database.drivers import RawConnection, TimedOut, raw_connection_for
 from distlock.backends.database.sql import Dialect
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import (
+    Result,
+    Statement,
+    renamed_tables,
+    with_tables_renamed,
+)
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 
@@ -88,6 +93,7 @@ class Connection:
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
         self._raw = raw
+        self._renames_tables = bool(renamed_tables())
         self._notices = Notices()
 
     def ask(self, statement: Statement) -> Result:
@@ -104,6 +110,9 @@ class Connection:
         last one that has rows, or else the first.
         """
         before = self.before
+        if self._renames_tables:
+            sql = with_tables_renamed(statement.sql, self.wrapper.vendor)
+            statement = statement._replace(sql=sql)
         if self.pooled:
             sql = "; ".join((*before, statement.sql))
             statement = statement._replace(sql=sql, prepare=False)

@@ -20,7 +20,7 @@ from distlock.backends.database import errors
 from distlock.backends.database.connect import current_settings, open_session, target_of
 from distlock.backends.database.connection import SHORTEST_LIMIT, Session
 from distlock.backends.database.engines import dialect_for
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import Result, Statement, with_tables_renamed
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Latch
@@ -207,6 +207,7 @@ class Pool:
 
         What that one would find by itself may be another: there search_path may be changed.
         """
+        table = with_tables_renamed(table, connection.vendor)
         if not self.schema:
             return table
         schema: str = connection.ops.quote_name(self.schema)
