@@ -28,8 +28,9 @@ from distlock.concurrency.threads import start
 
 Options = dict[str, Any]
 
-#: Updates then count the rows that they matched. MySQLdb.constants.CLIENT.FOUND_ROWS
-_CLIENT_FOUND_ROWS = 2
+#: Updates then count the rows that they matched, and a packet may have several statements, which
+#: PyMySQL does not ask for by itself. MySQLdb.constants.CLIENT.FOUND_ROWS and MULTI_STATEMENTS
+_CLIENT_FLAGS = 2 | 65536
 # Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The sql_mode is
 # set because the statement that acquires a lock relies on assignments from left to right, which the
 # mode ORACLE makes all at once, and on '', which other modes read as NULL.
@@ -162,7 +163,7 @@ def current_settings(database: str) -> dict[str, Any]:
 def _mysql_options(options: Options, limit: float, timeout: float, blocking: bool) -> None:
     options.update(charset="utf8mb4", isolation_level="read committed")
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
-    options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FOUND_ROWS
+    options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FLAGS
     for option in ("read_timeout", "write_timeout"):
         # They end an answer that stalls halfway. For the usual time limit see MySQLConnection.
         if blocking:

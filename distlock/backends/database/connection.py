@@ -64,8 +64,19 @@ class Notices:
 
     def listen(self, wrapper: Any) -> None:
         """Listen from now on, on a Django connection that is open."""
-        if wrapper.vendor == "postgresql":
+        if wrapper.vendor != "postgresql":
+            return
+        if hasattr(wrapper.connection, "add_notice_handler"):
             wrapper.connection.add_notice_handler(self.handle)
+        else:
+            wrapper.connection.notices = self  # psycopg2 calls append()
+
+    def append(self, text: str) -> None:
+        """Handle a notice of psycopg2, which is a text in the server's language.
+
+        Our sessions ask for warnings only, and this is the one that their statements can cause.
+        """
+        self.not_replicated = True
 
     def handle(self, notice: Any) -> None:
         """Handle a ``Diagnostic`` of psycopg."""
@@ -252,7 +263,9 @@ def _shut_down(fd: int) -> None:
 
 
 def _fileno(wrapper: Any) -> int:
-    fileno = getattr(wrapper.connection, "fileno", None)
+    connection = wrapper.connection
+    # PyMySQL keeps its socket to itself.
+    fileno = getattr(connection, "fileno", getattr(getattr(connection, "_sock", 0), "fileno", None))
     if fileno is None:
         return -1
     try:

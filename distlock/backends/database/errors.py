@@ -137,7 +137,7 @@ def failure(error: Any, vendor: str) -> type[StatementFailed]:
     if vendor == "mysql":
         return _MYSQL.get(error.args[0] if error.args else 0, StatementFailed)
     if vendor == "postgresql":
-        state = getattr(error, "sqlstate", None)
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg2
         if state is None:
             # It did not come from the server: the connection broke, or the driver found a mistake.
             broke = type(error).__name__ in ("OperationalError", "InterfaceError")
