@@ -6,9 +6,8 @@ import functools
 import math
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from operator import itemgetter
 from typing import Any
 
 from django.core.exceptions import ImproperlyConfigured
@@ -149,9 +148,13 @@ def _is_without_pool(wrapper: Any) -> bool:
     return type(wrapper) is not wrapper.__class__
 
 
-#: What of the settings decides to which database a session is open. Engines may note in the rest
-#: what the caller does now (django-tenants: the schema).
-target_of = itemgetter("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
+#: Engines may note in the rest what the caller does now (django-tenants: the schema).
+_TARGET = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
+
+
+def target_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Return what of the settings of a database decides where a session goes."""
+    return tuple(map(settings.get, _TARGET))
 
 
 def current_settings(database: str) -> dict[str, Any]:
