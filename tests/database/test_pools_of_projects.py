@@ -1,6 +1,8 @@
 """Pools of connections that a project has for itself: sessions of locks are none of them."""
 
+import os
 import threading
+from contextlib import suppress
 
 import pytest
 from django.db import connections, transaction
@@ -10,6 +12,7 @@ from distlock import Lock, locks
 from distlock.backends.database import errors
 from distlock.backends.database.statements import Statement
 from distlock.types.lease import State
+from tests.contract.watch import eventually
 from tests.database.asleep import DISCONNECT, SLEEP
 from tests.database.lending import ident_of, next_session
 from tests.databases import ALIASES
@@ -138,6 +141,34 @@ def test_a_session_that_the_server_has_ended_does_not_go_to_the_pool(kind, name,
 def test_a_session_that_an_interrupt_ends_does_not_go_to_the_pool():
     with pytest.raises(KeyboardInterrupt):
         locks["default"].pool.work(interrupted)
+    locks.close_all()
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_session_that_was_idle_for_long_does_not_go_to_the_pool(settings, name):
+    options = {**settings.DISTLOCK["default"]["OPTIONS"], "idle": 0.2}
+    settings.DISTLOCK = {"default": {**settings.DISTLOCK["default"], "OPTIONS": options}}
+    with Lock(name):
+        pass
+    eventually(lambda: locks["default"].pool.unused == 0)
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_session_of_before_a_fork_goes_to_no_pool(kind, name):
+    """Neither in the child nor in the parent, whose session goes on."""
+    with Lock(name):
+        pid = os.fork()
+        if pid == 0:
+            with suppress(BaseException):
+                connections.close_all()
+                before = of_project(kind)
+                with Lock(f"{name}:child"):
+                    pass
+                locks.close_all()
+                os._exit(0 if of_project(kind) == before else 1)
+            os._exit(2)
+        assert os.waitpid(pid, 0)[1] == 0
+        assert Lock(name).info().state == State.HELD
     locks.close_all()
 
 
