@@ -16,6 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from distlock.backends.base import BaseBackend
 from distlock.conf import DEFAULT_ALIAS, GROUPS_SETTING, configured_groups, locks
+from distlock.types.owners import host_problem
 
 TAG = "distlock"
 
@@ -69,6 +70,8 @@ def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:
         aliases = list(locks)
     except ImproperlyConfigured as error:
         return [], [_invalid("DISTLOCK", error)]
+    if problem := host_problem():
+        return [], [Error(f"No lock works here: {problem}.", id="distlock.E011")]
     backends: list[BaseBackend] = []
     messages: list[CheckMessage] = []
     if DEFAULT_ALIAS not in (getattr(settings, "DISTLOCK", None) or aliases):

@@ -15,7 +15,9 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.settings import KEYS
 from distlock.concurrency import fork
 from distlock.concurrency.reentry import refuse_reentry
+from distlock.exceptions import NotSupported
 from distlock.types.arguments import checked_name
+from distlock.types.owners import host_problem
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -37,6 +39,8 @@ class BackendHandler:
     def __init__(self) -> None:
         self._backends: dict[str, BaseBackend] = {}
         self._making = threading.RLock()
+        #: whether this process has been found fit for locks
+        self._in_good_host = False
         fork.reset_in_child(self)
 
     @property
@@ -61,11 +65,17 @@ class BackendHandler:
         return configured or DEFAULTS
 
     def __getitem__(self, alias: str) -> BaseBackend:
-        """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
+        """Return the backend of ``alias``; ImproperlyConfigured if there is none.
+
+        Raises NotSupported where no lock can work, because threads are not what they should be.
+        """
         fork.ensure_reset()
         backend = self._backends.get(alias)
-        if backend is not None:
+        if backend is not None and self._in_good_host:
             return backend
+        if problem := host_problem():
+            raise NotSupported(problem)
+        self._in_good_host = True
         with self._making:
             if alias not in self._backends:
                 # A signal handler may have made it meanwhile, on this very thread.
@@ -104,6 +114,7 @@ class BackendHandler:
     def after_fork_in_child(self) -> None:
         """Replace a mutex that another thread of the parent may have held; forget its renewer."""
         self._making = threading.RLock()
+        self._in_good_host = False  # gunicorn's workers for gevent replace threads after the fork
         for backend in self._backends.values():
             backend.listener = None
 

@@ -148,15 +148,6 @@ class TestAMissingDriver:
         assert "django-distlock[postgresql]" in message.hint
 
 
-def test_psycopg2_alone_is_refused_by_name(settings, database_entry):
-    database_entry("x", {"ENGINE": "tests.checks.psycopg2_only"})
-    settings.DISTLOCK = {"default": {"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}}
-    (message,) = check_settings(None)
-    assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK['default']")
-    assert "need psycopg 3, and Django has found psycopg2 only" in message.msg
-    assert "django-distlock[postgresql]" in message.msg
-
-
 class TestInProduction:
     @pytest.fixture(autouse=True)
     def debug(self, settings, monkeypatch):

@@ -38,7 +38,7 @@ def isolated(database, kind, level):
     if level is not None:
         value = level
         if kind == "postgresql":
-            from psycopg import IsolationLevel
+            from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
             value = IsolationLevel[level.upper().replace(" ", "_")]
         settings["OPTIONS"] = {**before, "isolation_level": value}

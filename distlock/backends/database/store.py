@@ -240,8 +240,7 @@ class DatabaseStore(RecordStore):
         lost: Callable[[], Exception],
     ) -> Iterator[None]:
         """See RecordStore.removing()."""
-        database = self._pool.database
-        with removing(database, self._sql, lease, directory, keys, using, before, lost):
+        with removing(self._pool, self._sql, lease, directory, keys, using, before, lost):
             yield
         self._watcher.note_change(directory, {*keys})
         notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)

@@ -16,7 +16,7 @@ from distlock.backends.database.errors import (
     unavailable,
 )
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import Dialect
+from distlock.backends.database.sql import TABLE, Dialect
 from distlock.backends.durable import check_durable, durable, is_inside
 from distlock.exceptions import LockLost, NotSupported
 from distlock.types.lease import Lease
@@ -120,7 +120,8 @@ class Transactions:
 
         Raises a StatementFailed if the database refuses.
         """
-        statement = self._pool.dialect_for(connection).guard(lease)
+        table = self._pool.table_for(connection, TABLE)
+        statement = self._pool.dialect_for(connection).guard(lease, table)
         try:
             with connection.cursor() as cursor:
                 cursor.execute(statement.sql, statement.params)
