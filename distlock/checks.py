@@ -6,12 +6,13 @@ database, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Error, Tags, register
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 
 from distlock.backends.base import BaseBackend
 from distlock.conf import GROUPS_SETTING, configured_groups, locks
@@ -37,6 +38,7 @@ def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     backends, messages = _backends()
     for backend in backends:
         messages.extend(backend.checks())
+    messages.extend(_atomic_requests(backends))
     try:
         configured_groups()
     except ImproperlyConfigured as error:
@@ -60,6 +62,27 @@ def check_databases(
         return []
     backends, _ = _backends()  # the others are reported by check_settings()
     return [message for backend in backends for message in backend.database_checks(databases)]
+
+
+def _atomic_requests(backends: list[BaseBackend]) -> Iterator[CheckMessage]:
+    """Warn of requests that are transactions, where nobody has said when locks are freed in them."""
+    atomic = [
+        repr(name)
+        for name in connections
+        if connections.settings[name]["ATOMIC_REQUESTS"]
+    ]
+    for backend in backends if atomic else ():
+        if backend.settings.release is None:
+            yield Warning(
+                f"DATABASES has ATOMIC_REQUESTS for {', '.join(atomic)}: a lock that a view leaves is"
+                " free before the transaction of the request commits, so the next holder does not"
+                " see what was written under it.",
+                hint='Set "RELEASE" to "commit", which keeps the locks until the transaction has'
+                ' ended; or to "now" if you agree with this, for example because locks in views are'
+                " used with atomic() only.",
+                obj=f"DISTLOCK[{backend.alias!r}]",
+                id="distlock.W008",
+            )
 
 
 def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:

@@ -14,6 +14,7 @@ from distlock.core.base_lock import BaseLock
 from distlock.core.held import OnLost
 from distlock.core.options import LockOptions
 from distlock.exceptions import BodyEnded, LockLost, LockTimeout, LockUnavailable
+from distlock.types.arguments import Release
 
 logger = logging.getLogger("distlock")
 
@@ -42,6 +43,7 @@ class Lock(BaseLock):
         description: str = "",
         owner: str | None = None,
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe a lock; nothing is asked or taken yet.
 
@@ -66,11 +68,16 @@ class Lock(BaseLock):
         - ``on_lost``: called with the lease when the hold has been lost, on another thread; where
           a lock is entered again, every callback is. A hold that another process adopts by its
           owner's name is not lost.
+        - ``release``: what leaving it inside a transaction of this thread does. "now" frees it at
+          once, and warns: the next holder does not see yet what was written. "commit" keeps and
+          renews it until the outermost transaction has ended, by commit or rollback; with several
+          databases the last of them. None takes the backend's ``RELEASE``, by default "now". An
+          asyncio task has no transaction, and frees it at once.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
         options = LockOptions(
-            blocking, timeout, lease, at_least, renew, description, owner, on_lost
+            blocking, timeout, lease, at_least, renew, description, owner, on_lost, release
         )
         super().__init__(name, using, options)
 

@@ -247,6 +247,13 @@ class BaseBackend(ABC):
     def sweep(self) -> SweepResult:
         """Clear what nobody will clear any more; trusts nothing but the end of the lease."""
 
+    def frees_inside(self, database: str) -> bool:
+        """Whether an open transaction of the caller on this database frees what is left in it.
+
+        Then it is free for others when that commits, and not before.
+        """
+        return False
+
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         """Raise what atomic() has to refuse, before a lock is taken for it; connects to nothing.
 

@@ -100,6 +100,7 @@ class TaskExecution(RunningTask):
                 lease=options.lease,
                 at_least=options.at_least,
                 on_lost=options.on_lost if interrupter is None else interrupter.on_lost,
+                release=options.release,
             )
             lock.claim_nonce = self.header.claim_nonce
 

@@ -30,6 +30,7 @@ from distlock.core.section import (
     holder_message,
     refuse_in_event_loop,
 )
+from distlock.core.until_commit import keep_until_commit, refuse_unsafe_transactions
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
@@ -80,9 +81,12 @@ class BaseLock:
 
         Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
         cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
-        already with a shorter lease than this one is to have.
+        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
+        protect what is done in a transaction that is open already.
         """
         backend = locks[self.using]
+        if self._is_until_commit:
+            refuse_unsafe_transactions(self._key, self._current_owner)
         return run(
             manager.acquire(
                 self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
@@ -102,14 +106,14 @@ class BaseLock:
     def release(self) -> None:
         """Leave the lock once; it is free when it was left as often as it was entered.
 
-        With ``at_least`` it may stay taken for the rest of that time, see the constructor.
+        With ``at_least`` it may stay taken for the rest of that time, and with ``release="commit"``
+        until the open transactions of this thread have ended, see the constructor.
 
         Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
         LockUnavailable if the backend cannot be told; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
-        if run(manager.release(self._key, self._current_owner, self)):
-            warn_if_uncommitted(self._key)
+        self._leave(self._current_owner)
 
     async def arelease(self) -> None:
         """See release()."""
@@ -133,8 +137,8 @@ class BaseLock:
         try:
             if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
                 manager.release_soon(key, owner, self)
-            elif run(manager.release(key, owner, self)) and owner.key == current.key:
-                warn_if_uncommitted(key)
+            else:
+                self._leave(owner, warns=owner.key == current.key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             if exc is None or isinstance(error, BodyEnded):
                 raise
@@ -284,11 +288,32 @@ class BaseLock:
     def _entered(self, owner: Owner) -> tuple[str, int]:
         """Return the nonce of an owner's hold, lost or not, and how often the owner is in it."""
         hold = manager.find(self._key, owner)
-        return ("", 0) if hold is None else (hold.lease.nonce, hold.count)
+        return ("", 0) if hold is None else (hold.lease.nonce, hold.entered)
 
     def _entered_here(self) -> tuple[str, int]:
         """See _entered(), for the current owner."""
         return self._entered(self._current_owner)
+
+    @property
+    def _is_until_commit(self) -> bool:
+        """Whether a lock that is left inside a transaction is freed when that has ended."""
+        release = self._options.release
+        return (locks[self.using].settings.release if release is None else release) == "commit"
+
+    def _leave(self, owner: Owner, *, warns: bool = True) -> None:
+        """Leave once in this thread; where that is wanted, its open transactions enter before."""
+        until_commit = self._is_until_commit
+        try:
+            if until_commit:
+                keep_until_commit(self._key, owner, self._options)
+        finally:  # also after an interrupt
+            if run(manager.release(self._key, owner, self)) and warns:
+                warn_if_uncommitted(self._key, until_commit)
+
+    def _keep_until_commit(self) -> None:
+        """Let open transactions enter a lock that is about to be left, where that is wanted."""
+        if self._is_until_commit:
+            keep_until_commit(self._key, self._current_owner, self._options)
 
     def _leaving(self, owner: Owner) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""

@@ -33,6 +33,8 @@ class Entrant:
     on_lost: OnLost | None = None
     lock: object = None
     count: int = 1
+    #: whether this is no thread or task, but the end of transactions; see core.until_commit
+    until_commit: bool = False
 
 
 def _do_nothing() -> None:
@@ -113,6 +115,11 @@ class HeldLease:
         self._confirmed_until: float | None = None
 
     # Who is inside
+
+    @property
+    def entered(self) -> int:
+        """How often it was entered by a thread or task and not left."""
+        return self.count - sum(entry.until_commit for entry in self.entries)
 
     def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""

@@ -13,7 +13,7 @@ from distlock.concurrency.steps import Call, Steps, run
 from distlock.concurrency.threads import start
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
-from distlock.core.held import HeldLease, Key
+from distlock.core.held import Entrant, HeldLease, Key
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
@@ -160,9 +160,15 @@ class LockManager:
 
     # The way out
 
-    def release(self, key: Key, owner: Owner, lock: object) -> Steps[bool]:
-        """Leave once, by this Lock object; True if it was the last time. See Lock.release()."""
-        hold = self._held.find(key, owner)
+    def release(
+        self, key: Key, owner: Owner, lock: object, hold: HeldLease | None = None
+    ) -> Steps[bool]:
+        """Leave once, by this Lock object; True if it was the last time. See Lock.release().
+
+        ``hold`` is which one, if it is not to be a later one of the same owner.
+        """
+        if hold is None:
+            hold = self._held.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:
@@ -224,6 +230,10 @@ class LockManager:
             hold.backend.cleanup.add(hold.lease.claim, hold.free if minimum else None)
         finally:  # as in _abandon()
             hold.on_end()
+
+    def enter(self, hold: HeldLease, entry: Entrant) -> bool:
+        """Enter a hold once more; False if it was lost or left."""
+        return self._held.enter(hold, entry)
 
     # Looking
 

@@ -76,11 +76,13 @@ class HeldLeases:
             if self._holds.get(place) is not hold:
                 raise not_held(place[0], hold.lease.owner)  # another thread of its name was first
             # As a rule it was entered once, and then it does not matter who leaves.
-            if hold.count > 1 or hold.earlier_entries:
+            if hold.count > 1 or hold.earlier_entries or hold.entries[0].until_commit:
                 liveness = current_actor().liveness
                 if hold.is_only_in_earlier(liveness):
                     hold.leave_earlier(liveness)
                     raise _lost_before(hold)
+                if not hold.entered and all(entry.lock is not lock for entry in hold.entries):
+                    raise not_held(place[0], hold.lease.owner)  # it only waits for a commit
                 hold.leave(lock, liveness)
             else:
                 hold.count = 0

@@ -47,7 +47,19 @@ class SemaphoreOptions(SharedOptions):
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
         owner = request.claim.owner
-        last = latest_owner(request.key, owner).key
+        holds = manager.holds_of(request.key, owner)
+        # They cannot become free before this thread goes on. So they are entered again.
+        waiting = [hold for hold in holds if not hold.entered and not hold.ended]
+        for hold in waiting:
+            if hold.lease.claim.seats == self.seats:
+                return hold.lease.owner
+        kept = sum(hold.lease.claim.seats for hold in waiting)
+        if kept and self.value is not None and kept + self.seats > self.value:
+            raise LockDeadlock(
+                f"semaphore {request.claim.name!r}: {kept} of {self.value} seats were left here, but"
+                f" wait for the open transaction, so {self.seats} cannot be had before its end"
+            )
+        last = holds[-1].lease.owner.key if holds else "/0"
         return replace(owner, key=f"{owner.key}/{int(last.rpartition('/')[2]) + 1}")
 
 
@@ -56,8 +68,9 @@ def latest_owner(key: Key, owner: Owner) -> Owner:
 
     Each time that it takes seats it is another owner: its own key with a number, 0 for none.
     """
-    if holds := manager.holds_of(key, owner):
-        return holds[-1].lease.owner
+    for hold in reversed(manager.holds_of(key, owner)):
+        if hold.entered:
+            return hold.lease.owner
     return replace(owner, key=f"{owner.key}/0")
 
 
@@ -69,9 +82,10 @@ class SideOptions(SharedOptions):
         owner = request.claim.owner
         hold = manager.find(request.key, owner)
         if hold is not None and not hold.ended and self.seats > hold.lease.claim.seats:
+            first = "leave it as a reader first" if hold.entered else "end the transaction first"
             raise LockDeadlock(
                 f"rwlock {request.claim.name!r}: a reader cannot become its writer, because it"
-                " would wait for itself; leave it as a reader first"
+                f" would wait for itself; {first}"
             )
         return owner
 

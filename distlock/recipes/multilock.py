@@ -22,6 +22,7 @@ from distlock.core.section import ActiveBlocks, closed_inside, refuse_in_event_l
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
 from distlock.recipes.parts import EnteredLocks, checked_part, raise_worst
+from distlock.types.arguments import Release
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
 
@@ -51,6 +52,7 @@ class MultiLock:
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe the locks; nothing is asked or taken yet.
 
@@ -60,14 +62,14 @@ class MultiLock:
         - ``blocking``: False tries each lock once instead of waiting.
         - ``timeout``: seconds to wait for all locks together; None waits for ever. What the lock
           objects say about waiting does not count.
-        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``: as of :class:`Lock`, for
-          the locks that are given by name; lock objects have their own. ``on_lost`` is called with
-          the lease of each lock that is lost.
+        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``, ``release``: as of
+          :class:`Lock`, for the locks that are given by name; lock objects have their own.
+          ``on_lost`` is called with the lease of each lock that is lost.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
         self._options = LockOptions(
-            blocking, timeout, lease, None, renew, description, None, on_lost
+            blocking, timeout, lease, None, renew, description, None, on_lost, release
         )
         self._given = tuple(checked_part(part) for part in names_or_locks)
         if not self._given:
@@ -78,17 +80,26 @@ class MultiLock:
             "renew": (renew, True),
             "description": (description, ""),
             "on_lost": (on_lost, None),
+            "release": (release, None),
         }
         objects = [part for part in self._given if not isinstance(part, str)]
         for argument, (value, default) in of_names.items():
-            # on_lost that is not called for some of the locks would be a loss that is not told.
-            needless = objects and (len(objects) == len(self._given) or argument == "on_lost")
+            # on_lost that is not called for some of the locks would be a loss that is not told, and
+            # one that is freed before the commit lets the next holder see what is old.
+            of_all = argument in ("on_lost", "release")
+            needless = objects and (len(objects) == len(self._given) or of_all)
             if needless and value != default:
                 raise ValueError(
                     f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
                 )
         self._new_lock = partial(
-            Lock, using=using, lease=lease, renew=renew, description=description, on_lost=on_lost
+            Lock,
+            using=using,
+            lease=lease,
+            renew=renew,
+            description=description,
+            on_lost=on_lost,
+            release=release,
         )
         self._parts = self._sorted()
         self._blocks = ActiveBlocks()
@@ -298,14 +309,21 @@ class MultiLock:
 
     def _release(self, owner: Owner, body_error: BaseException | None = None) -> None:
         entered = EnteredLocks.once(self._parts, owner)
-        entered.leave_all()
+        is_here = owner == current_actor().owner
+        try:
+            if is_here:
+                for part in self._parts:
+                    part._keep_until_commit()
+        finally:  # also after an interrupt
+            entered.leave_all()
         if body_error is not None:
             entered.add_errors_to(body_error)
             return
         entered.raise_errors()
-        if owner == current_actor().owner:
-            for key in entered.freed:
-                warn_if_uncommitted(key)
+        if is_here:
+            for part in self._parts:
+                if part._key in entered.freed:
+                    warn_if_uncommitted(part._key, part._is_until_commit)
 
     async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
         entered = EnteredLocks.once(self._parts, owner)

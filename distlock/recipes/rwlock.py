@@ -12,6 +12,7 @@ from distlock.core.held import BROKEN, HeldLease, OnLost
 from distlock.core.manager import manager
 from distlock.core.shared_options import SharedLock, SideOptions
 from distlock.exceptions import LockError, LockNotHeld
+from distlock.types.arguments import Release
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo
 
 
@@ -104,15 +105,17 @@ class RWLock:
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe a read/write lock; nothing is asked or taken yet.
 
         The arguments are as of a Lock. A lock and a read/write lock of one name have nothing to do
         with each other.
         """
-        terms = blocking, timeout, lease, None, renew, description, None, on_lost, Kind.RWLOCK
-        self._reading = partial(Reader, name, using, SideOptions(*terms, 1, ALL_SEATS))
-        self._writing = partial(Writer, name, using, SideOptions(*terms, ALL_SEATS, ALL_SEATS))
+        terms = blocking, timeout, lease, None, renew, description, None, on_lost, release
+        of_side = partial(SideOptions, *terms, Kind.RWLOCK)
+        self._reading = partial(Reader, name, using, of_side(1, ALL_SEATS))
+        self._writing = partial(Writer, name, using, of_side(ALL_SEATS, ALL_SEATS))
         either = self._reading()
         self.name, self.using = either.name, either.using
 

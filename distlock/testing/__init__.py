@@ -65,7 +65,7 @@ class IsolatedLocksMixin(unittest.TestCase):
 
 
 def _entered() -> Entered:
-    return {hold: hold.count for hold in manager.all()}
+    return {hold: hold.entered for hold in manager.all()}
 
 
 def _check_for_leaks(before: Entered) -> None:
@@ -92,7 +92,7 @@ def _leaked(before: Entered) -> list[HeldLease]:
     return [
         hold
         for hold in manager.all()
-        if hold.count > before.get(hold, 0) and not (hold.named and hold.ended)
+        if hold.entered > before.get(hold, 0) and not (hold.named and hold.ended)
     ]
 
 

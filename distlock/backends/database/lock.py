@@ -319,6 +319,10 @@ class DatabaseBackend(BaseBackend):
         records = self.store.sweep()
         return SweepResult(locks.expired + records.expired, locks.removed + records.removed)
 
+    def frees_inside(self, database: str) -> bool:
+        """See BaseBackend.frees_inside(). On SQLite only one can write, see CallerTransaction."""
+        return self._caller is not None and database == self.database
+
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         """See BaseBackend.check_atomic()."""
         self._transactions.check(using, lease)

@@ -18,13 +18,12 @@ from distlock.backends.database.errors import (
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import Dialect
 from distlock.backends.durable import check_durable, durable, is_inside
+from distlock.backends.open_transactions import SEES_COMMITS
 from distlock.exceptions import LockLost, NotSupported
 from distlock.types.lease import Lease
 
 #: How often a transaction is begun whose first statement met a renewal of the lease.
 _ATTEMPTS = 5
-#: Isolation levels at which each statement sees what was committed before it.
-_SEES_COMMITS = ("read committed", "read uncommitted")
 
 
 class Transactions:
@@ -145,8 +144,8 @@ def _reads_snapshot(connection: Any, dialect: Dialect) -> bool:
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SHOW transaction_isolation")
-            return cursor.fetchone()[0] not in _SEES_COMMITS
-        if connection.mysql_is_mariadb and connection.isolation_level not in _SEES_COMMITS:
+            return cursor.fetchone()[0] not in SEES_COMMITS
+        if connection.mysql_is_mariadb and connection.isolation_level not in SEES_COMMITS:
             # https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation
             cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
             return ("innodb_snapshot_isolation", "ON") in cursor.fetchall()
