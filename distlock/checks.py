@@ -65,17 +65,13 @@ def check_databases(
 
 
 def _atomic_requests(backends: list[BaseBackend]) -> Iterator[CheckMessage]:
-    """Warn of requests that are transactions, where nobody has said when locks are freed in them."""
-    atomic = [
-        repr(name)
-        for name in connections
-        if connections.settings[name]["ATOMIC_REQUESTS"]
-    ]
+    """Warn of requests that are transactions, unless somebody has said when locks are freed."""
+    atomic = [repr(name) for name in connections if connections.settings[name]["ATOMIC_REQUESTS"]]
     for backend in backends if atomic else ():
         if backend.settings.release is None:
             yield Warning(
-                f"DATABASES has ATOMIC_REQUESTS for {', '.join(atomic)}: a lock that a view leaves is"
-                " free before the transaction of the request commits, so the next holder does not"
+                f"ATOMIC_REQUESTS is set for {', '.join(atomic)}: a lock that a view leaves is free"
+                " before the transaction of the request commits, so the next holder does not"
                 " see what was written under it.",
                 hint='Set "RELEASE" to "commit", which keeps the locks until the transaction has'
                 ' ended; or to "now" if you agree with this, for example because locks in views are'

@@ -13,7 +13,8 @@ from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
 from distlock.core.held import OnLost
 from distlock.core.options import LockOptions
-from distlock.exceptions import BodyEnded, LockLost, LockTimeout, LockUnavailable
+from distlock.core.section import add_leave_error
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockTimeout, LockUnavailable
 from distlock.types.arguments import Release
 
 logger = logging.getLogger("distlock")
@@ -93,25 +94,46 @@ class Lock(BaseLock):
         the next holder sees all of it. ``using`` is the database of the transaction; it must be
         the one that the locks live in, which is the default.
 
+        Inside atomic() of another lock it is a savepoint: what is outside of it commits only while
+        both are held, and then both are freed. With a rollback to the savepoint this lock no longer
+        counts.
+
         Raises LockLost, with everything rolled back, if the lock was lost before the commit. Before
-        the lock is taken or waited for: LockError if a transaction is open already, NotSupported
-        where the backend cannot give it.
+        the lock is taken or waited for: LockError if another transaction is open already, or one of
+        another lock above READ COMMITTED, NotSupported where the backend cannot give it.
         """
         self._backend.check_atomic(using, self._hold.lease if self.held else None)
         if not self.acquire():
             raise LockTimeout(self._busy())
+        is_part = False
         try:
             hold = self._hold
-            with hold.backend.atomic(hold.lease, using):
+            with hold.backend.atomic(hold.lease, using) as is_part:
                 yield self
                 self.check()  # what this process knows to be lost must not be committed
         except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
+            if is_part:
+                self._leave_to_transaction(error)
+            else:
+                self.__exit__(type(error), error, error.__traceback__)
             raise
         try:
-            self.release()
+            if is_part:
+                self._leave_to_transaction()
+            else:
+                self.release()
         except (LockLost, LockUnavailable) as error:
             if isinstance(error, BodyEnded):
                 raise  # another lock was lost, in whose body this is
             # It was ours at the commit, which stands: an error now would say that it does not.
             logger.warning("after the commit under lock %r: %s", self.name, error)
+
+    def _leave_to_transaction(self, body_error: BaseException | None = None) -> None:
+        """Leave it at the end of the transaction of the atomic() that this one is part of."""
+        try:
+            self._keep_until_commit()
+            self._leave(self._current_owner, warns=False)
+        except LockError as error:
+            if body_error is None or isinstance(error, BodyEnded):
+                raise
+            add_leave_error(body_error, error)

@@ -265,10 +265,13 @@ class BaseBackend(ABC):
             " (distlock.fencing.FencedModel) or use a lock of the database backend."
         )
 
-    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
-        """Return a transaction that commits only while ``lease`` is the current hold.
+    def atomic(
+        self, lease: Lease, using: str | None, others: Sequence[Lease] = ()
+    ) -> AbstractContextManager[bool]:
+        """Return a transaction that commits only while ``lease`` and ``others`` are held.
 
-        Raises what check_atomic() raises.
+        What ``with`` gives tells whether it is part of atomic() of another lock, and so commits
+        later. Raises what check_atomic() raises.
         """
         self.check_atomic(using, lease)
         raise NotImplementedError

@@ -60,8 +60,8 @@ class TaskOptions:
       with ValueNotAgreed because of ``slots``.
     - ``unavailable_timeout``: for "retry", the longest sum of these pauses in an outage; the task
       then fails with that error. Its own retries are not counted among these, either.
-    - ``lease``, ``at_least``, ``release``: as of ``Lock``. A task runs inside a transaction where it is
-      called directly or eagerly.
+    - ``lease``, ``at_least``, ``release``: as of ``Lock``. A task runs inside a transaction of
+      others where it is called directly or eagerly.
     - ``on_lost``: as of ``Lock``; or "terminate", which raises LockLost inside the task.
     - ``using``: the alias of the backend in the DISTLOCK setting.
 

@@ -65,8 +65,8 @@ class LockedCommand(BaseCommand):
     lock_description: ClassVar[str] = ""
     #: seconds to wait for the lock where --lock-timeout is not given; None waits for ever
     lock_timeout: ClassVar[float | None] = 0
-    #: when the lock is freed if ``call_command()`` runs it inside a transaction, as of ``Lock``: "now",
-    #: or "commit"; None takes the backend's ``RELEASE``
+    #: when the lock is freed if ``call_command()`` runs it inside a transaction: "now" or "commit",
+    #: as of ``Lock``; None takes the backend's ``RELEASE``
     lock_release: ClassVar[Release | None] = None
     #: whether ``handle()`` is ended with LockLost, as soon as Python can, when the lock is lost;
     #: else it finds out by ``self.lock.check()``, or when it has ended

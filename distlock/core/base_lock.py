@@ -311,9 +311,8 @@ class BaseLock:
                 warn_if_uncommitted(self._key, until_commit)
 
     def _keep_until_commit(self) -> None:
-        """Let open transactions enter a lock that is about to be left, where that is wanted."""
-        if self._is_until_commit:
-            keep_until_commit(self._key, self._current_owner, self._options)
+        """Let the open transactions of this thread enter a lock that is about to be left."""
+        keep_until_commit(self._key, self._current_owner, self._options)
 
     def _leaving(self, owner: Owner) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""

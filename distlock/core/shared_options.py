@@ -56,8 +56,8 @@ class SemaphoreOptions(SharedOptions):
         kept = sum(hold.lease.claim.seats for hold in waiting)
         if kept and self.value is not None and kept + self.seats > self.value:
             raise LockDeadlock(
-                f"semaphore {request.claim.name!r}: {kept} of {self.value} seats were left here, but"
-                f" wait for the open transaction, so {self.seats} cannot be had before its end"
+                f"semaphore {request.claim.name!r}: {kept} of {self.value} seats were left here,"
+                f" but wait for the open transaction, so {self.seats} cannot be had before its end"
             )
         last = holds[-1].lease.owner.key if holds else "/0"
         return replace(owner, key=f"{owner.key}/{int(last.rpartition('/')[2]) + 1}")

@@ -43,8 +43,8 @@ _AT_EXIT = 2.0
 def refuse_unsafe_transactions(key: Key, owner: Owner) -> None:
     """Raise LockError where keeping a lock until the commit would not protect what is done.
 
-    That is where an open transaction may have read what is older than the lock, and where autocommit
-    is off, so that nobody can tell when a transaction ends. Nothing has been taken yet.
+    That is where an open transaction may have read what is older than the lock, and where
+    autocommit is off, so that nobody can tell when a transaction ends. Nothing is taken yet.
     """
     hold = manager.find(key, owner)
     if hold is not None and not hold.ended:
@@ -139,7 +139,7 @@ class OpenTransactions:
             leave()
 
     def _leave(self) -> None:
-        """Leave the hold. A loss is logged, because the caller has committed: nobody can undo it."""
+        """Leave the hold. A loss is logged: an error now would say that nothing is committed."""
         hold = self._hold
         if all(entry.lock is not self for entry in hold.entries):
             return  # it was interrupted before it had entered

@@ -2,29 +2,44 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from django.utils.asyncio import async_unsafe
+
+from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import left
 from distlock.concurrency.steps import Either, Steps, arun, run
-from distlock.conf import DEFAULT_ALIAS
+from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
 from distlock.core.decorator import decorate
 from distlock.core.held import Key, OnLost
 from distlock.core.options import LockOptions
 from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import ActiveBlocks, closed_inside, refuse_in_event_loop
-from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
+from distlock.exceptions import (
+    BodyEnded,
+    LockError,
+    LockLost,
+    LockNotHeld,
+    LockTimeout,
+    LockUnavailable,
+    NotSupported,
+)
 from distlock.lock import Lock
 from distlock.recipes.parts import EnteredLocks, checked_part, raise_worst
 from distlock.types.arguments import Release
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
+
+logger = logging.getLogger("distlock")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -189,6 +204,52 @@ class MultiLock:
         templates = [part if isinstance(part, str) else part.name for part in self._given]
         return decorate(function, templates, self._named)
 
+    @async_unsafe(
+        "MultiLock.atomic() would block the event loop, as Django's transactions do; call the"
+        " function that uses it by `await sync_to_async(function)()`."
+    )
+    @contextmanager
+    def atomic(self, using: str | None = None) -> Iterator[Self]:
+        """Hold all locks around a transaction that can commit only while all are still held.
+
+        See Lock.atomic(). NotSupported unless all of them are a ``Lock`` of one alias.
+        """
+        backend = self._atomic_backend()
+        first, *others = self._parts
+        backend.check_atomic(using, first._hold.lease if self.held else None)
+        if (busy := self._acquire(None, None)) is not None:
+            raise LockTimeout(busy._holder_message() + self._options.waited)
+        owner, is_part = current_actor().owner, False
+        try:
+            leases = [part._hold.lease for part in others]
+            with backend.atomic(first._hold.lease, using, leases) as is_part:
+                yield self
+                self.check()  # what this process knows to be lost must not be committed
+        except BaseException as error:
+            self._release(owner, error, is_part)
+            raise
+        try:
+            self._release(owner, None, is_part)
+        except (LockLost, LockUnavailable) as error:
+            if isinstance(error, BodyEnded):
+                raise  # another lock was lost, in whose body this is
+            # They were ours at the commit, which stands: an error now would say that it does not.
+            logger.warning("after the commit under %r: %s", self, error)
+
+    def _atomic_backend(self) -> BaseBackend:
+        """Return the backend of all locks; NotSupported where one transaction cannot be tied."""
+        if others := [part for part in self._parts if not isinstance(part, Lock)]:
+            raise NotSupported(
+                f"atomic() of a MultiLock is for locks only, and {others[0]!r} is none"
+            )
+        aliases = sorted({part.using for part in self._parts})
+        if len(aliases) > 1:
+            raise NotSupported(
+                "atomic() of a MultiLock: a transaction can be tied to the locks of one alias only,"
+                f" and these are of {', '.join(map(repr, aliases))}"
+            )
+        return locks[aliases[0]]
+
     # Knowing
 
     @property
@@ -307,20 +368,23 @@ class MultiLock:
             entered.check()
         return None
 
-    def _release(self, owner: Owner, body_error: BaseException | None = None) -> None:
+    def _release(
+        self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
+    ) -> None:
         entered = EnteredLocks.once(self._parts, owner)
         is_here = owner == current_actor().owner
         try:
             if is_here:
                 for part in self._parts:
-                    part._keep_until_commit()
+                    if is_part or part._is_until_commit:
+                        part._keep_until_commit()
         finally:  # also after an interrupt
             entered.leave_all()
         if body_error is not None:
             entered.add_errors_to(body_error)
             return
         entered.raise_errors()
-        if is_here:
+        if is_here and not is_part:
             for part in self._parts:
                 if part._key in entered.freed:
                     warn_if_uncommitted(part._key, part._is_until_commit)

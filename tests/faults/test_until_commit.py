@@ -127,10 +127,10 @@ def test_requests_that_are_transactions_lose_no_update(
     Group.objects.using(database).create(name=f"{name}:0")
     answers = []
 
+    warnings.simplefilter("ignore", ReleasedInTransaction)
+
     def request():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ReleasedInTransaction)
-            answers.append(Client().get("/adding/", {"kind": kind, "name": name}).status_code)
+        answers.append(Client().get("/adding/", {"kind": kind, "name": name}).status_code)
         connections[database].close()
 
     threads = [threading.Thread(target=request) for _ in range(4)]
@@ -168,9 +168,7 @@ def test_without_a_transaction_it_is_freed_at_once(using, other, name):
     assert other.tries(name)
 
 
-def test_a_transaction_that_has_ended_before_it_is_left_keeps_nothing(
-    using, database, other, name
-):
+def test_a_transaction_that_has_ended_before_it_is_left_keeps_nothing(using, database, other, name):
     with keeping(name, using):
         with transaction.atomic(using=database):
             pass
@@ -267,6 +265,7 @@ def test_a_connection_that_is_lost_frees_it(using, database, other, name):
 
 
 @SERVER
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # the driver's: the connection is left open
 def test_a_thread_that_ends_inside_the_transaction_frees_it(using, database, other, name):
     def work():
         transaction.atomic(using=database).__enter__()
@@ -580,7 +579,9 @@ def test_the_warning_names_the_way_out(using, database, name):
 
 
 @SERVER
-def test_a_lock_may_differ_from_the_setting(kind, backend_settings, database, settings, other, name):
+def test_a_lock_may_differ_from_the_setting(
+    kind, backend_settings, database, settings, other, name
+):
     settings.DISTLOCK = backend_settings(kind, RELEASE="commit")
     with transaction.atomic(using=database):
         with Lock(f"{name}:kept"):

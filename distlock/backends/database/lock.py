@@ -327,9 +327,11 @@ class DatabaseBackend(BaseBackend):
         """See BaseBackend.check_atomic()."""
         self._transactions.check(using, lease)
 
-    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
+    def atomic(
+        self, lease: Lease, using: str | None, others: Sequence[Lease] = ()
+    ) -> AbstractContextManager[bool]:
         """See BaseBackend.atomic(). ``using`` can only be the database that has the lock."""
-        return self._transactions.atomic(lease, using)
+        return self._transactions.atomic(lease, using, others)
 
     def ensure_schema(self, deadline: float | None = None) -> bool:
         """See BaseBackend.ensure_schema(). What may be missing is the table."""
