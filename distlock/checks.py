@@ -66,7 +66,9 @@ def check_databases(
 
 def _atomic_requests(backends: list[BaseBackend]) -> Iterator[CheckMessage]:
     """Warn of requests that are transactions, unless somebody has said when locks are freed."""
-    atomic = [repr(name) for name in connections if connections.settings[name]["ATOMIC_REQUESTS"]]
+    atomic = [
+        repr(name) for name in connections if connections.settings[name].get("ATOMIC_REQUESTS")
+    ]
     for backend in backends if atomic else ():
         if backend.settings.release is None:
             yield Warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 from collections.abc import Callable, Coroutine, Iterator
@@ -14,32 +13,20 @@ from typing import Any, Self, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
-from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import left
 from distlock.concurrency.steps import Either, Steps, arun, run
-from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
 from distlock.core.decorator import decorate
 from distlock.core.held import Key, OnLost
 from distlock.core.options import LockOptions
-from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import ActiveBlocks, closed_inside, refuse_in_event_loop
-from distlock.exceptions import (
-    BodyEnded,
-    LockError,
-    LockLost,
-    LockNotHeld,
-    LockTimeout,
-    LockUnavailable,
-    NotSupported,
-)
+from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
-from distlock.recipes.parts import EnteredLocks, checked_part, raise_worst
+from distlock.recipes.parts import EnteredLocks, checked_part, parts_atomic, raise_worst
 from distlock.types.arguments import Release
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
-
-logger = logging.getLogger("distlock")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -89,7 +76,7 @@ class MultiLock:
         self._given = tuple(checked_part(part) for part in names_or_locks)
         if not self._given:
             raise ValueError("names_or_locks must not be empty, got ()")
-        of_names = {
+        of_names: dict[str, tuple[Any, Any]] = {
             "using": (using, DEFAULT_ALIAS),
             "lease": (lease, None),
             "renew": (renew, True),
@@ -108,13 +95,7 @@ class MultiLock:
                     f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
                 )
         self._new_lock = partial(
-            Lock,
-            using=using,
-            lease=lease,
-            renew=renew,
-            description=description,
-            on_lost=on_lost,
-            release=release,
+            Lock, **{argument: value for argument, (value, _) in of_names.items()}
         )
         self._parts = self._sorted()
         self._blocks = ActiveBlocks()
@@ -157,10 +138,13 @@ class MultiLock:
         await self._arelease(current_actor().owner)
 
     def __enter__(self) -> Self:
-        if (busy := self._acquire(None, None)) is not None:
-            raise LockTimeout(busy._holder_message() + self._options.waited)
+        self._enter()
         self._blocks.begin(sys._getframe(1), current_actor().owner)
         return self
+
+    def _enter(self) -> None:
+        if (busy := self._acquire(None, None)) is not None:
+            raise LockTimeout(busy._holder_message() + self._options.waited)
 
     def __exit__(
         self,
@@ -214,41 +198,8 @@ class MultiLock:
 
         See Lock.atomic(). NotSupported unless all of them are a ``Lock`` of one alias.
         """
-        backend = self._atomic_backend()
-        first, *others = self._parts
-        backend.check_atomic(using, first._hold.lease if self.held else None)
-        if (busy := self._acquire(None, None)) is not None:
-            raise LockTimeout(busy._holder_message() + self._options.waited)
-        owner, is_part = current_actor().owner, False
-        try:
-            leases = [part._hold.lease for part in others]
-            with backend.atomic(first._hold.lease, using, leases) as is_part:
-                yield self
-                self.check()  # what this process knows to be lost must not be committed
-        except BaseException as error:
-            self._release(owner, error, is_part)
-            raise
-        try:
-            self._release(owner, None, is_part)
-        except (LockLost, LockUnavailable) as error:
-            if isinstance(error, BodyEnded):
-                raise  # another lock was lost, in whose body this is
-            # They were ours at the commit, which stands: an error now would say that it does not.
-            logger.warning("after the commit under %r: %s", self, error)
-
-    def _atomic_backend(self) -> BaseBackend:
-        """Return the backend of all locks; NotSupported where one transaction cannot be tied."""
-        if others := [part for part in self._parts if not isinstance(part, Lock)]:
-            raise NotSupported(
-                f"atomic() of a MultiLock is for locks only, and {others[0]!r} is none"
-            )
-        aliases = sorted({part.using for part in self._parts})
-        if len(aliases) > 1:
-            raise NotSupported(
-                "atomic() of a MultiLock: a transaction can be tied to the locks of one alias only,"
-                f" and these are of {', '.join(map(repr, aliases))}"
-            )
-        return locks[aliases[0]]
+        with parts_atomic(self, self._parts, using):
+            yield self
 
     # Knowing
 
@@ -375,9 +326,7 @@ class MultiLock:
         is_here = owner == current_actor().owner
         try:
             if is_here:
-                for part in self._parts:
-                    if is_part or part._is_until_commit:
-                        part._keep_until_commit()
+                entered.keep_until_commit(is_part)
         finally:  # also after an interrupt
             entered.leave_all()
         if body_error is not None:
@@ -385,9 +334,7 @@ class MultiLock:
             return
         entered.raise_errors()
         if is_here and not is_part:
-            for part in self._parts:
-                if part._key in entered.freed:
-                    warn_if_uncommitted(part._key, part._is_until_commit)
+            entered.warn_if_uncommitted()
 
     async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
         entered = EnteredLocks.once(self._parts, owner)
