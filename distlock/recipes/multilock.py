@@ -94,7 +94,7 @@ class MultiLock:
                 raise ValueError(
                     f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
                 )
-        self._new_lock = partial(
+        self._new_lock: Callable[[str], Lock] = partial(
             Lock, **{argument: value for argument, (value, _) in of_names.items()}
         )
         self._parts = self._sorted()

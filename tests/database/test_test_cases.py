@@ -11,7 +11,6 @@ from django.db import transaction
 from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_settings
 
 from distlock import Lock, LockError, LockLost, LockNotHeld, locks
-from distlock.core.manager import manager
 from distlock.models import DatabaseLock
 from distlock.testing import IsolatedLocksMixin
 from tests.contract.watch import eventually
@@ -112,7 +111,7 @@ class Cases:
                 if fails:
                     raise ZeroDivisionError
             eventually(lambda: not lock.locked())
-            eventually(lambda: not manager.all())
+            eventually(lambda: not lock.held)
 
     def test_a_lock_that_is_not_held(self):
         with self.assertRaises(LockNotHeld):

@@ -217,7 +217,7 @@ def pair(kind, backend_settings, settings, isolated, name):
     """Two locks."""
     settings.DISTLOCK = backend_settings(kind)
     yield Lock(f"{name}:a"), Lock(f"{name}:b")
-    assert not manager.all()
+    eventually(lambda: not any(hold.lease.name.startswith(name) for hold in manager.all()))
     locks.close_all()
 
 
@@ -268,7 +268,6 @@ def test_the_loss_of_a_second_lock_rolls_back_all(pair, database):
         break_unnoticed(second)
     assert written(database) == 0
     assert not first.locked()
-    eventually(lambda: not manager.all())
 
 
 @pytest.mark.parametrize(("kind", "level"), UP_TO)
@@ -294,7 +293,6 @@ def test_a_rollback_frees_the_second_lock_too(pair, database):
         raise ZeroDivisionError
     assert written(database) == 0
     eventually(lambda: not second.locked())
-    eventually(lambda: not manager.all())
 
 
 @pytest.mark.parametrize(("kind", "level"), EVERY_LEVEL)
