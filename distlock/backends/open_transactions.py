@@ -78,10 +78,10 @@ def call_at_end(connection: Any, hook: TransactionOutcomeHook) -> None:
     Inside a test case nothing is committed: there it is called when the outermost block ends that
     is not the test case's.
     """
-    if around := blocks_of_test_case(connection):
+    if blocks_of_test_case(connection):
         blocks = connection.atomic_blocks
         if not isinstance(blocks, _BlocksInTestCase):
-            blocks = connection.atomic_blocks = _BlocksInTestCase(blocks, around)
+            blocks = connection.atomic_blocks = _BlocksInTestCase(blocks)
         blocks.hooks.append(hook)
     else:
         connection.run_on_commit.insert(0, (set(), hook, False))
@@ -90,14 +90,13 @@ def call_at_end(connection: Any, hook: TransactionOutcomeHook) -> None:
 class _BlocksInTestCase(list[Any]):
     """The open atomic blocks of a connection, inside the transaction around a test case."""
 
-    def __init__(self, blocks: list[Any], around: int) -> None:
+    def __init__(self, blocks: list[Any]) -> None:
         super().__init__(blocks)
-        self._around = around
         self.hooks: list[TransactionOutcomeHook] = []
 
     def pop(self, index: SupportsIndex = -1) -> Any:
         block = super().pop(index)
-        if len(self) <= self._around:
+        if all(outer._from_testcase for outer in self):
             hooks, self.hooks = self.hooks, []
             for hook in hooks:
                 hook()

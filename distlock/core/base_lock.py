@@ -30,7 +30,12 @@ from distlock.core.section import (
     holder_message,
     refuse_in_event_loop,
 )
-from distlock.core.until_commit import keep_until_commit, refuse_unsafe_transactions
+from distlock.core.until_commit import (
+    COMMIT,
+    keep_until_commit,
+    leave_until_commit,
+    refuse_unsafe_transactions,
+)
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
@@ -85,7 +90,7 @@ class BaseLock:
         protect what is done in a transaction that is open already.
         """
         backend = locks[self.using]
-        if self._is_until_commit:
+        if (self._options.release or backend.settings.release) == COMMIT:
             refuse_unsafe_transactions(self._key, self._current_owner)
         return run(
             manager.acquire(
@@ -138,7 +143,7 @@ class BaseLock:
             if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
                 manager.release_soon(key, owner, self)
             else:
-                self._leave(owner, warns=owner.key == current.key)
+                self._leave(owner, owner.key == current.key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             if exc is None or isinstance(error, BodyEnded):
                 raise
@@ -297,18 +302,14 @@ class BaseLock:
     @property
     def _is_until_commit(self) -> bool:
         """Whether a lock that is left inside a transaction is freed when that has ended."""
-        release = self._options.release
-        return (locks[self.using].settings.release if release is None else release) == "commit"
+        return (self._options.release or locks[self.using].settings.release) == COMMIT
 
-    def _leave(self, owner: Owner, *, warns: bool = True) -> None:
+    def _leave(self, owner: Owner, warns: bool = True) -> None:
         """Leave once in this thread; where that is wanted, its open transactions enter before."""
-        until_commit = self._is_until_commit
-        try:
-            if until_commit:
-                keep_until_commit(self._key, owner, self._options)
-        finally:  # also after an interrupt
-            if run(manager.release(self._key, owner, self)) and warns:
-                warn_if_uncommitted(self._key, until_commit)
+        if self._is_until_commit:
+            leave_until_commit(self._key, owner, self, self._options, warns)
+        elif run(manager.release(self._key, owner, self)) and warns:
+            warn_if_uncommitted(self._key)
 
     def _keep_until_commit(self) -> None:
         """Let the open transactions of this thread enter a lock that is about to be left."""

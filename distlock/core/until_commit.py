@@ -31,10 +31,14 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.core.held import Entrant, HeldLease, Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
+from distlock.core.release_warning import warn_if_uncommitted
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
+from distlock.types.arguments import Release
 from distlock.types.lease import Kind, Owner
 
 logger = logging.getLogger("distlock")
+
+COMMIT: Release = "commit"
 
 #: Seconds that the end of the process waits for locks of transactions that were rolled back.
 _AT_EXIT = 2.0
@@ -71,6 +75,17 @@ def refuse_unsafe_transactions(key: Key, owner: Owner) -> None:
                 " that has read may be older than the lock. Take the lock before the transaction"
                 f" begins,{instead}"
             )
+
+
+def leave_until_commit(
+    key: Key, owner: Owner, lock: object, options: LockOptions, warns: bool
+) -> None:
+    """Leave a lock once in this thread, after its open transactions have entered it."""
+    try:
+        keep_until_commit(key, owner, options)
+    finally:  # also after an interrupt
+        if run(manager.release(key, owner, lock)) and warns:
+            warn_if_uncommitted(key, until_commit=True)
 
 
 def keep_until_commit(key: Key, owner: Owner, options: LockOptions) -> None:

@@ -57,10 +57,12 @@ class Writer(_Side):
 
     def _downgrading(self) -> Steps[None]:
         hold = manager.hold(self._key, self._current_owner)
+        if not hold.entered:
+            raise LockNotHeld(f"rwlock {self.name!r} was left, and is kept until the commit only")
         if hold.count > 1:
             raise LockError(
-                f"rwlock {self.name!r} was entered {hold.count} times by its writer, who can become"
-                " a reader when all but one of these have been left"
+                f"rwlock {self.name!r} was entered {hold.count} times by its writer (a transaction"
+                " that keeps it is one), who can become a reader when all but one have been left"
             )
         backend = self._backend
         # First here: if the answer is lost, there may be other readers already.
