@@ -79,7 +79,7 @@ def _atomic_requests(backends: list[BaseBackend]) -> Iterator[CheckMessage]:
                 ' ended; or to "now" if you agree with this, for example because locks in views are'
                 " used with atomic() only.",
                 obj=f"DISTLOCK[{backend.alias!r}]",
-                id="distlock.W008",
+                id="distlock.W009",
             )
 
 

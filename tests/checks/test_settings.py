@@ -248,7 +248,7 @@ class TestRequestsThatAreTransactions:
 
     def test_are_warned_of(self, atomic_requests):
         (message,) = messages()
-        assert (message.id, message.obj) == ("distlock.W008", "DISTLOCK['default']")
+        assert (message.id, message.obj) == ("distlock.W009", "DISTLOCK['default']")
         assert "'default'" in message.msg
 
     @pytest.mark.parametrize("release", ["now", "commit"])
