@@ -1,13 +1,15 @@
-"""What the code that takes a lock is doing: it describes a hold that was given no description.
+"""What the code that takes a lock is doing: each activity of a thread is an owner of its own.
 
-In a request that Django handles this is the method and the path; no middleware is needed. Elsewhere
-it is what :func:`activity` says.
+It also describes a hold that was given no description. In a request that Django handles this is the
+method and the path; no middleware is needed. Elsewhere it is what :func:`activity` says.
 """
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +18,9 @@ from weakref import WeakKeyDictionary
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.core.signals import request_finished, request_started
 
-from distlock.types.arguments import MAX_DESCRIPTION
+from distlock.concurrency import work
+from distlock.concurrency.work import Work
+from distlock.types.lease import MAX_DESCRIPTION
 from distlock.types.printable import escaped
 
 
@@ -30,9 +34,19 @@ class _Doing:
 
     text: str
     outer: _Doing | None
-    is_request: bool = False
+    #: "request" or "task" for what signals tell the end of
+    kind: str = ""
+    #: the piece of work that it is of a thread; None in a task, which is an owner by itself
+    work: Work | None = None
     ended: bool = False
 
+    def end(self) -> None:
+        self.ended = True
+        if self.work is not None:
+            self.work.end()
+
+
+_UID = "distlock.activity"
 
 _current: ContextVar[_Doing | None] = ContextVar("distlock_activity", default=None)
 
@@ -43,10 +57,19 @@ _requests: WeakKeyDictionary[ThreadSensitiveContext, _Doing] = WeakKeyDictionary
 
 @contextmanager
 def activity(text: str) -> Iterator[None]:
-    """Say what goes on inside the ``with`` block, for all locks taken there without a description.
+    """Mark a piece of work: one turn of a loop that works for others, such as a job of a queue.
 
-    ``text`` is cut to the length of a description, and what does not print in it is escaped; an
-    empty one keeps the outer activity, perhaps a path with a secret in it, from being shown.
+    In a thread the ``with`` block is an owner of its own: a lock that is acquired inside and not
+    released there is not left to the next piece of work. This is logged as an error, and the lock
+    is free when its lease ends. What the code around the block holds can be entered inside.
+
+    ``text`` describes all locks taken there without a description. It is cut to the length of a
+    description, and what does not print in it is escaped; an empty one keeps the outer activity,
+    perhaps a path with a secret in it, from being shown.
+
+    Requests that Django handles, Celery's tasks, jobs of executors (``concurrent.futures``,
+    ``sync_to_async()``) and of ``multiprocessing.pool.ThreadPool``, and ``LockedCommand`` need no
+    mark.
     """
     if not isinstance(text, str):
         raise TypeError(f"an activity is described by a str, not {text!r}")
@@ -54,7 +77,7 @@ def activity(text: str) -> Iterator[None]:
     try:
         yield
     finally:
-        doing.ended = True
+        doing.end()
         # A generator may end in another context than the one in which it began.
         if _current.get() is doing:
             _current.set(_running())
@@ -68,10 +91,21 @@ def current_activity() -> str:
     return doing.text if doing else ""
 
 
-def watch_requests() -> None:
-    """Follow the requests of this process, whichever handler they come through."""
-    request_started.connect(_on_started, dispatch_uid="distlock.activity")
-    request_finished.connect(_end_request, dispatch_uid="distlock.activity")
+def watch() -> None:
+    """Follow the requests and the background tasks of this process.
+
+    Celery's are followed if it has been imported before the apps are ready, as in each worker.
+    """
+    request_started.connect(_on_started, dispatch_uid=_UID)
+    request_finished.connect(_on_finished, dispatch_uid=_UID)
+    if (celery := sys.modules.get("celery.signals")) is not None:
+        celery.task_prerun.connect(_on_celery_task, weak=False, dispatch_uid=_UID)
+        celery.task_postrun.connect(_on_task_end, weak=False, dispatch_uid=_UID)
+    with suppress(ImportError):  # before Django 6
+        from django.tasks.signals import task_finished, task_started
+
+        task_started.connect(_on_django_task, dispatch_uid=_UID)
+        task_finished.connect(_on_task_end, dispatch_uid=_UID)
 
 
 def _on_started(
@@ -80,7 +114,7 @@ def _on_started(
     scope: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> None:
-    _end_request()  # one of this thread whose server never closed the response
+    _end("request")  # one of this thread whose server never closed the response
     if environ is not None:
         raw = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"[:MAX_DESCRIPTION]
         # PEP 3333: each character of these stands for the byte of its number.
@@ -90,29 +124,48 @@ def _on_started(
         text = f"{scope.get('method', '')} {scope.get('path', '')}"
     else:
         return
-    request = _begin(text, is_request=True)
+    request = _begin(text, "request")
     if shared := SyncToAsync.thread_sensitive_context.get(None):
         _requests[shared] = request
 
 
-def _begin(text: str, *, is_request: bool = False) -> _Doing:
+def _on_finished(**kwargs: Any) -> None:
+    _end("request")
+
+
+def _on_celery_task(*, task_id: str, task: Any, **kwargs: Any) -> None:
+    _begin(f"Celery task {task.name}[{task_id}]", "task")
+
+
+def _on_django_task(*, task_result: Any, **kwargs: Any) -> None:
+    _begin(f"task {task_result.task.module_path}[{task_result.id}]", "task")
+
+
+def _on_task_end(**kwargs: Any) -> None:
+    _end("task")
+
+
+def _begin(text: str, kind: str = "") -> _Doing:
     text = escaped(text[: MAX_DESCRIPTION + 1])
     if len(text) > MAX_DESCRIPTION:
         text = f"{text[: MAX_DESCRIPTION - 1]}…"
-    doing = _Doing(text, _running(), is_request)
+    doing = _Doing(text, _running(), kind)
+    loop = asyncio._get_running_loop()
+    if loop is None or asyncio.current_task(loop) is None:
+        doing.work = work.begin()
     _current.set(doing)
     return doing
 
 
-def _end_request(**kwargs: Any) -> None:
-    """End the innermost request, with whatever goes on inside it."""
-    doing = request = _running()
-    while request is not None and not request.is_request:
-        request = request.outer
-    if request is None:
+def _end(kind: str) -> None:
+    """End the innermost activity of a kind, with whatever goes on inside it."""
+    doing = last = _running()
+    while last is not None and last.kind != kind:
+        last = last.outer
+    if last is None:
         return
-    while doing is not None and doing is not request.outer:
-        doing.ended = True
+    while doing is not None and doing is not last.outer:
+        doing.end()
         doing = doing.outer
     _current.set(_running())
 

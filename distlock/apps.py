@@ -17,7 +17,7 @@ class DistlockConfig(AppConfig):
         from distlock.backends import testcase
         from distlock.conf import GROUPS_SETTING
 
-        activity.watch_requests()
+        activity.watch()
         testcase.watch()
         if getattr(settings, GROUPS_SETTING, None):
             from distlock import process_members

@@ -6,7 +6,8 @@ from django.db import models
 from django.utils.translation import gettext_lazy as _
 
 from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharField
-from distlock.types.arguments import MAX_DESCRIPTION, MAX_NAME, MAX_OWNER
+from distlock.types.arguments import MAX_NAME, MAX_OWNER
+from distlock.types.lease import MAX_DESCRIPTION
 from distlock.types.printable import escaped
 
 

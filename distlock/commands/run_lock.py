@@ -38,7 +38,7 @@ from distlock.recipes.election import Election
 from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.supervisor.signal_handling import Interrupted, program_signals
 from distlock.supervisor.supervisor import Outcome, ProgramSupervisor, ShutdownTiming
-from distlock.types.arguments import MAX_DESCRIPTION
+from distlock.types.lease import MAX_DESCRIPTION
 
 HELP = (
     "Run a program under a lock. Its exit code is passed on, 128+N if signal N ended it. When the"

@@ -49,6 +49,8 @@ class AcquireRequest:
     ticket: Ticket | None = None
     #: whether the backend has been asked, and may have granted it
     asked: bool = False
+    #: the hold of a task that awaits this job of an executor, which enters it
+    enters: HeldLease | None = None
     #: whether the hold, if it was granted, has been left after an error
     undone: bool = False
 

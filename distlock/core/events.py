@@ -62,6 +62,21 @@ def send_loss(hold: HeldLease, reason: str) -> None:
     lock_lost.send_robust(type(hold.backend), lease=lease, using=hold.backend.alias)
 
 
+def log_unreleased(hold: HeldLease, call_site: str) -> None:
+    """Log that a thread, a task or a piece of work has ended without releasing a lock."""
+    thread_logger.error(
+        "%s ended without releasing %s %r on %r%s: %s",
+        hold.lease.owner,
+        hold.lease.claim.kind,
+        hold.lease.name,
+        hold.backend.alias,
+        f", acquired at {call_site}" if call_site else "",
+        f"it is not renewed any more, and ends in {hold.lease.remaining:.0f} s"
+        if hold.orphaned
+        else "it is still held around that",
+    )
+
+
 def _log(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
     level = logging.WARNING if signal is lock_broken else logging.DEBUG
     if logger.isEnabledFor(level):

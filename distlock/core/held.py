@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock, left
+from distlock.concurrency.work import Work
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, LockInfo, State
 from distlock.types.owners import NAMED, Liveness
@@ -32,9 +34,19 @@ class Entrant:
     renews: bool = True
     on_lost: OnLost | None = None
     lock: object = None
+    #: the piece of work that it is, None outside of all
+    work: Work | None = None
+    #: the file and the line where it was asked for, if they are known
+    call_site: str = ""
     count: int = 1
     #: whether this is no thread or task, but the end of transactions; see core.until_commit
     until_commit: bool = False
+
+
+def task_of(entry: Entrant) -> asyncio.Task[object] | None:
+    """Return the task that has entered; None for others, and for one that is gone."""
+    liveness = entry.is_alive
+    return liveness.task if isinstance(liveness, Liveness) else None
 
 
 def _do_nothing() -> None:
@@ -141,6 +153,7 @@ class HeldLease:
         """
         self.count -= 1
         if not self.count:
+            self._forget_works(self.entries)
             return
         of_lock = [entry for entry in self.entries if entry.lock is lock]
         of_caller = [entry for entry in self.entries if entry.is_alive == liveness]
@@ -148,9 +161,32 @@ class HeldLease:
         if candidates:
             self._set_entries(_once_less(self.entries, candidates[-1]))
 
+    def leave_once(self) -> None:
+        """Leave what was entered once."""
+        self.count = 0
+        self._forget_works(self.entries)
+
+    def remove(self, entries: list[Entrant]) -> None:
+        """Take out those who can release it no more; it is orphaned if nobody else is inside."""
+        others = [entry for entry in self.entries if entry not in entries]
+        if others:
+            self.count -= sum(entry.count for entry in entries)
+            self._set_entries(others)
+        else:
+            self.orphaned = True
+
     def _set_entries(self, entries: list[Entrant]) -> None:
+        gone = [entry for entry in self.entries if entry not in entries]
         self.entries = entries
         self.renews = any(entry.renews for entry in entries)
+        self._forget_works(gone)
+
+    def _forget_works(self, entries: list[Entrant]) -> None:
+        for entry in entries:
+            if (work := entry.work) is not None and not any(
+                other.work is work for other in self.entries if other not in entries
+            ):
+                work.finished(self)
 
     def replace(self, earlier: HeldLease) -> None:
         """Remember who is still in an earlier hold of this owner, which was lost."""
@@ -300,6 +336,7 @@ class HeldLease:
             held_for=clock() - self.acquired_at,
             remaining=lease.remaining,
             description=lease.claim.description,
+            call_site=lease.claim.call_site,
             lease=lease.duration,
             renews=self.renews,
             kind=lease.claim.kind,

@@ -5,10 +5,13 @@ Only the one whose turn it is asks the backend, so a process contends once for a
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from distlock.concurrency.awaiting import thread_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.core.held import Key
@@ -23,8 +26,13 @@ class Ticket:
 
     key: Key
     owner: Owner
+    #: tells whether its thread, task or piece of work goes on
+    is_alive: Callable[[], bool]
     #: whether it waits for a limited time
     limited: bool = False
+    #: the thread that it is of, and its task, if it is one
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+    task: asyncio.Task[object] | None = None
     #: whether it has had its turn; the holder of the lock keeps it until it leaves
     called: bool = False
     #: whether the lock, which it had, is being freed: nobody is in it any more
@@ -52,6 +60,17 @@ class Ticket:
         """Whether its event loop was closed before it could go on."""
         return self.turn is not None and self.turn.abandoned
 
+    def stands_still_for(self, other: Ticket) -> bool:
+        """Return whether its thread cannot go on before the owner of another ticket does.
+
+        That one waits in the same thread, or in a task for which the thread waits.
+        """
+        if self.task is not None or not self.is_alive():
+            return False
+        if self.thread is other.thread:
+            return True
+        return other.task is not None and thread_awaiting(other.task) is self.thread
+
     def waiting(self, now: float) -> Waiting:
         """Return who waits, for people to read; ``now`` is a time of clock()."""
         who = self.owner
@@ -64,7 +83,7 @@ class LocalQueue:
     def __init__(self) -> None:
         self._mutex = threading.Lock()
         self._queues: dict[Key, deque[Ticket]] = {}
-        #: By owner: a thread or task waits for one turn only.
+        #: By owner, and by what that is within: a thread or task waits for one turn only.
         self._waiting: dict[str, Ticket] = {}
 
     def enqueue(self, ticket: Ticket, *, wait: bool) -> bool:
@@ -83,7 +102,8 @@ class LocalQueue:
                 self._detect_deadlock(ticket, queue[0])
                 ticket.turn = Pending()
                 ticket.since = clock()
-                self._waiting[ticket.owner.key] = ticket
+                for key in ticket.owner.keys:
+                    self._waiting[key] = ticket
             queue.append(ticket)
             if queue[0] is ticket:
                 ticket.called = True
@@ -156,8 +176,9 @@ class LocalQueue:
         return ticket.call()
 
     def _stop_waiting(self, ticket: Ticket) -> None:
-        if self._waiting.get(ticket.owner.key) is ticket:
-            del self._waiting[ticket.owner.key]
+        for key in ticket.owner.keys:
+            if self._waiting.get(key) is ticket:
+                del self._waiting[key]
 
     def _detect_deadlock(self, ticket: Ticket, ahead: Ticket) -> None:
         if ticket.limited:
@@ -166,7 +187,7 @@ class LocalQueue:
         # A named owner may be in other threads too, which can free what it holds.
         # Another thread may free what a generator of this owner has left.
         while not (ahead.leaving or is_named(ahead.owner)):
-            if ahead.owner == ticket.owner:
+            if ahead.owner.key in ticket.owner.keys or ahead.stands_still_for(ticket):
                 raise LockDeadlock(
                     "waiting would never end: each owner in this circle of locks waits for the"
                     f" next, {' -> '.join(map(repr, names))}"

@@ -8,18 +8,23 @@ from dataclasses import replace
 from functools import partial
 
 from distlock.concurrency import fork
+from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Call, Steps, run
+from distlock.concurrency.steps import Call, Sleep, Steps, run
 from distlock.concurrency.threads import start
+from distlock.concurrency.work import Job
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
-from distlock.core.held import Entrant, HeldLease, Key
+from distlock.core.held import Entrant, HeldLease, Key, task_of
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, Owner, Waiting
+
+#: How often, and after how many seconds, it is asked who awaits a job.
+_LOOKS, _LOOK_PAUSE = 10, 0.005
 
 
 class LockManager:
@@ -47,10 +52,15 @@ class LockManager:
         wait, deadline = request.wait, request.deadline
         while True:
             hold = held.find(request.key, owner)
+            if hold is None and request.entry.work is not None:
+                hold = request.enters = yield from self._hold_of_caller(request)
             if hold is not None and (yield from self._reenter(request)):
                 return True
             until = deadline if wait else clock()
-            ticket = Ticket(request.queue_key, owner, limited=until is not None)
+            liveness = request.entry.is_alive
+            ticket = Ticket(
+                request.queue_key, owner, liveness, until is not None, task=task_of(request.entry)
+            )
             request.ticket, request.asked = ticket, False
             try:
                 try:
@@ -113,16 +123,40 @@ class LockManager:
                 continue
             if renewed_at is not None:
                 self._renewer.extend(hold, renewed_at)
-            if self._held.enter(hold, request.entry):
+            if self._held.enter(hold, request.entry, request.claim.owner):
                 return True
+            request.enters = None
         return False
+
+    def _hold_of_caller(self, request: AcquireRequest) -> Steps[HeldLease | None]:
+        """Return the hold of a task that awaits the job of an executor which makes this request.
+
+        The task cannot release it before the job has ended. It may have submitted the job just now,
+        and not await it yet.
+        """
+        work, jobs = request.entry.work, []
+        while work is not None:
+            if isinstance(work, Job) and (future := work.future) is not None:
+                jobs.append(future)
+            work = work.outer
+        for _ in range(_LOOKS if jobs else 0):
+            if not (holds := self._held.of_tasks(request.key)):
+                return None
+            tasks = [task for future in jobs for task in tasks_awaiting(future)]
+            for hold in holds:
+                if any(task_of(entry) in tasks for entry in hold.entries):
+                    return hold
+            if tasks:
+                return None
+            yield Sleep(_LOOK_PAUSE)
+        return None
 
     def _entered(self, request: AcquireRequest) -> HeldLease | None:
         """Return what the owner holds here, None if nothing; LockLost if it has to be left first.
 
         A named owner may come in from anywhere, and takes the lock anew.
         """
-        hold = self._held.find(request.key, request.claim.owner)
+        hold = request.enters or self._held.find(request.key, request.claim.owner)
         if hold is None or (loss := hold.loss()) is None:
             return hold
         if hold.renews and hold.alive and not hold.named:
@@ -231,9 +265,9 @@ class LockManager:
         finally:  # as in _abandon()
             hold.on_end()
 
-    def enter(self, hold: HeldLease, entry: Entrant) -> bool:
-        """Enter a hold once more; False if it was lost or left."""
-        return self._held.enter(hold, entry)
+    def enter(self, hold: HeldLease, entry: Entrant, owner: Owner) -> bool:
+        """Enter a hold of this owner once more; False if it was lost or left."""
+        return self._held.enter(hold, entry, owner)
 
     # Looking
 
@@ -248,10 +282,10 @@ class LockManager:
     def holds_of(self, key: Key, owner: Owner) -> list[HeldLease]:
         """Return all holds of an owner who may hold a lock several times, lost or not.
 
-        The keys of their owners are that of ``owner`` and a number after a slash. They are in the
-        order in which they were granted.
+        The keys of their owners are that of ``owner``, or one that it is within, and a number after
+        a slash. They are in the order in which they were granted.
         """
-        start = f"{owner.key}/"
+        start = tuple(f"{key}/" for key in owner.keys)
         return [
             hold
             for hold in self._held.all()

@@ -9,8 +9,9 @@ from distlock.activity import current_activity
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.core.acquiring import AcquireRequest
+from distlock.core.call_site import call_site
 from distlock.core.held import Entrant, OnLost
-from distlock.exceptions import NotSupported
+from distlock.exceptions import LockError, NotSupported
 from distlock.types.arguments import (
     Release,
     checked_callback,
@@ -90,7 +91,8 @@ class LockOptions:
 
         ``nonce`` names the claim, if it is not to have a new one. ``blocking`` and ``timeout`` are
         the arguments of ``acquire()``; these options hold where they are None. NotSupported if the
-        backend cannot give what the options ask for.
+        backend cannot give what the options ask for; LockError in a job of an executor that would
+        end with the lock.
         """
         wait, deadline = self.blocking, None
         if blocking is not None or timeout is not None or self.timeout is not None:
@@ -102,7 +104,14 @@ class LockOptions:
                 f"owner={self.owner!r}: a hold of DISTLOCK[{backend.alias!r}] cannot pass from one"
                 " process to another; leave it out"
             )
-        owner, liveness = current_actor(self.owner)
+        owner, liveness, work = current_actor(self.owner)
+        site, is_whole_job = call_site()
+        if is_whole_job and self.renew and not named:
+            raise LockError(
+                f"lock {name!r}: to acquire it is all that this job of an executor does, so nobody"
+                " could release it. In a task use `await lock.aacquire()` or `async with lock`; in"
+                " a thread take and release it in one function"
+            )
         at_least = 0.0 if self.at_least is None else float(self.at_least)
         claim = Claim(
             name,
@@ -112,8 +121,9 @@ class LockOptions:
             nonce or os.urandom(16).hex(),
             self.renew,
             at_least,
+            call_site=site,
         )
-        entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock)
+        entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
         key = backend.alias, name
         queue_key = (*key, owner.key) if named else key
         return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, queue_key)

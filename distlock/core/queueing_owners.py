@@ -5,8 +5,8 @@ from __future__ import annotations
 import uuid
 
 from distlock.backends.base import BaseBackend
-from distlock.types.arguments import MAX_DESCRIPTION, checked_label
-from distlock.types.lease import LockInfo, State
+from distlock.types.arguments import checked_label
+from distlock.types.lease import MAX_DESCRIPTION, LockInfo, State
 from distlock.types.owners import NAMED
 from distlock.types.printable import escaped
 

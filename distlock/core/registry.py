@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from distlock.concurrency.clock import clock
+from distlock.concurrency.work import Work
 from distlock.core.acquiring import AcquireRequest
-from distlock.core.held import Entrant, HeldLease, Key
+from distlock.core.events import log_unreleased
+from distlock.core.held import Entrant, HeldLease, Key, task_of
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner
@@ -25,11 +29,24 @@ class HeldLeases:
         self._renewer = renewer
         self._mutex = renewer.mutex  # shared, so that a hold and its renewal change together
         self._holds: dict[tuple[Key, str], HeldLease] = {}
+        #: the holds of tasks that jobs have entered which these tasks await, by lock and job
+        self._entered_by_jobs: dict[tuple[Key, str], tuple[HeldLease, Work]] = {}
         self._limit = _MOST_LOST
 
     def find(self, key: Key, owner: Owner) -> HeldLease | None:
-        """Return the hold of an owner, lost or not."""
-        return self._holds.get((key, owner.key))
+        """Return the hold of an owner, or one that it is within or has entered, lost or not."""
+        hold = self._holds.get((key, owner.key))
+        if hold is None and owner.within:
+            holds = (self._holds.get((key, outer)) for outer in owner.within)
+            hold = next((hold for hold in holds if hold is not None), None)
+        if hold is None and self._entered_by_jobs:
+            hold, _ = self._entered_by_jobs.get((key, owner.key), (None, None))
+        return hold
+
+    def of_tasks(self, key: Key) -> list[HeldLease]:
+        """Return the holds of a lock that belong to asyncio tasks."""
+        holds = (hold for hold in self.all() if hold.place[0] == key)
+        return [hold for hold in holds if any(task_of(entry) for entry in hold.entries)]
 
     def hold(self, key: Key, owner: Owner) -> HeldLease:
         """Return what the owner holds, as far as is known here; LockNotHeld or LockLost."""
@@ -56,15 +73,48 @@ class HeldLeases:
                 self._forget_leftovers()
             self._holds[place] = hold
             self._renewer.keep(hold)
+            self._follow(hold, hold.entries[0])
 
-    def enter(self, hold: HeldLease, entry: Entrant) -> bool:
+    def enter(self, hold: HeldLease, entry: Entrant, owner: Owner) -> bool:
         """Enter once more; False if the hold was lost or left meanwhile."""
         with self._mutex:
             if self._holds.get(hold.place) is not hold or hold.loss():
                 return False
             hold.enter(entry)
+            if entry.until_commit and owner.within and hold.place[1] in owner.keys:
+                self._give_to_thread(hold, owner)
+            if entry.work is not None and hold.place[1] not in owner.keys and not hold.named:
+                self._entered_by_jobs[hold.place[0], owner.key] = hold, entry.work
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
+            self._follow(hold, entry)
             return True
+
+    def _give_to_thread(self, hold: HeldLease, owner: Owner) -> None:
+        """Let every piece of work of the thread enter the hold.
+
+        All of them run inside the transaction that keeps it, and would wait for that in vain.
+        """
+        del self._holds[hold.place]
+        _, slash, number = hold.place[1].partition("/")  # a seat has a number
+        hold.place = hold.place[0], f"{owner.within[-1]}{slash}{number}"
+        self._holds[hold.place] = hold
+
+    def _follow(self, hold: HeldLease, entry: Entrant) -> None:
+        """See to it that the end of a piece of work does not leave the hold to its successors."""
+        if entry.work is not None and entry.renews and not hold.named:
+            entry.work.add(hold, partial(self._end_work, hold))
+
+    def _end_work(self, hold: HeldLease, work: Work) -> None:
+        """Take a piece of work that has ended out of a hold that it did not release."""
+        with self._mutex:
+            if self._holds.get(hold.place) is not hold or hold.ended or hold.orphaned:
+                return
+            left = [entry for entry in hold.entries if entry.work is work and entry.renews]
+            if not left:
+                return
+            hold.remove(left)
+            self._forget_jobs(hold)
+        log_unreleased(hold, left[-1].call_site)
 
     def leave(self, hold: HeldLease, lock: object) -> bool:
         """Leave once, by this Lock object; True if that was the last time.
@@ -85,7 +135,9 @@ class HeldLeases:
                     raise not_held(place[0], hold.lease.owner)  # it only waits for a commit
                 hold.leave(lock, liveness)
             else:
-                hold.count = 0
+                hold.leave_once()
+            if self._entered_by_jobs:
+                self._forget_jobs(hold)
             reason, is_last = hold.why_lost(), hold.count == 0
             if is_last:
                 hold.on_leave()
@@ -97,6 +149,13 @@ class HeldLeases:
             self._renewer.lose(hold, reason)
             raise loss or LockLost(reason)
         return is_last
+
+    def _forget_jobs(self, hold: HeldLease) -> None:
+        """Forget the jobs that are not in a hold any more."""
+        inside = [entry.work for entry in hold.entries if hold.count]
+        for place, (entered, work) in list(self._entered_by_jobs.items()):
+            if entered is hold and work not in inside:
+                del self._entered_by_jobs[place]
 
     def undo(self, request: AcquireRequest) -> bool:
         """Leave what a request has come to; False if others are in it by its owner's name.
@@ -145,9 +204,12 @@ def not_held(key: Key, owner: Owner, holder: HeldLease | None = None) -> LockNot
     kind = key[2] if len(key) > 2 else "lock"
     message = f"{kind} {key[1]!r} on {key[0]!r} is not held by {owner}"
     if holder is not None:
+        other = holder.lease.owner
+        who = "another piece of work there" if str(other) == str(owner) else str(other)
         message += (
-            f", but by {holder.lease.owner}: each thread and task is an owner. Leave it where it"
-            " was taken, or give it an owner"
+            f", but by {who}: each thread and task is an owner, and so is each request, job of an"
+            " executor and activity() of a thread. Release it where it was acquired, or give it an"
+            " owner"
         )
     return LockNotHeld(message)
 

@@ -20,7 +20,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
-from distlock.core.events import send_loss
+from distlock.core.events import log_unreleased, send_loss
 from distlock.core.held import BROKEN, ENDED, HeldLease
 from distlock.exceptions import LockError
 from distlock.types.lease import Lease
@@ -184,13 +184,7 @@ class LeaseRenewer:
                 self._outages.note_failure(backend.alias, error)
                 self._note_answers(batch, {}, now)
         for hold in orphans:
-            thread_logger.warning(
-                "%s ended without releasing %s %r on %r, which is not renewed any more",
-                hold.lease.owner,
-                hold.lease.claim.kind,
-                hold.lease.name,
-                hold.backend.alias,
-            )
+            log_unreleased(hold, hold.entries[-1].call_site)
 
     # On threads that may wait for a backend
 

@@ -11,7 +11,7 @@ from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.conf import locks
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.base_lock import BaseLock
-from distlock.core.held import Key
+from distlock.core.held import HeldLease, Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.exceptions import LockDeadlock
@@ -52,15 +52,15 @@ class SemaphoreOptions(SharedOptions):
         waiting = [hold for hold in holds if not hold.entered and not hold.ended]
         for hold in waiting:
             if hold.lease.claim.seats == self.seats:
-                return hold.lease.owner
+                return _present_owner(hold)
         kept = sum(hold.lease.claim.seats for hold in waiting)
         if kept and self.value is not None and kept + self.seats > self.value:
             raise LockDeadlock(
                 f"semaphore {request.claim.name!r}: {kept} of {self.value} seats were left here,"
                 f" but wait for the open transaction, so {self.seats} cannot be had before its end"
             )
-        last = holds[-1].lease.owner.key if holds else "/0"
-        return replace(owner, key=f"{owner.key}/{int(last.rpartition('/')[2]) + 1}")
+        last = max((int(hold.place[1].rpartition("/")[2]) for hold in holds), default=0)
+        return replace(owner, key=f"{owner.key}/{last + 1}")
 
 
 def latest_owner(key: Key, owner: Owner) -> Owner:
@@ -70,8 +70,13 @@ def latest_owner(key: Key, owner: Owner) -> Owner:
     """
     for hold in reversed(manager.holds_of(key, owner)):
         if hold.entered:
-            return hold.lease.owner
+            return _present_owner(hold)
     return replace(owner, key=f"{owner.key}/0")
+
+
+def _present_owner(hold: HeldLease) -> Owner:
+    """Return whose hold it is: seats of a piece of work may have become its thread's."""
+    return replace(hold.lease.owner, key=hold.place[1])
 
 
 @dataclass(slots=True, eq=False)

@@ -81,10 +81,11 @@ def leave_until_commit(
     key: Key, owner: Owner, lock: object, options: LockOptions, warns: bool
 ) -> None:
     """Leave a lock once in this thread, after its open transactions have entered it."""
+    hold = manager.find(key, owner)  # which is the thread's afterwards
     try:
         keep_until_commit(key, owner, options)
     finally:  # also after an interrupt
-        if run(manager.release(key, owner, lock)) and warns:
+        if run(manager.release(key, owner, lock, hold)) and warns:
             warn_if_uncommitted(key, until_commit=True)
 
 
@@ -114,7 +115,9 @@ def keep_until_commit(key: Key, owner: Owner, options: LockOptions) -> None:
             on_lost=options.on_lost,
             lock=transactions,
             until_commit=True,
+            call_site=hold.lease.claim.call_site,
         ),
+        owner,
     )
 
 

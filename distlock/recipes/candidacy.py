@@ -46,7 +46,7 @@ class LeaderLock(Lock):
         """Take it for the candidate; False if another one has it for so long."""
         request = self._options.request(self._backend, self.name, self, timeout=seconds)
         request.claim = replace(request.claim, owner=self.owner)
-        request.entry.is_alive = self._is_alive
+        request.entry.is_alive, request.entry.work = self._is_alive, None
         return manager.acquire(request)
 
 

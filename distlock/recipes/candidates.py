@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias
 
@@ -219,7 +219,14 @@ def _ended(term: Term, why: str) -> Term:
 def _history(terms: list[Term]) -> Put:
     """Return the change that writes down the last terms, for _term() to read."""
     said = [
-        (one.term, one.candidate, astuple(one.owner), str(one.since), str(one.until or ""), one.why)
+        (
+            one.term,
+            one.candidate,
+            list(one.owner.to_fields().values()),
+            str(one.since),
+            str(one.until or ""),
+            one.why,
+        )
         for one in terms[-MOST_TERMS:]
     ]
     return _put(HISTORY, terms=said)

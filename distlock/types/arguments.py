@@ -13,12 +13,11 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from distlock.types.lease import LONGEST_LEASE
+from distlock.types.lease import LONGEST_LEASE, MAX_DESCRIPTION
 
 #: The column's width; four bytes a character still fit the index of every supported database.
 MAX_NAME = 564
 MAX_OWNER = 200
-MAX_DESCRIPTION = 1024
 #: Bytes of JSON that a member of a group says of itself: all who look read it.
 MAX_DATA = 4096
 

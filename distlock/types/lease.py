@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
@@ -20,6 +21,10 @@ ALL_SEATS = 2**31
 
 #: Seconds, more than thirty years: databases count neither to infinity nor far beyond 9999.
 LONGEST_LEASE = 1_000_000_000
+
+
+#: characters of a description: the width of the column
+MAX_DESCRIPTION = 1024
 
 
 class Kind(StrEnum):
@@ -40,6 +45,15 @@ class Kind(StrEnum):
     PROGRESS = "progress"
 
 
+_LABEL = re.compile(r"(?:(.*) )?\(at ([^()]+:\d+)\)", re.DOTALL)
+
+
+def split_label(label: str) -> tuple[str, str]:
+    """Return the description and the call site of a label, see Claim.label; "" for none."""
+    match = _LABEL.fullmatch(label) if label.endswith(")") else None
+    return (match[1] or "", match[2]) if match else (label, "")
+
+
 #: the kinds that are held as a lock is
 LOCK_KINDS = (Kind.LOCK, Kind.SEMAPHORE, Kind.RWLOCK)
 
@@ -50,12 +64,21 @@ class Owner:
 
     ``key`` decides whether two owners are one; it holds a random nonce of the process, so that a
     reused process or thread id is never mistaken for its predecessor. The rest is for people.
+
+    ``within`` are the keys of the pieces of work on the same thread that wait for this one: their
+    holds are entered again. It is known in this process only.
     """
 
     key: str
     host: str = field(compare=False)
     pid: int = field(compare=False)
     thread: str = field(compare=False)
+    within: tuple[str, ...] = field(default=(), compare=False, repr=False, kw_only=True)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its own key, and those it is within."""
+        return (self.key, *self.within)
 
     def __str__(self) -> str:
         return f"{self.host}:{self.pid}:{self.thread}"
@@ -96,6 +119,8 @@ class Claim:
 
     ``kind`` is what kind of lock that is. Of a semaphore or a read/write lock ``seats`` are wanted,
     of ``limit`` seats that there are; None takes the number that others have agreed on.
+
+    ``call_site`` is the file and the line where the lock was asked for, where that is known.
     """
 
     name: str
@@ -108,6 +133,16 @@ class Claim:
     kind: Kind = Kind.LOCK
     seats: int = 1
     limit: int | None = 1
+    call_site: str = ""
+
+    @property
+    def label(self) -> str:
+        """The description and the call site as backends store them: ``nightly (at jobs.py:12)``."""
+        if not self.call_site:
+            return self.description
+        site = f"(at {self.call_site})"
+        label = f"{self.description} {site}" if self.description else site
+        return label if len(label) <= MAX_DESCRIPTION else self.description
 
     @property
     def reserved(self) -> float:
@@ -198,11 +233,23 @@ class Holder:
     renews: bool | None = None
     renewed_at: datetime | None = None
     seats: int = 1
+    call_site: str = ""
+
+    def __post_init__(self) -> None:
+        _split_label(self)
 
     @property
     def writes(self) -> bool:
         """Whether it is the writer of a read/write lock."""
         return self.seats == ALL_SEATS
+
+
+def _split_label(known: Holder | LockInfo) -> None:
+    """Tell a description from a call site: backends know the two as one text."""
+    if not known.call_site:
+        description, call_site = split_label(known.description)
+        object.__setattr__(known, "description", description)
+        object.__setattr__(known, "call_site", call_site)
 
 
 _OF_A_HOLDER = [each.name for each in fields(Holder)]
@@ -226,6 +273,9 @@ class LockInfo:
     ``renewed_at`` is when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
     Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
     length, False, and when the holder left. All three are None for a free lock.
+
+    ``call_site`` is the file and the line where it was taken, as ``shop/views.py:42``, "" where
+    that is not known.
 
     ``kind`` tells a semaphore and a read/write lock from a lock. Several may hold these: ``owner``,
     ``token`` and the like are then of the one who has held it for longest, ``other_holders`` are
@@ -252,6 +302,10 @@ class LockInfo:
     slots: int = 1
     seats: int = 1
     other_holders: tuple[Holder, ...] = ()
+    call_site: str = ""
+
+    def __post_init__(self) -> None:
+        _split_label(self)
 
     @property
     def holders(self) -> tuple[Holder, ...]:

@@ -1,4 +1,8 @@
-"""The owner of a lock: the current thread or asyncio task, under an identity never used again."""
+"""The owner of a lock, under an identity that is never used again.
+
+It is the current asyncio task, or the current thread and the piece of work that this is doing: a
+request, a job of an executor, a Celery task.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +20,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from distlock.concurrency import fork
+from distlock.concurrency.work import Strand, Work, current_strand, work_on
 from distlock.types.lease import Owner
 
 #: A named owner's key begins with this; a nonce is hexadecimal and never does.
@@ -27,13 +32,12 @@ _MAX_LABEL = 255
 
 _process_nonce = uuid.uuid4().hex
 _serials = itertools.count(1)
-_thread = threading.local()
 _task_serials: weakref.WeakKeyDictionary[asyncio.Task[Any], int] = weakref.WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
 class Liveness:
-    """The run of one task, thread or greenlet; two that are of the same one are equal."""
+    """The run of one task, piece of work, thread or greenlet; two that are of one are equal."""
 
     _who: weakref.ref[Any]
     _runs: Callable[[Any], bool]
@@ -42,62 +46,76 @@ class Liveness:
         """Return whether it goes on."""
         return (living := self._who()) is not None and self._runs(living)
 
+    @property
+    def task(self) -> asyncio.Task[Any] | None:
+        """The task, if it is the run of one that is not gone."""
+        return self._who() if self._runs is _task_runs else None
+
 
 class Actor(NamedTuple):
-    """The task, thread or greenlet that runs now: as an owner, and whether it still runs."""
+    """Who takes a lock: as an owner, whether that goes on, and the piece of work it is, if any."""
 
     owner: Owner
     liveness: Liveness
+    work: Work | None = None
+
+
+class _Known(NamedTuple):
+    process: str
+    label: str
+    serial: int
+    actor: Actor
 
 
 def current_actor(name: str | None = None) -> Actor:
     """Return who takes a lock here and now; see current_owner() for ``name``."""
     loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
-    if name is not None or (loop is not None and asyncio.current_task(loop) is not None):
-        return Actor(_new_owner(name), current_liveness())
-    # Nearly every call is of a thread that has been here before. A fork changes the nonce, and
-    # anyone may rename a thread.
-    thread = threading.current_thread()
-    known: _KnownThread | None = getattr(_thread, "known", None)
-    if (
-        known is None
-        or known.process is not _process_nonce
-        or known.thread() is not thread
-        or known.label != thread.name
-    ):
-        actor = Actor(_new_owner(None), current_liveness())
-        _thread.known = known = _KnownThread(
-            _process_nonce, weakref.ref(thread), thread.name, actor
-        )
+    if loop is not None and (task := asyncio.current_task(loop)) is not None:
+        key = f"{_process_nonce}:{_serial_of(task)}"
+        actor = Actor(_owner(key, task.get_name()), Liveness(weakref.ref(task), _task_runs))
+    else:
+        strand = current_strand()
+        actor = _actor_of(strand, work_on(strand))
+    if name is None:
+        return actor
+    return actor._replace(owner=_owner(f"{NAMED}{name}", actor.owner.thread))
+
+
+def _actor_of(strand: Strand, work: Work | None) -> Actor:
+    """Return who a thread is in a piece of work; None stands for what is outside of all."""
+    # Nearly every call is of a thread and a piece that have been here before. A fork changes the
+    # nonce, and anyone may rename a thread.
+    bearer = strand if work is None else work
+    known: _Known | None = bearer.known
+    label = threading.current_thread().name
+    if known is None or known.process is not _process_nonce or known.label != label:
+        serial = next(_serials) if known is None else known.serial
+        within: tuple[str, ...] = ()
+        if work is not None:
+            outer = _actor_of(strand, work.outer).owner
+            within = (outer.key, *outer.within)
+        owner = _owner(f"{_process_nonce}:{serial}", label, within)
+        actor = Actor(owner, _liveness_of(strand, work), work)
+        bearer.known = known = _Known(_process_nonce, label, serial, actor)
     return known.actor
-
-
-class _KnownThread(NamedTuple):
-    process: str
-    thread: weakref.ref[threading.Thread]
-    label: str
-    actor: Actor
 
 
 def current_owner(name: str | None = None) -> Owner:
     """Return who holds what is taken here and now.
 
-    With ``name`` the owner is everyone who says this name; else it is the current asyncio task, or
-    the current thread (or greenlet) where no task runs.
+    With ``name`` the owner is everyone who says this name; else it is the current asyncio task, or,
+    where no task runs, the present piece of work of the current thread (or greenlet).
     """
     return current_actor(name).owner
 
 
 def new_owner() -> Owner:
     """Return an owner that is nobody else: for an object that any thread or task may use."""
-    return replace(current_owner(), key=f"{_process_nonce}:{next(_serials)}")
+    return replace(current_owner(), key=f"{_process_nonce}:{next(_serials)}", within=())
 
 
-def _new_owner(name: str | None) -> Owner:
-    task = current_task()
-    label = task.get_name() if task else threading.current_thread().name
-    key = f"{NAMED}{name}" if name is not None else f"{_process_nonce}:{_serial(task)}"
-    return Owner(key, _host(), os.getpid(), _printable(label))
+def _owner(key: str, label: str, within: tuple[str, ...] = ()) -> Owner:
+    return Owner(key, _host(), os.getpid(), _printable(label), within=within)
 
 
 def _printable(label: str) -> str:
@@ -132,18 +150,16 @@ def is_reserved(owner: Owner) -> bool:
 
 
 def current_liveness() -> Liveness:
-    """Return what tells whether the current task, thread or greenlet still runs."""
-    if task := current_task():
-        return Liveness(weakref.ref(task), _task_runs)
+    """Return what tells whether the current task, piece of work, thread or greenlet goes on."""
+    return current_actor().liveness
+
+
+def _liveness_of(strand: Strand, work: Work | None) -> Liveness:
+    if work is not None:
+        return Liveness(weakref.ref(work), _work_goes_on)
     if greenlet := _current_greenlet():
         return Liveness(weakref.ref(greenlet), _greenlet_runs)
-    return Liveness(weakref.ref(threading.current_thread()), _thread_runs)
-
-
-def current_task() -> asyncio.Task[Any] | None:
-    """Return the running asyncio task, None outside of asyncio."""
-    loop = asyncio._get_running_loop()
-    return None if loop is None else asyncio.current_task(loop)
+    return Liveness(strand.thread, _thread_runs)
 
 
 def gevent_patched() -> bool:
@@ -152,23 +168,21 @@ def gevent_patched() -> bool:
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
-def _serial(task: asyncio.Task[Any] | None) -> int:
-    # Ids of threads and tasks are used again after their death; these numbers never are.
-    if task is not None:
-        serial = _task_serials.get(task)
-        if serial is None:
-            serial = _task_serials[task] = next(_serials)
-        return serial
-    try:
-        return int(_thread.serial)
-    except AttributeError:
-        _thread.serial = next(_serials)
-        return int(_thread.serial)
+def _serial_of(task: asyncio.Task[Any]) -> int:
+    # Ids of tasks are used again after their death; these numbers never are.
+    serial = _task_serials.get(task)
+    if serial is None:
+        serial = _task_serials[task] = next(_serials)
+    return serial
 
 
 def _task_runs(task: asyncio.Task[Any]) -> bool:
     # The loop may have been closed before the task was done: nobody will ever go on with it.
     return not task.done() and not task.get_loop().is_closed()
+
+
+def _work_goes_on(work: Work) -> bool:
+    return not work.over
 
 
 def _thread_runs(thread: threading.Thread) -> bool:

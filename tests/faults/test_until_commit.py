@@ -14,6 +14,7 @@ from django.db import OperationalError, connections, transaction
 from django.test import Client
 
 from distlock import Lock, LockDeadlock, LockError, LockNotHeld, ReleasedInTransaction, locks
+from distlock.activity import activity
 from distlock.core.manager import manager
 from distlock.recipes import MultiLock, RWLock, Semaphore
 from tests.contract.actors import PATIENCE
@@ -342,6 +343,47 @@ def test_its_owner_may_enter_it_again_meanwhile(using, database, other, name):
                 assert again.token == token
             assert not other.tries(name)
     assert other.tries(name)
+
+
+@SERVER
+@pytest.mark.parametrize("nested", [False, True])
+def test_other_pieces_of_work_in_the_same_transaction_enter_it_again(
+    using, database, other, name, nested
+):
+    """They would wait for the commit, which waits for them."""
+    mailer = Semaphore(name, 1, using=using, release="commit")
+
+    def enter():
+        with keeping(name, using, timeout=PATIENCE) as lock, mailer:
+            assert lock.held
+            return lock.token
+
+    with transaction.atomic(using=database):
+        with activity("a"):
+            token = enter()
+            if nested:
+                with activity("b"):
+                    assert enter() == token
+        with activity("c"):
+            assert enter() == token
+        assert enter() == token
+        with keeping(name, using), activity("d"):
+            assert enter() == token
+        assert not other.tries(name)
+    assert other.tries(name)
+    assert not mailer.info().holders
+
+
+@SERVER
+def test_the_end_of_the_piece_of_work_does_not_end_it(using, database, other, name, caplog):
+    with transaction.atomic(using=database):
+        with activity("a"), keeping(name, using, lease=1.5) as lock:
+            pass
+        first = lock.info().until
+        eventually(lambda: lock.info().until > first)
+        assert not other.tries(name)
+    assert other.tries(name)
+    assert not caplog.messages
 
 
 @SERVER

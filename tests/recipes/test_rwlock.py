@@ -321,6 +321,13 @@ async def work_in_task(using, name, log, who):
     return tokens
 
 
+def reads_at_once(lock):
+    reader = lock.reader()
+    if got := reader.acquire(blocking=False):
+        reader.release()
+    return got
+
+
 class TestDowngradeWithoutAnAnswer:
     def test_it_can_be_repeated(self, local, monkeypatch, name):
         """The reply was lost: it may have become a reader or not, and so it is one here."""
@@ -346,7 +353,7 @@ class TestDowngradeWithoutAnAnswer:
         assert lost
         assert lock.reader().token == token
         with ThreadPoolExecutor() as pool:
-            assert pool.submit(lock.reader().acquire, blocking=False).result(PATIENCE)
+            assert pool.submit(reads_at_once, lock).result(PATIENCE)
         alone.release()
 
     def test_a_downgrade_that_never_came_keeps_others_out(self, local, monkeypatch, name):
@@ -361,7 +368,7 @@ class TestDowngradeWithoutAnAnswer:
             with pytest.raises(LockUnavailable):
                 alone.downgrade()
         with ThreadPoolExecutor() as pool:
-            assert not pool.submit(lock.reader().acquire, blocking=False).result(PATIENCE)
+            assert not pool.submit(reads_at_once, lock).result(PATIENCE)
         lock.reader().verify()
         alone.release()
         assert is_unused("default", name)

@@ -169,7 +169,7 @@ class Dialect:
         owner, seconds = claim.owner, claim.reserved
         params = {
             "lock": claim.name,
-            "description": claim.description,
+            "description": claim.label,
             "owner": holder(claim),
             "nonce": claim.nonce,
             "host": owner.host,

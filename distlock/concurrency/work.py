@@ -1,0 +1,257 @@
+"""Which piece of work a thread is doing now: a request, a job of an executor, a Celery task.
+
+A thread of a server or a pool does many pieces of work, one after the other. What one of them has
+left behind must not pass to the next one. Pieces of work nest: asgiref runs a synchronous view as a
+job inside the middleware that waits for it on the same thread.
+
+Some pieces are marked: begin() and Work.end() are called around them. Jobs of executors are found
+on the stack, because executors have no hooks.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from types import FrameType
+from typing import Any
+from weakref import WeakKeyDictionary, ref
+
+
+class Work:
+    """A piece of work of one thread (or greenlet), from its begin to its end."""
+
+    __slots__ = ("__weakref__", "_ended", "_strand", "_unfinished", "known", "outer")
+
+    def __init__(self, strand: Strand, outer: Work | None) -> None:
+        self._strand = strand
+        #: the piece of work on the same thread that cannot go on before this one has ended
+        self.outer = outer
+        self._ended = False
+        self._unfinished: dict[Any, Callable[[Work], object]] = {}
+        #: for whoever wants to keep something with it
+        self.known: Any = None
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended: it, the one around it, or its thread."""
+        return (
+            self._ended
+            or not self._strand.runs()
+            or (self.outer is not None and self.outer.over)
+            or self._is_done()
+        )
+
+    def is_inside(self, other: Work) -> bool:
+        """Return whether ``other`` is this one, or around it."""
+        work: Work | None = self
+        while work is not None and work is not other:
+            work = work.outer
+        return work is not None
+
+    def end(self) -> None:
+        """Note its end, and call what add() was given for what is not finished. Once is enough."""
+        self._ended = True
+        while self._unfinished:
+            _, at_end = self._unfinished.popitem()
+            at_end(self)
+
+    def add(self, thing: Any, at_end: Callable[[Work], object]) -> None:
+        """Have ``at_end(work)`` called at the end, unless ``thing`` is finished() before."""
+        self._unfinished[thing] = at_end
+
+    def finished(self, thing: Any) -> None:
+        """Forget what add() was given for ``thing``."""
+        self._unfinished.pop(thing, None)
+
+    def _is_done(self) -> bool:
+        return False
+
+
+class Job(Work):
+    """A job of an executor, which is over when its future is done."""
+
+    __slots__ = ("_future", "_is_followed")
+
+    def __init__(self, strand: Strand, outer: Work | None, future: Future[Any]) -> None:
+        super().__init__(strand, outer)
+        self._future = ref(future)  # its result may be large
+        self._is_followed = False
+
+    @property
+    def future(self) -> Future[Any] | None:
+        """The future of the job, None if it is gone."""
+        return self._future()
+
+    def is_of(self, future: object) -> bool:
+        return self._future() is future
+
+    def is_answered(self) -> bool:
+        future = self._future()
+        return future is None or future.done()
+
+    def add(self, thing: Any, at_end: Callable[[Work], object]) -> None:
+        super().add(thing, at_end)
+        if not self._is_followed and (future := self._future()) is not None:
+            self._is_followed = True
+            future.add_done_callback(self._end)
+
+    def _end(self, future: Future[Any]) -> None:
+        self.end()
+
+    _is_done = is_answered
+
+
+class PoolJob(Work):
+    """A job of a ``multiprocessing.pool.ThreadPool``; of ``map()`` a chunk is one job.
+
+    Its end is seen from the stack of its thread, as there is no future.
+    """
+
+    __slots__ = ("_key",)
+
+    def __init__(self, strand: Strand, outer: Work | None, key: object) -> None:
+        super().__init__(strand, outer)
+        self._key = key
+
+    def is_of(self, key: object) -> bool:
+        return bool(self._key == key)
+
+    def is_answered(self) -> bool:
+        return False  # it is on the stack
+
+    def _is_done(self) -> bool:
+        thread = self._strand.thread()
+        frame = None if thread is None else sys._current_frames().get(thread.ident or 0)
+        while frame is not None:
+            _, key, frame = _nearest_job(frame)
+            if key == self._key:
+                return False
+        return True
+
+
+class Strand:
+    """What is known of one thread, or of one greenlet where gevent has replaced threads."""
+
+    __slots__ = ("__weakref__", "jobs", "known", "marks", "thread")
+
+    def __init__(self, thread: threading.Thread) -> None:
+        self.thread = ref(thread)
+        #: jobs and marked pieces of work, the innermost last; those that are over may be among them
+        self.jobs: list[Job | PoolJob] = []
+        self.marks: list[Work] = []
+        #: for whoever wants to keep something with it
+        self.known: Any = None
+
+    def runs(self) -> bool:
+        """Return whether the thread goes on."""
+        thread = self.thread()
+        return thread is not None and thread.is_alive()
+
+    def mark(self) -> Work | None:
+        """Return the innermost marked piece of work that is not over."""
+        marks = self.marks
+        while marks:
+            if not marks[-1].over:
+                return marks[-1]
+            marks.pop()
+        return None
+
+    def job(self, frame: FrameType | None) -> Work | None:
+        """Return the innermost job of an executor around a frame of this thread."""
+        kind, key, outside = _nearest_job(frame)
+        if kind is None:
+            return None
+        job = next((known for known in reversed(self.jobs) if known.is_of(key)), None)
+        if job is None:
+            self.jobs[:] = [job for job in self.jobs if not job.over]
+            job = kind(self, _inner(self.mark(), self.job(outside)), key)
+            self.jobs.append(job)
+        # The callbacks of a future run after its job, in the same frame.
+        return self.job(outside) if job.is_answered() else job
+
+
+_local = threading.local()
+
+
+def current_strand() -> Strand:
+    """Return what is known of the thread, or greenlet, that runs this."""
+    # Not only by the local: it is of all greenlets of a thread if gevent came after this import.
+    # Not only by the thread: Python 3.11 and 3.12 give a thread that is not theirs the object of an
+    # earlier one, which had the same ident.
+    thread = threading.current_thread()
+    strand: Strand | None = getattr(_local, "strand", None)
+    if strand is None or strand.thread() is not thread:
+        strands: WeakKeyDictionary[threading.Thread, Strand] | None
+        strands = getattr(_local, "strands", None)
+        if strands is None:
+            strands = _local.strands = WeakKeyDictionary()
+        strand = strands.get(thread)
+        if strand is None:
+            strand = strands[thread] = Strand(thread)
+        _local.strand = strand
+    return strand
+
+
+def work_on(strand: Strand) -> Work | None:
+    """Return the piece of work that the current thread is doing; None outside of all."""
+    job = strand.job(sys._getframe(1))
+    return job if not strand.marks else _inner(strand.mark(), job)
+
+
+def begin() -> Work:
+    """Begin a piece of work on the current thread; whoever calls this calls its end()."""
+    strand = current_strand()
+    work = Work(strand, work_on(strand))
+    strand.marks.append(work)
+    return work
+
+
+def _inner(mark: Work | None, job: Work | None) -> Work | None:
+    """Return which of the two is inside the other one."""
+    if mark is None or (job is not None and not mark.is_inside(job)):
+        return job
+    return mark
+
+
+# Jobs on the stack
+
+
+def _future_of(names: Mapping[str, Any]) -> object:
+    # An executor's own code lets go of its job when that has failed.
+    return getattr(names.get("self"), "future", None)
+
+
+def _task_of(names: Mapping[str, Any]) -> object:
+    task = names.get("task")
+    return task[:2] if task is not None else None  # the numbers of the job and of its part
+
+
+#: By the name of the module and that of the function that runs one job: how to tell which one.
+_JOBS: dict[tuple[str, str], tuple[type[Job | PoolJob], Callable[[Mapping[str, Any]], object]]] = {
+    ("concurrent.futures.thread", "run"): (Job, _future_of),
+    ("asgiref.current_thread_executor", "run"): (Job, _future_of),
+    ("multiprocessing.pool", "worker"): (PoolJob, _task_of),
+}
+_FUNCTIONS = frozenset(function for _, function in _JOBS)
+
+
+def runs_a_job(frame: FrameType) -> bool:
+    """Return whether this is the frame in which an executor runs one job."""
+    function = frame.f_code.co_name
+    return function in _FUNCTIONS and (frame.f_globals.get("__name__"), function) in _JOBS
+
+
+def _nearest_job(
+    frame: FrameType | None,
+) -> tuple[Callable[..., Job | PoolJob] | None, object, FrameType | None]:
+    """Return the class and the key of the nearest job on the stack, and the frame outside of it."""
+    while frame is not None:
+        function = frame.f_code.co_name
+        if function in _FUNCTIONS:
+            found = _JOBS.get((frame.f_globals.get("__name__", ""), function))
+            if found is not None and (key := found[1](frame.f_locals)) is not None:
+                return found[0], key, frame.f_back
+        frame = frame.f_back
+    return None, None, None

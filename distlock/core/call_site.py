@@ -1,0 +1,54 @@
+"""Where a lock is asked for: the file and the line, for people who look for its holder."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from types import FrameType
+
+from distlock.concurrency.work import runs_a_job
+
+#: Code between a user's line and a lock; none of it is what people look for.
+_BETWEEN = (
+    "distlock.",
+    "asgiref.",
+    "asyncio.",
+    "billiard.",
+    "celery.",
+    "concurrent.futures.",
+    "contextlib",
+    "contextvars",
+    "django.core.management",
+    "django.utils.asyncio",
+    "functools",
+    "multiprocessing.",
+    "threading",
+)
+#: Methods that take a lock and leave it to their caller to release it.
+_DOORS = frozenset({"acquire", "__enter__"})
+
+
+def call_site() -> tuple[str, bool]:
+    """Return the user's line that asks for a lock, as ``shop/views.py:42``, "" if there is none.
+
+    And whether the asking is all that a job of an executor does, as in
+    ``asyncio.to_thread(lock.acquire)``: then nobody could release the lock.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    outermost = ""
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "")
+        if not module.startswith(_BETWEEN):
+            return f"{_shortened(frame.f_code.co_filename)}:{frame.f_lineno}", False
+        if module.startswith("distlock."):
+            outermost = frame.f_code.co_name
+        elif runs_a_job(frame):
+            return "", outermost in _DOORS
+        frame = frame.f_back
+    return "", False
+
+
+@functools.lru_cache(512)
+def _shortened(path: str) -> str:
+    """Return a file and its folder: enough to find it, and short."""
+    return "/".join(path.replace("(", "").replace(")", "").split("/")[-2:])
