@@ -16,4 +16,5 @@ decorator        ``@Lock(...)``
 name_template    names such as ``"report:{account_id}"``
 queueing_owners  the owners of the queueing locks of Celery tasks
 release_warning  warns of a release inside an open transaction
+until_commit     ``release="commit"``: open transactions enter a hold that is left in them
 """
