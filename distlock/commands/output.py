@@ -32,7 +32,7 @@ GAP = "  "
 Row = Sequence[str]
 
 #: What JSON has of a holder; and of a lock, besides that.
-_OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description")
+_OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description", "call_site")
 _OF_LOCK = ("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots")
 
 

@@ -78,6 +78,8 @@ def _holder(info: LockInfo, holder: Holder) -> Iterator[tuple[str, str]]:
         yield "owner's name", output.quoted(holder.owner.key.removeprefix(NAMED))
     if holder.description:
         yield "description", output.escaped(holder.description)
+    if holder.call_site:
+        yield "acquired at", output.escaped(holder.call_site)
     if holder.since is not None:
         yield "held since", f"{output.moment(holder.since)} ({output.duration(holder.held_for)})"
     if holder.until is not None:

@@ -7,6 +7,8 @@ workers   ``WorkerThreads``, which run blocking calls
 timers    ``call_after()``: actions at a later time, on one thread of the process
 backoff   growing pauses between two attempts
 fork      what to do before and after the process forks
+work      the piece of work that a thread is doing: a request, a job of an executor
+awaiting  which tasks await a job of an executor, and which thread waits for a task
 steps     one body for synchronous and asynchronous callers
 
 Nothing here knows of locks. It imports nothing of the package but ``distlock.exceptions``.

@@ -159,7 +159,7 @@ class Strand:
         return None
 
     def job(self, frame: FrameType | None) -> Work | None:
-        """Return the innermost job of an executor around a frame of this thread."""
+        """Return the innermost job of an executor on the stack of this thread, from a frame on."""
         kind, key, outside = _nearest_job(frame)
         if kind is None:
             return None
@@ -196,8 +196,12 @@ def current_strand() -> Strand:
 
 def work_on(strand: Strand) -> Work | None:
     """Return the piece of work that the current thread is doing; None outside of all."""
-    job = strand.job(sys._getframe(1))
-    return job if not strand.marks else _inner(strand.mark(), job)
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name not in JOB_FUNCTIONS:
+        frame = frame.f_back
+    if frame is None and not strand.marks:
+        return None  # the usual case
+    return _inner(strand.mark(), strand.job(frame))
 
 
 def begin() -> Work:
@@ -234,13 +238,13 @@ _JOBS: dict[tuple[str, str], tuple[type[Job | PoolJob], Callable[[Mapping[str, A
     ("asgiref.current_thread_executor", "run"): (Job, _future_of),
     ("multiprocessing.pool", "worker"): (PoolJob, _task_of),
 }
-_FUNCTIONS = frozenset(function for _, function in _JOBS)
+#: the names of these functions, to tell most frames apart at once
+JOB_FUNCTIONS = frozenset(function for _, function in _JOBS)
 
 
 def runs_a_job(frame: FrameType) -> bool:
     """Return whether this is the frame in which an executor runs one job."""
-    function = frame.f_code.co_name
-    return function in _FUNCTIONS and (frame.f_globals.get("__name__"), function) in _JOBS
+    return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _JOBS
 
 
 def _nearest_job(
@@ -249,7 +253,7 @@ def _nearest_job(
     """Return the class and the key of the nearest job on the stack, and the frame outside of it."""
     while frame is not None:
         function = frame.f_code.co_name
-        if function in _FUNCTIONS:
+        if function in JOB_FUNCTIONS:
             found = _JOBS.get((frame.f_globals.get("__name__", ""), function))
             if found is not None and (key := found[1](frame.f_locals)) is not None:
                 return found[0], key, frame.f_back

@@ -1,6 +1,7 @@
 """What a process does with locks: who holds them here, who waits, renewal, losses.
 
 manager          the way into a lock and out of it, for threads and tasks
+call_site        the user's line that asks for a lock
 acquiring        the steps from a request to a lease, and of entering again
 local_queue      threads and tasks of this process wait here, first come, first served
 held             one lock held by one owner: who is inside, and until when

@@ -6,7 +6,7 @@ import functools
 import sys
 from types import FrameType
 
-from distlock.concurrency.work import runs_a_job
+from distlock.concurrency.work import JOB_FUNCTIONS, runs_a_job
 
 #: Code between a user's line and a lock; none of it is what people look for.
 _BETWEEN = (
@@ -42,7 +42,7 @@ def call_site() -> tuple[str, bool]:
             return f"{_shortened(frame.f_code.co_filename)}:{frame.f_lineno}", False
         if module.startswith("distlock."):
             outermost = frame.f_code.co_name
-        elif runs_a_job(frame):
+        elif frame.f_code.co_name in JOB_FUNCTIONS and runs_a_job(frame):
             return "", outermost in _DOORS
         frame = frame.f_back
     return "", False

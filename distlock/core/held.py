@@ -161,11 +161,6 @@ class HeldLease:
         if candidates:
             self._set_entries(_once_less(self.entries, candidates[-1]))
 
-    def leave_once(self) -> None:
-        """Leave what was entered once."""
-        self.count = 0
-        self._forget_works(self.entries)
-
     def remove(self, entries: list[Entrant]) -> None:
         """Take out those who can release it no more; it is orphaned if nobody else is inside."""
         others = [entry for entry in self.entries if entry not in entries]

@@ -5,16 +5,14 @@ Only the one whose turn it is asks the backend, so a process contends once for a
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from distlock.concurrency.awaiting import thread_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.core.held import Key
+from distlock.core.held import Entrant, Key, task_of
 from distlock.exceptions import LockDeadlock
 from distlock.types.lease import Owner, Waiting
 from distlock.types.owners import is_named
@@ -26,13 +24,12 @@ class Ticket:
 
     key: Key
     owner: Owner
-    #: tells whether its thread, task or piece of work goes on
-    is_alive: Callable[[], bool]
+    #: the thread, task or piece of work that is to enter
+    entry: Entrant
     #: whether it waits for a limited time
     limited: bool = False
-    #: the thread that it is of, and its task, if it is one
+    #: in which thread it was made
     thread: threading.Thread = field(default_factory=threading.current_thread)
-    task: asyncio.Task[object] | None = None
     #: whether it has had its turn; the holder of the lock keeps it until it leaves
     called: bool = False
     #: whether the lock, which it had, is being freed: nobody is in it any more
@@ -65,11 +62,12 @@ class Ticket:
 
         That one waits in the same thread, or in a task for which the thread waits.
         """
-        if self.task is not None or not self.is_alive():
+        if task_of(self.entry) is not None or not self.entry.is_alive():
             return False
         if self.thread is other.thread:
             return True
-        return other.task is not None and thread_awaiting(other.task) is self.thread
+        task = task_of(other.entry)
+        return task is not None and thread_awaiting(task) is self.thread
 
     def waiting(self, now: float) -> Waiting:
         """Return who waits, for people to read; ``now`` is a time of clock()."""

@@ -57,10 +57,7 @@ class LockManager:
             if hold is not None and (yield from self._reenter(request)):
                 return True
             until = deadline if wait else clock()
-            liveness = request.entry.is_alive
-            ticket = Ticket(
-                request.queue_key, owner, liveness, until is not None, task=task_of(request.entry)
-            )
+            ticket = Ticket(request.queue_key, owner, request.entry, until is not None)
             request.ticket, request.asked = ticket, False
             try:
                 try:

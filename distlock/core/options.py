@@ -98,7 +98,7 @@ class LockOptions:
         if blocking is not None or timeout is not None or self.timeout is not None:
             wait, deadline = self.limit(blocking, timeout)
         wanted, named = self.lease, self.owner is not None
-        lease = checked_lease(backend, wanted)
+        lease = backend.settings.lease if wanted is None else checked_lease(backend, wanted)
         if named and not backend.capabilities.named_owners:
             raise NotSupported(
                 f"owner={self.owner!r}: a hold of DISTLOCK[{backend.alias!r}] cannot pass from one"

@@ -73,7 +73,8 @@ class HeldLeases:
                 self._forget_leftovers()
             self._holds[place] = hold
             self._renewer.keep(hold)
-            self._follow(hold, hold.entries[0])
+            if (entry := hold.entries[0]).work is not None:
+                self._follow(hold, entry)
 
     def enter(self, hold: HeldLease, entry: Entrant, owner: Owner) -> bool:
         """Enter once more; False if the hold was lost or left meanwhile."""
@@ -86,7 +87,8 @@ class HeldLeases:
             if entry.work is not None and hold.place[1] not in owner.keys and not hold.named:
                 self._entered_by_jobs[hold.place[0], owner.key] = hold, entry.work
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
-            self._follow(hold, entry)
+            if entry.work is not None:
+                self._follow(hold, entry)
             return True
 
     def _give_to_thread(self, hold: HeldLease, owner: Owner) -> None:
@@ -101,7 +103,7 @@ class HeldLeases:
 
     def _follow(self, hold: HeldLease, entry: Entrant) -> None:
         """See to it that the end of a piece of work does not leave the hold to its successors."""
-        if entry.work is not None and entry.renews and not hold.named:
+        if entry.work and entry.renews and not hold.named:
             entry.work.add(hold, partial(self._end_work, hold))
 
     def _end_work(self, hold: HeldLease, work: Work) -> None:
@@ -135,13 +137,15 @@ class HeldLeases:
                     raise not_held(place[0], hold.lease.owner)  # it only waits for a commit
                 hold.leave(lock, liveness)
             else:
-                hold.leave_once()
+                hold.count = 0
             if self._entered_by_jobs:
                 self._forget_jobs(hold)
             reason, is_last = hold.why_lost(), hold.count == 0
             if is_last:
                 hold.on_leave()
                 del self._holds[place]
+                if (work := hold.entries[0].work) is not None:
+                    work.finished(hold)
                 if reason is None:
                     self._renewer.drop(hold)
         if reason is not None:

@@ -74,7 +74,8 @@ def _since(info: LockInfo) -> str:
 
 def _token_and_what(info: LockInfo) -> str:
     token = "" if info.token is None else f" (token {info.token})"
-    return f"{token}: {info.description}" if info.description else token
+    what = f"{token}: {info.description}" if info.description else token
+    return f"{what}, acquired at {info.call_site}" if info.call_site else what
 
 
 def twin_of(name: str) -> str:

@@ -75,29 +75,32 @@ def current_actor(name: str | None = None) -> Actor:
         actor = Actor(_owner(key, task.get_name()), Liveness(weakref.ref(task), _task_runs))
     else:
         strand = current_strand()
-        actor = _actor_of(strand, work_on(strand))
+        work = work_on(strand)
+        known: _Known | None = strand.known if work is None else work.known
+        # Nearly every call is of a thread and a piece that have been here before. A fork changes
+        # the nonce, and anyone may rename a thread.
+        label = threading.current_thread().name
+        if known is None or known.process is not _process_nonce or known.label != label:
+            known = _known(strand, work, label)
+        actor = known.actor
     if name is None:
         return actor
     return actor._replace(owner=_owner(f"{NAMED}{name}", actor.owner.thread))
 
 
-def _actor_of(strand: Strand, work: Work | None) -> Actor:
+def _known(strand: Strand, work: Work | None, label: str) -> _Known:
     """Return who a thread is in a piece of work; None stands for what is outside of all."""
-    # Nearly every call is of a thread and a piece that have been here before. A fork changes the
-    # nonce, and anyone may rename a thread.
     bearer = strand if work is None else work
     known: _Known | None = bearer.known
-    label = threading.current_thread().name
-    if known is None or known.process is not _process_nonce or known.label != label:
-        serial = next(_serials) if known is None else known.serial
-        within: tuple[str, ...] = ()
-        if work is not None:
-            outer = _actor_of(strand, work.outer).owner
-            within = (outer.key, *outer.within)
-        owner = _owner(f"{_process_nonce}:{serial}", label, within)
-        actor = Actor(owner, _liveness_of(strand, work), work)
-        bearer.known = known = _Known(_process_nonce, label, serial, actor)
-    return known.actor
+    serial = next(_serials) if known is None else known.serial
+    within: tuple[str, ...] = ()
+    if work is not None:
+        outer = _known(strand, work.outer, label).actor.owner
+        within = (outer.key, *outer.within)
+    owner = _owner(f"{_process_nonce}:{serial}", label, within)
+    actor = Actor(owner, _liveness_of(strand, work), work)
+    bearer.known = known = _Known(_process_nonce, label, serial, actor)
+    return known
 
 
 def current_owner(name: str | None = None) -> Owner:
