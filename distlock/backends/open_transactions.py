@@ -25,17 +25,19 @@ SEES_COMMITS = ("read committed", "read uncommitted")
 class TransactionOutcomeHook:
     """Tells how a transaction ends: Django calls it on commit, and drops it on rollback.
 
-    Django has no hook for a rollback; it only forgets what was registered with ``on_commit()``.
+    Django has no hook for a rollback; it only forgets what was registered with ``on_commit()``. If
+    ``on_commit`` is interrupted, ``on_rollback`` is called, too.
     """
+
+    _committed = False  # also if it was interrupted while it was made
 
     def __init__(self, on_commit: Callable[[], None], on_rollback: Callable[[], None]) -> None:
         self._on_commit = on_commit
         self._on_rollback = on_rollback
-        self._committed = False
 
     def __call__(self) -> None:
-        self._committed = True
         self._on_commit()
+        self._committed = True
 
     def __del__(self) -> None:
         if not self._committed:
@@ -85,6 +87,15 @@ def call_at_end(connection: Any, hook: TransactionOutcomeHook) -> None:
         blocks.hooks.append(hook)
     else:
         connection.run_on_commit.insert(0, (set(), hook, False))
+
+
+def may_be_open(connection: Any) -> bool:
+    """Return whether a transaction that was open has not ended yet, as any thread can see it.
+
+    It is no more after an interrupt in the middle of Django's commit, which then neither calls nor
+    drops the hooks. It is while a commit is under way.
+    """
+    return connection.in_atomic_block or not connection.autocommit
 
 
 class _BlocksInTestCase(list[Any]):

@@ -21,6 +21,7 @@ from distlock.backends.open_transactions import (
     Failed,
     TransactionOutcomeHook,
     call_at_end,
+    may_be_open,
     open_transactions,
     reads_snapshot,
     without_autocommit,
@@ -131,8 +132,8 @@ class OpenTransactions:
     def __init__(self, hold: HeldLease, connections: Collection[Any]) -> None:
         self._hold = hold
         self._thread = weakref.ref(threading.current_thread())
-        #: the ids of the connections whose transaction is open
-        self._open = {id(connection) for connection in connections}
+        #: the connections whose transaction is open, by their ids; they may end with their thread
+        self._open = {id(connection): weakref.ref(connection) for connection in connections}
         for connection in connections:
             committed = partial(self._end, id(connection), self._leave)
             rolled_back = partial(self._end, id(connection), self._leave_soon)
@@ -144,7 +145,10 @@ class OpenTransactions:
         If its thread has ended, nobody will commit it.
         """
         thread = self._thread()
-        return bool(self._open) and thread is not None and thread.is_alive()
+        if thread is None or not thread.is_alive():
+            return False
+        found = [connection() for connection in self._open.copy().values()]
+        return any(connection is not None and may_be_open(connection) for connection in found)
 
     def covers(self, connections: Collection[Any]) -> bool:
         """Return whether these connections are among those of this thread that it waits for."""
@@ -152,7 +156,7 @@ class OpenTransactions:
         return here and all(id(connection) in self._open for connection in connections)
 
     def _end(self, connection: int, leave: Any) -> None:
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         if not self._open:
             leave()
 

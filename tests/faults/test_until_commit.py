@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import logging
+import random
 import threading
 import time
 import warnings
@@ -17,6 +18,7 @@ from distlock import Lock, LockDeadlock, LockError, LockNotHeld, ReleasedInTrans
 from distlock.activity import activity
 from distlock.core.manager import manager
 from distlock.recipes import MultiLock, RWLock, Semaphore
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.databases import ALIASES, SERVERS, publish
@@ -49,7 +51,7 @@ def held_here(name):
 def free(other, name):
     """Whether someone else can take the lock now; a database that others may not ask is a no."""
     try:
-        return other.tries(name)
+        return other.lock(name).acquire(timeout=0.3)
     except LockError:
         return False
 
@@ -619,6 +621,90 @@ def test_the_warning_names_the_way_out(using, database, name):
         Lock(name, using=using),
     ):
         pass
+
+
+# Where the locks are on SQLite
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_on_sqlite_a_seat_is_left_after_the_commit(using, database, name):
+    """Inside a transaction that has written nobody else can write, nor this thread's session."""
+    mailer = Semaphore(name, 1, using=using, release="commit")
+    mailer.acquire()
+    with transaction.atomic(using=database):
+        Group.objects.using(database).create(name=name)
+        mailer.release()
+        assert mailer.info().taken == 1
+    assert mailer.info().taken == 0
+    Group.objects.using(database).filter(name=name).delete()
+
+
+@pytest.mark.parametrize("kind", ["sqlite"])
+def test_on_sqlite_it_is_kept_for_a_transaction_in_another_database(
+    using, database, other, name, caplog
+):
+    with transaction.atomic(using="memory"):
+        with transaction.atomic(using=database), keeping(name, using):
+            pass
+        assert not other.tries(name)
+    assert other.tries(name)
+    assert not caplog.messages
+    connections["memory"].close()
+
+
+# The end of the process
+
+
+def roll_back_and_end(database, name):
+    with suppress(ZeroDivisionError), transaction.atomic(using=database):
+        with Lock(name, release="commit", lease=600):
+            write_line("left")
+        raise ZeroDivisionError
+
+
+@SERVER
+def test_a_process_that_ends_right_after_a_rollback_has_freed_it(
+    using, database, other, name, child
+):
+    process = child(roll_back_and_end, database, name)
+    assert process.line() == "left"
+    process.finish()
+    assert comes_free(other, name)
+
+
+# Many processes
+
+
+def add_many(kind, database, name, seed):
+    """Add one under the lock, in transactions with savepoints; some are rolled back."""
+    random.seed(seed)
+    added = 0
+    for _ in range(40):
+        with suppress(ZeroDivisionError), transaction.atomic(using=database):
+            with suppress(ZeroDivisionError), transaction.atomic(using=database):
+                if random.random() < 0.3:
+                    with Lock(name, release="commit"):
+                        raise ZeroDivisionError
+            with Lock(name, release="commit"):
+                group, value = number(database, name)
+                Group.objects.using(database).filter(pk=group.pk).update(name=f"{name}:{value + 1}")
+            time.sleep(random.random() * 0.01)
+            if random.random() < 0.2:
+                raise ZeroDivisionError
+            added += 1
+    write_line(added)
+
+
+@pytest.mark.slow
+@SERVER
+def test_processes_lose_no_update(kind, using, database, name, child):
+    Group.objects.using(database).create(name=f"{name}:0")
+    workers = [child(add_many, kind, database, name, seed) for seed in range(6)]
+    added = [int(worker.line()) for worker in workers]
+    for worker in workers:
+        worker.finish()
+    assert number(database, name)[1] == sum(added) > 100
+    Group.objects.using(database).filter(name__startswith=f"{name}:").delete()
 
 
 # Settings
