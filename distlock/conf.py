@@ -13,6 +13,7 @@ from django.utils.module_loading import import_string
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency import fork
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.types.arguments import checked_name
 
 DEFAULT_ALIAS = "default"
@@ -34,7 +35,7 @@ class BackendHandler:
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseBackend] = {}
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         fork.reset_in_child(self)
 
     @property
@@ -48,12 +49,14 @@ class BackendHandler:
 
     def __getitem__(self, alias: str) -> BaseBackend:
         """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
+        fork.ensure_reset()
         backend = self._backends.get(alias)
         if backend is not None:
             return backend
         with self._making:
             if alias not in self._backends:
-                self._backends[alias] = self._make(alias)
+                # A signal handler may have made it meanwhile, on this very thread.
+                self._backends.setdefault(alias, self._make(alias))
             return self._backends[alias]
 
     def __iter__(self) -> Iterator[str]:
@@ -68,11 +71,17 @@ class BackendHandler:
 
     def made(self) -> list[BaseBackend]:
         """Return the backends that have been used since they were last closed."""
+        fork.ensure_reset()
         with self._making:
             return list(self._backends.values())
 
     def close_all(self) -> None:
         """Close the backends that have been made; the next use makes them anew."""
+        refuse_reentry(2)
+        self._close_all()
+
+    def _close_all(self) -> None:
+        fork.ensure_reset()
         with self._making:
             backends = list(self._backends.values())
             self._backends.clear()
@@ -81,7 +90,7 @@ class BackendHandler:
 
     def after_fork_in_child(self) -> None:
         """Replace a mutex that another thread of the parent may have held; forget its renewer."""
-        self._making = threading.Lock()
+        self._making = threading.RLock()
         for backend in self._backends.values():
             backend.listener = None
 
@@ -139,7 +148,7 @@ def configured_groups() -> dict[str, str]:
 
 def _reset(*, setting: str, **kwargs: Any) -> None:
     if setting == "DISTLOCK":
-        locks.close_all()
+        locks._close_all()
 
 
 setting_changed.connect(_reset)

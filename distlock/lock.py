@@ -9,6 +9,7 @@ from typing import Self
 
 from django.utils.asyncio import async_unsafe
 
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
 from distlock.core.held import OnLost
@@ -102,6 +103,7 @@ class Lock(BaseLock):
         the lock is taken or waited for: LockError if another transaction is open already, or one of
         another lock above READ COMMITTED, NotSupported where the backend cannot give it.
         """
+        refuse_reentry()
         self._backend.check_atomic(using, self._hold.lease if self.held else None)
         if not self.acquire():
             raise LockTimeout(self._busy())

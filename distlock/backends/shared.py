@@ -15,6 +15,7 @@ from functools import partial
 from typing import cast
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
+from distlock.backends.blocking_calls import answer_due
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.process_session import ProcessSession
 from distlock.backends.recipe_records import RecipeRecords
@@ -43,6 +44,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
@@ -54,8 +56,6 @@ _LONGEST_WAIT = 5.0
 #: Seconds after which the first in line loses its place, if it could have its seats and has not
 #: taken them: its process may have been stopped or killed. If it goes on, it lines up anew.
 _PATIENCE = 1.0
-#: Seconds that the last answer may take, beyond the caller's time limit.
-_LAST_ANSWER = 1.0
 #: Seconds for which a cancelled claim is remembered, so that a request that comes late finds that.
 _REMEMBERED = 300.0
 
@@ -125,23 +125,33 @@ class SharedBackend(BaseBackend):
         any change. So one who leaves wakes one, however many wait.
         """
         directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str]()
+        asked_until = self.calls.due()
         look = yield from self._look(claim, passed_over, deadline, waits=False)
-        overdue, since = look.overdue, clock()
+        overdue, since, known_until = look.overdue, clock(), asked_until
         while look.lease is None:
-            if deadline is not None and clock() >= deadline:
-                yield self.asking(partial(self._leave_queue, claim), deadline)
-                return None
-            until = clock() + (self.pause if overdue is None else min(self.pause, _PATIENCE))
-            hint = self.hint(directory, look.revision, look.behind)
             try:
-                yield Wait(hint, until if deadline is None else min(until, deadline))
-            finally:
-                hint.abandon()
-            # Who comes after one that is passed over is told of nothing: it looks now and then.
-            patience = _PATIENCE + (self.pause if passed_over else 0.0)
-            if overdue is not None and clock() - since >= patience:
-                passed_over |= {overdue}
-            look = yield from self._look(claim, passed_over, deadline, waits=True)
+                if deadline is not None and clock() >= deadline:
+                    yield self.asking(partial(self._requests.leave_queue, claim), deadline)
+                    return None
+                until = clock() + (self.pause if overdue is None else min(self.pause, _PATIENCE))
+                hint = self.hint(directory, look.revision, look.behind)
+                try:
+                    yield Wait(hint, until if deadline is None else min(until, deadline))
+                finally:
+                    hint.abandon()
+                # Who comes after one that is passed over is told of nothing: it looks now and then.
+                patience = _PATIENCE + (self.pause if passed_over else 0.0)
+                if overdue is not None and clock() - since >= patience:
+                    passed_over |= {overdue}
+                asked_until = self.calls.due()
+                look = yield from self._look(claim, passed_over, deadline, waits=True)
+                known_until = asked_until
+            except LockUnavailable:
+                now = clock()
+                if deadline is None or now < deadline or known_until is None or now >= known_until:
+                    raise
+                self.cleanup.add(claim)  # others had the seats, as was said in this very wait
+                return None
             if look.overdue != overdue:
                 overdue, since = look.overdue, clock()
         return look.lease
@@ -172,19 +182,8 @@ class SharedBackend(BaseBackend):
         undo: Callable[[], object] | None = None,
     ) -> Call:
         """Return the step that makes a blocking call with a deadline; its result is the call's."""
-        # The last look is made when the time is up, and must not fail just for that.
-        until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
-        return Call(question, self.calls.due(until), undo, executor=self.calls)
-
-    def _leave_queue(self, claim: Claim, deadline: float | None) -> None:
-        self._requests.forget(claim, deadline)
-        directory = directory_of(claim.kind, claim.name)
-        try:
-            # A request whose answer was lost may have come late, and have granted the seat.
-            leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
-            self._store.apply(directory, leave, (), deadline)
-        except LockUnavailable:
-            self.cleanup.add(claim)
+        due = self.calls.due(answer_due(deadline))
+        return Call(question, due, undo, executor=self.calls)
 
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
         """See BaseBackend.renew(). The session of many leases is renewed once for all of them."""
@@ -354,6 +353,7 @@ def every_kind(backend: BaseBackend) -> list[BaseBackend]:
 
 def sweep_every_kind(backend: BaseBackend) -> SweepResult:
     """Sweep a backend with its semaphores and read/write locks; see BaseBackend.sweep()."""
+    refuse_reentry(2)
     swept = [part.sweep() for part in reversed(every_kind(backend))]
     return SweepResult(sum(one.expired for one in swept), sum(one.removed for one in swept))
 

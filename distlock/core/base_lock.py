@@ -15,6 +15,8 @@ from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from distlock.backends.base import BaseBackend
+from distlock.concurrency.clock import clock
+from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import locks
 from distlock.core.decorator import decorate
@@ -26,7 +28,6 @@ from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import (
     ActiveBlocks,
     add_leave_error,
-    closed_inside,
     holder_message,
     refuse_in_event_loop,
 )
@@ -89,21 +90,29 @@ class BaseLock:
         already with a shorter lease than this one is to have, or if ``release="commit"`` would not
         protect what is done in a transaction that is open already.
         """
+        refuse_reentry()
+        began = clock()  # the first time the backend, and its driver, have to be loaded
         backend = locks[self.using]
         if (self._options.release or backend.settings.release) == COMMIT:
             refuse_unsafe_transactions(self._key, self._current_owner)
         return run(
             manager.acquire(
-                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+                self._options.request(
+                    backend, self.name, self, self.claim_nonce, blocking, timeout, began
+                )
             )
         )
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+        refuse_reentry()
+        began = clock()
         backend = locks[self.using]
         return await arun(
             manager.acquire(
-                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+                self._options.request(
+                    backend, self.name, self, self.claim_nonce, blocking, timeout, began
+                )
             )
         )
 
@@ -118,10 +127,14 @@ class BaseLock:
         LockUnavailable if the backend cannot be told; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
-        self._leave(self._current_owner)
+        if must_leave_elsewhere():
+            manager.release_soon(self._key, self._current_owner, self)
+        else:
+            self._leave(self._current_owner)
 
     async def arelease(self) -> None:
         """See release()."""
+        refuse_reentry()
         await arun(manager.release(self._key, self._current_owner, self))
 
     def __enter__(self) -> Self:
@@ -136,11 +149,12 @@ class BaseLock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        elsewhere = must_leave_elsewhere(closed=exc_type is GeneratorExit)
         current = self._current_owner
         owner = self._blocks.end(sys._getframe(1), current)
         key = self._key
         try:
-            if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
+            if elsewhere or (exc_type is GeneratorExit and owner != current):
                 manager.release_soon(key, owner, self)
             else:
                 self._leave(owner, owner.key == current.key)
@@ -173,6 +187,7 @@ class BaseLock:
                 # Its coroutine is being closed from outside, and cannot wait for anything.
                 manager.release_soon(self._key, owner, self)
             else:
+                refuse_reentry()
                 await arun(manager.release(self._key, owner, self))
         except (LockError, Warning) as error:
             if exc is None or isinstance(error, BodyEnded):
@@ -217,11 +232,13 @@ class BaseLock:
     @refuse_in_event_loop
     def verify(self) -> None:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
+        refuse_reentry()
         hold = self._hold
         self._verified(hold, hold.ask())
 
     async def averify(self) -> None:
         """See verify()."""
+        refuse_reentry()
         hold = self._hold
         self._verified(hold, await hold.backend.calls.run(hold.ask))
 
@@ -240,10 +257,12 @@ class BaseLock:
 
         The threads and tasks that wait in another process behind one of it are not known.
         """
+        refuse_reentry()
         return self._with_waiters(self._backend.inspect(self._backend_name))
 
     async def ainfo(self) -> LockInfo:
         """See info()."""
+        refuse_reentry()
         backend = self._backend
         return self._with_waiters(
             await backend.calls.run(partial(backend.inspect, self._backend_name))
@@ -257,6 +276,7 @@ class BaseLock:
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         """
+        refuse_reentry()
         lease = self._backend.force_release(self._backend_name, checked_token(token))
         if lease is not None:
             send_event(lock_broken, self._backend, lease)
@@ -264,6 +284,7 @@ class BaseLock:
 
     async def aforce_release(self, token: int) -> bool:
         """See force_release()."""
+        refuse_reentry()
         backend = self._backend
         breaking = partial(backend.force_release, self._backend_name, checked_token(token))
         lease = await backend.calls.run(breaking)
@@ -315,9 +336,17 @@ class BaseLock:
         """Let the open transactions of this thread enter a lock that is about to be left."""
         keep_until_commit(self._key, self._current_owner, self._options)
 
-    def _leaving(self, owner: Owner) -> Steps[bool]:
+    def _entering(self, wait: bool, deadline: float | None) -> Steps[bool]:
+        """Return the steps of acquire(), with the time limit of AcquireRequest."""
+        request = self._options.request(
+            locks[self.using], self.name, self, self.claim_nonce, blocking=wait
+        )
+        request.deadline = deadline
+        return manager.acquire(request)
+
+    def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
-        return manager.release(self._key, owner, self)
+        return manager.release(self._key, owner, self, deadline)
 
     def _verified(self, hold: HeldLease, gone: str | None) -> None:
         if gone:

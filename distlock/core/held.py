@@ -76,6 +76,7 @@ class HeldLease:
         "renewal_failed",
         "renewing",
         "renews",
+        "warned",
     )
 
     def __init__(
@@ -120,6 +121,8 @@ class HeldLease:
         #: whether a renewal is under way, and whether the last one had no answer
         self.renewing = False
         self.renewal_failed = False
+        #: whether it was logged that half of the lease is over without an answer to its renewal
+        self.warned = False
         self._interval = settings.interval(claim.duration)
         #: when it is to be renewed, counted from when the last renewal was sent
         self.renew_at = lease.deadline - claim.duration * RELIED_ON + self._interval
@@ -240,7 +243,7 @@ class HeldLease:
         """
         end = self.lease.deadline
         if self.renewing:
-            return end
+            return end if self.warned else end - self.lease.claim.relied_on / 2
         if self.needs_renewal:
             return min(self.renew_at, end)
         if self.named and self._confirmed_until != end:
@@ -258,6 +261,7 @@ class HeldLease:
     def extend(self, deadline: float) -> None:
         """Note that the lease ends at another local deadline."""
         self.lease = self.lease.until(deadline)
+        self.warned = False
         self.renew_at = deadline - self.lease.claim.relied_on + self._interval
 
     def to_renew(self, at_least: float = 0.0) -> Lease:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from distlock.concurrency import fork
 from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Call, Sleep, Steps, run
+from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import start
-from distlock.concurrency.work import Job
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
 from distlock.core.held import Entrant, HeldLease, Key, task_of
@@ -25,6 +23,8 @@ from distlock.types.lease import Lease, Owner, Waiting
 
 #: How often, and after how many seconds, it is asked who awaits a job.
 _LOOKS, _LOOK_PAUSE = 10, 0.005
+#: Seconds between two looks at a lock that another thread or task of this process asks for.
+_PAUSE = 0.02
 
 
 class LockManager:
@@ -66,6 +66,7 @@ class LockManager:
                     if (enqueued and ticket.called and not request.named) or (
                         yield from wait_for_turn(
                             request,
+                            queue,
                             ticket,
                             enqueued,
                             held.find(request.key, owner) if request.named else None,
@@ -73,12 +74,12 @@ class LockManager:
                         )
                     ):
                         request.asked = not ticket.joined
-                    elif not request.named and not self._is_held_here(request.key):
-                        # The thread ahead may still be asking. Ask the backend, so that an outage
-                        # is not reported as a busy lock.
-                        looking = partial(request.backend.is_held, request.claim)
-                        due = request.last_answer_due
-                        yield Call(looking, due, executor=request.backend.calls)
+                    elif not request.named:
+                        if not wait:  # what follows has one time for all
+                            deadline = request.deadline = request.answer_due
+                        if not (yield from self._is_held(request)):
+                            queue.leave(ticket)
+                            continue
                     lease = None
                     if request.asked:
                         lease = yield from ask(request.backend, request.claim, wait, deadline)
@@ -113,8 +114,7 @@ class LockManager:
     def _reenter(self, request: AcquireRequest) -> Steps[bool]:
         """Enter what this process holds already; False if the lock has to be taken."""
         while (hold := self._entered(request)) is not None:
-            due = hold.backend.calls.due(request.deadline)
-            gone, renewed_at = yield from confirm(hold, request, due)
+            gone, renewed_at = yield from confirm(hold, request, request.answer_due)
             if gone:
                 self._renewer.lose(hold, gone)
                 continue
@@ -131,11 +131,8 @@ class LockManager:
         The task cannot release it before the job has ended. It may have submitted the job just now,
         and not await it yet.
         """
-        work, jobs = request.entry.work, []
-        while work is not None:
-            if isinstance(work, Job) and (future := work.future) is not None:
-                jobs.append(future)
-            work = work.outer
+        work = request.entry.work
+        jobs = work.futures() if work is not None else []
         for _ in range(_LOOKS if jobs else 0):
             if not (holds := self._held.of_tasks(request.key)):
                 return None
@@ -163,6 +160,27 @@ class LockManager:
         hold.backend.discard_local(hold.lease)
         hold.on_end()
         return None
+
+    def _is_held(self, request: AcquireRequest) -> Steps[bool]:
+        """Return whether anybody holds the lock for which another thread or task has its turn here.
+
+        That one may still be asking, or leaving: then the backend is asked, so that neither that
+        nor an outage is reported as a held lock. False if nobody holds it, and that one has gone.
+        LockUnavailable if this is not known in time.
+        """
+        backend, due, ahead = request.backend, request.answer_due, self._queue.first(request.key)
+        looking = partial(backend.is_held, request.claim)
+        while not self._is_held_here(request.key):
+            if (yield Call(looking, due, executor=backend.calls)):
+                break
+            if self._queue.first(request.key) != ahead:
+                return False
+            if due is not None and clock() >= due:
+                raise LockUnavailable(
+                    f"lock {request.claim.name!r}: {ahead} has asked for it, and has no answer yet"
+                )
+            yield Sleep(_PAUSE)
+        return True
 
     def _is_held_here(self, key: Key) -> bool:
         """Return whether another thread or task of this process, the first in line, holds it."""
@@ -192,10 +210,16 @@ class LockManager:
     # The way out
 
     def release(
-        self, key: Key, owner: Owner, lock: object, hold: HeldLease | None = None
+        self,
+        key: Key,
+        owner: Owner,
+        lock: object,
+        deadline: float | None = None,
+        hold: HeldLease | None = None,
     ) -> Steps[bool]:
         """Leave once, by this Lock object; True if it was the last time. See Lock.release().
 
+        ``deadline``: by when the backend has to answer; None for as long as it gets for that.
         ``hold`` is which one, if it is not to be a later one of the same owner.
         """
         if hold is None:
@@ -206,7 +230,7 @@ class LockManager:
             try:
                 is_last = self._held.leave(hold, lock)
                 if is_last:
-                    gone = yield Call(hold.free, executor=hold.backend.release_calls)
+                    gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
                     if gone:
                         self._renewer.tell_loss(hold, gone)
                         if loss := hold.loss():
@@ -228,12 +252,7 @@ class LockManager:
 
         It may be the garbage collector, in a thread that has a mutex of ours.
         """
-
-        def leave() -> None:
-            with suppress(LockError):
-                run(self.release(key, owner, lock))
-
-        start(leave, "distlock-undo")
+        run_soon(self.release(key, owner, lock))
 
     def _fail_to_release(self, hold: HeldLease, error: BaseException) -> None:
         """Leave nothing behind of a hold that was left for the last time with an error."""
@@ -296,10 +315,11 @@ class LockManager:
 
     def running(self) -> list[HeldLease]:
         """Return what this process holds, by what it knows."""
-        return [hold for hold in self._held.all() if not hold.ended]
+        return [hold for hold in self.all() if not hold.ended]
 
     def all(self) -> list[HeldLease]:
         """Return all holds, those included that were lost and have not been left."""
+        fork.ensure_reset()
         return self._held.all()
 
     def waiting(self, key: Key) -> tuple[Waiting, ...]:

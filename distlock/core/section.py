@@ -16,17 +16,6 @@ from distlock.types.printable import escaped
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def closed_inside(body: FrameType) -> bool:
-    """Return whether a body is closed where code of this package runs, which may have a mutex.
-
-    The garbage collector may close it between any two bytecodes, and must not wait for that mutex.
-    """
-    frame = body.f_back
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("distlock."):
-        frame = frame.f_back
-    return frame is not None
-
-
 def add_leave_error(body_error: BaseException, error: Exception) -> None:
     """Note on the body's error, which the caller must see, that leaving the lock failed, too."""
     body_error.add_note(f"besides, leaving the lock failed: {error}")

@@ -27,6 +27,7 @@ from distlock.backends.open_transactions import (
     without_autocommit,
 )
 from distlock.concurrency.clock import clock, left
+from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.core.held import Entrant, HeldLease, Key
@@ -86,7 +87,7 @@ def leave_until_commit(
     try:
         keep_until_commit(key, owner, options)
     finally:  # also after an interrupt
-        if run(manager.release(key, owner, lock, hold)) and warns:
+        if run(manager.release(key, owner, lock, hold=hold)) and warns:
             warn_if_uncommitted(key, until_commit=True)
 
 
@@ -135,7 +136,7 @@ class OpenTransactions:
         #: the connections whose transaction is open, by their ids; they may end with their thread
         self._open = {id(connection): weakref.ref(connection) for connection in connections}
         for connection in connections:
-            committed = partial(self._end, id(connection), self._leave)
+            committed = partial(self._end, id(connection), self._leave_now)
             rolled_back = partial(self._end, id(connection), self._leave_soon)
             call_at_end(connection, TransactionOutcomeHook(committed, rolled_back))
 
@@ -160,13 +161,20 @@ class OpenTransactions:
         if not self._open:
             leave()
 
+    def _leave_now(self) -> None:
+        # A signal handler may commit in the middle of an operation of ours, which has a mutex.
+        if interrupted_frame() is None:
+            self._leave()
+        else:
+            self._leave_soon()
+
     def _leave(self) -> None:
         """Leave the hold. A loss is logged: an error now would say that nothing is committed."""
         hold = self._hold
         if all(entry.lock is not self for entry in hold.entries):
             return  # it was interrupted before it had entered
         try:
-            run(manager.release(hold.place[0], hold.lease.owner, self, hold))
+            run(manager.release(hold.place[0], hold.lease.owner, self, hold=hold))
         except LockNotHeld:
             pass  # it was taken anew, or freed by a test
         except LockUnavailable as error:

@@ -64,7 +64,12 @@ class Membership:
         """Be no member: the record is the parent's."""
         #: protects which hold this is; no backend is asked while it is taken
         self._mutex = threading.Lock()
-        self._hold: HeldLease | None = None
+        self._current: HeldLease | None = None
+
+    @property
+    def _hold(self) -> HeldLease | None:
+        fork.ensure_reset()
+        return self._current
 
     # Knowing
 
@@ -205,7 +210,7 @@ class Membership:
                 return False
             if old is not None:
                 manager.unwatch(old)
-            self._hold = new
+            self._current = new
             if new is not None:
                 manager.watch(new)
             return True

@@ -14,13 +14,14 @@ from typing import Any, Self, TypeVar
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.clock import left
-from distlock.concurrency.steps import Either, Steps, arun, run
+from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
+from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
 from distlock.core.decorator import decorate
 from distlock.core.held import Key, OnLost
 from distlock.core.options import LockOptions
-from distlock.core.section import ActiveBlocks, closed_inside, refuse_in_event_loop
+from distlock.core.section import ActiveBlocks, refuse_in_event_loop
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
 from distlock.recipes.parts import EnteredLocks, checked_part, parts_atomic, raise_worst
@@ -131,10 +132,15 @@ class MultiLock:
         Raises LockLost if one had been lost, and then LockUnavailable or LockNotHeld, as
         ``Lock.release()`` does. Further errors are notes of the one raised.
         """
-        self._release(current_actor().owner)
+        owner = current_actor().owner
+        if must_leave_elsewhere():
+            EnteredLocks.once(self._parts, owner).leave_soon()
+        else:
+            self._release(owner)
 
     async def arelease(self) -> None:
         """See release()."""
+        refuse_reentry()
         await self._arelease(current_actor().owner)
 
     def __enter__(self) -> Self:
@@ -152,9 +158,10 @@ class MultiLock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        elsewhere = must_leave_elsewhere(closed=exc_type is GeneratorExit)
         current = current_actor().owner
         owner = self._blocks.end(sys._getframe(1), current)
-        if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
+        if elsewhere or (exc_type is GeneratorExit and owner != current):
             EnteredLocks.once(self._parts, owner).leave_soon()
         else:
             self._release(owner, exc)
@@ -181,6 +188,7 @@ class MultiLock:
             # Its coroutine is being closed from outside, and cannot wait for anything.
             EnteredLocks.once(self._parts, owner).leave_soon()
         else:
+            refuse_reentry()
             await self._arelease(owner, exc)
 
     def __call__(self, function: F) -> F:
@@ -198,6 +206,7 @@ class MultiLock:
 
         See Lock.atomic(). NotSupported unless all of them are a ``Lock`` of one alias.
         """
+        refuse_reentry()
         with parts_atomic(self, self._parts, using):
             yield self
 
@@ -239,10 +248,12 @@ class MultiLock:
     @refuse_in_event_loop
     def verify(self) -> None:
         """See check(), but ask the backends. LockUnavailable if one of them does not answer."""
+        refuse_reentry()
         run(self._verify())
 
     async def averify(self) -> None:
         """See verify()."""
+        refuse_reentry()
         await arun(self._verify())
 
     @refuse_in_event_loop
@@ -267,11 +278,12 @@ class MultiLock:
 
     def _acquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
         """Take all locks or none; return the one that someone else has, None if all are held."""
-        limit = self._options.limit(blocking, timeout)
-        entered = EnteredLocks()
+        refuse_reentry()
+        wait, deadline = self._options.limit(blocking, timeout)
+        entered = EnteredLocks(deadline)
         try:
             try:
-                busy = run(self._take(entered, *limit))
+                busy = run(self._take(entered, wait, deadline))
                 if busy is not None:
                     run(entered.leaving())
             except BaseException as error:
@@ -285,11 +297,12 @@ class MultiLock:
         return busy
 
     async def _aacquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
-        limit = self._options.limit(blocking, timeout)
-        entered = EnteredLocks()
+        refuse_reentry()
+        wait, deadline = self._options.limit(blocking, timeout)
+        entered = EnteredLocks(deadline)
         try:
             try:
-                busy = await arun(self._take(entered, *limit))
+                busy = await arun(self._take(entered, wait, deadline))
                 if busy is not None:
                     await arun(entered.leaving())
             except LockError as error:
@@ -309,11 +322,16 @@ class MultiLock:
         self, entered: EnteredLocks, wait: bool, deadline: float | None
     ) -> Steps[BaseLock | None]:
         owner = current_actor().owner
+        # One who does not wait has one time for all answers.
+        due = {part: deadline if wait else part._backend.calls.due() for part in self._parts}
         for part in self._parts:
             entered.add(part, owner)
-            seconds = -1 if deadline is None else left(deadline, threading.TIMEOUT_MAX)
-            terms = (True, seconds) if wait else (False, None)
-            if not (yield Either(partial(part.acquire, *terms), partial(part.aacquire, *terms))):
+            if wait and (seconds := left(deadline, threading.TIMEOUT_MAX)) > 0:
+                terms = True, -1 if deadline is None else seconds
+                taken = yield Nested(partial(part.acquire, *terms), partial(part.aacquire, *terms))
+            else:  # no more time than for one answer
+                taken = yield from part._entering(wait, due[part])
+            if not taken:
                 return part
             # One that was taken before may have been lost while this one was waited for.
             entered.check()
@@ -348,7 +366,7 @@ class MultiLock:
         errors = []
         for part in self._parts:
             try:
-                yield Either(part.verify, part.averify)
+                yield Nested(part.verify, part.averify)
             except LockError as error:
                 errors.append(error)
         raise_worst(errors)

@@ -183,7 +183,7 @@ class Registration(Block):
         """
         return self._membership.leaving(Plan([Delete(self._key)]) if self._unique else self._end)
 
-    unregister, aunregister = twins("unregister", _unregister)
+    unregister, aunregister = twins("unregister", _unregister, leaves=True)
 
     def _hand_over(self, address: str, timeout: float | None = None) -> Steps[bool]:
         """Let whoever registers the name with ``address`` have it; wait until somebody has.

@@ -9,6 +9,7 @@ from copy import copy
 from typing import Protocol, Self
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.blocking_calls import answer_due
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
 from distlock.conf import locks
@@ -43,7 +44,9 @@ class EnteredLocks:
     does no harm, and what it left undone the next call does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, until: float | None = None) -> None:
+        """``until``: the deadline of the one who leaves; None: each backend has its own time."""
+        self._until = until
         self._entries: list[tuple[BaseLock, Owner, tuple[str, int]]] = []
         self._errors: list[LockError] = []
         #: the locks that are free now
@@ -76,7 +79,7 @@ class EnteredLocks:
             part, owner, before = self._entries[-1]
             if before[1] < 0 or _is_inside(part, owner, before):
                 try:
-                    if (yield from part._leaving(owner)):
+                    if (yield from part._leaving(owner, answer_due(self._until))):
                         self._freed.append(part)
                 except LockError as error:
                     # The loss of another lock, in whose body this runs, is to end that.

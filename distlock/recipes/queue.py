@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from distlock.backends.store import Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
-from distlock.concurrency.steps import Either, Sleep, Steps
+from distlock.concurrency.steps import Nested, Sleep, Steps
 from distlock.core.manager import undo
 from distlock.exceptions import LockUnavailable
 from distlock.recipes import queue_records as records
@@ -257,7 +257,7 @@ class Queue(records.QueueRecords):
             # more than a look of one who waits for the seat, so it is done less often.
             terms = True, left(deadline, 2 * self._backend.pause)
             try:
-                first = yield Either(partial(seat.acquire, *terms), partial(seat.aacquire, *terms))
+                first = yield Nested(partial(seat.acquire, *terms), partial(seat.aacquire, *terms))
             except LockUnavailable as error:
                 error.maybe_applied = False  # the attempt was not made
                 raise

@@ -6,6 +6,7 @@ from functools import partial
 
 from django.utils.asyncio import async_unsafe
 
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import BROKEN, HeldLease, OnLost
@@ -49,10 +50,12 @@ class Writer(_Side):
 
         Raises LockNotHeld, LockLost, LockUnavailable; LockError if it was entered more than once.
         """
+        refuse_reentry()
         run(self._downgrading())
 
     async def adowngrade(self) -> None:
         """See downgrade()."""
+        refuse_reentry()
         await arun(self._downgrading())
 
     def _downgrading(self) -> Steps[None]:

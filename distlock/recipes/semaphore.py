@@ -8,6 +8,7 @@ from functools import partial
 
 from django.utils.asyncio import async_unsafe
 
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
@@ -114,10 +115,12 @@ class Semaphore(SharedLock):
         wait; when nobody does, the old number holds again. So leave ``value`` out where the number
         is to change without a deploy.
         """
+        refuse_reentry()
         return self._resize(checked_count("value", value), None)
 
     async def aresize(self, value: int) -> int | None:
         """See resize()."""
+        refuse_reentry()
         calls = self._backend.calls
         return await calls.run(partial(self._resize, checked_count("value", value)))
 
@@ -160,8 +163,8 @@ class Semaphore(SharedLock):
     def _entered_here(self) -> tuple[str, int]:
         return self._entered(current_owner())
 
-    def _leaving(self, owner: Owner) -> Steps[bool]:
-        return manager.release(self._key, latest_owner(self._key, owner), self)
+    def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
+        return manager.release(self._key, latest_owner(self._key, owner), self, deadline)
 
     def _holder_message(self) -> str:
         seats, value = self._options.seats, self.value

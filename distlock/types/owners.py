@@ -69,6 +69,7 @@ class _Known(NamedTuple):
 
 def current_actor(name: str | None = None) -> Actor:
     """Return who takes a lock here and now; see current_owner() for ``name``."""
+    fork.ensure_reset()  # first: what is known of this thread may be of its parent process
     loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
     if loop is not None and (task := asyncio.current_task(loop)) is not None:
         key = f"{_process_nonce}:{_serial_of(task)}"

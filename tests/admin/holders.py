@@ -13,8 +13,8 @@ def hold(using, names, options):
         held = [Lock(name, using=using, **options) for name in names]
         for lock in held:
             lock.acquire()
-    write_line(*(lock.token for lock in held))
-    read_line()
+        write_line(*(lock.token for lock in held))
+        read_line()
 
 
 def hold_until_lost(using, name, options):

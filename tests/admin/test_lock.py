@@ -189,9 +189,10 @@ def test_the_row_is_shown_as_it_is(backend, look):
     lock = Lock("invoice:42", description="charging")
     with lock:
         row = backend.stored("invoice:42")
-        assert (row["token"], row["description"]) == (str(lock.token), "charging")
+        said = f"charging (at {lock.info().call_site})"
+        assert (row["token"], row["description"]) == (str(lock.token), said)
         assert row["nonce"] in look("invoice:42").text
-    assert look("invoice:42").context["detail"].stored["description"] == "charging"
+    assert look("invoice:42").context["detail"].stored["description"] == said
     assert "charging" in look("invoice:42").text
     assert "Stored record" not in look("never taken").text
 

@@ -78,6 +78,7 @@ LAYERS = [
         "core.section",
     ],
     ["core.events", "core.local_queue"],
+    ["core.renewal_steps"],
     ["core.acquiring", "core.renewal"],
     ["core.registry"],
     ["core.manager"],

@@ -69,6 +69,7 @@ def open_session(
     nowhere is anything prepared. None finds out whether PostgreSQL has a pooler, and takes each for
     one of that kind.
     """
+    until = clock() + limit
     settings = {**current_settings(database), "AUTOCOMMIT": True, "TIME_ZONE": None}
     wrapper = type(connections[database])(settings, database)
     wrapper.inc_thread_sharing()
@@ -80,7 +81,14 @@ def open_session(
                 " nobody would see the locks of others. Use a file, or for the threads of one"
                 " process 'file:locks?mode=memory&cache=shared'."
             )
+        # Django runs statements of its own, and those of "init_command", on a new connection.
+        options["timeout"] = min(limit, options.get("timeout", limit))
         try:
+            if gate.broken:
+                raise NoSession(
+                    "another thread was writing to SQLite when this process was forked; start it"
+                    " anew"
+                )
             with gate.closed:
                 return _opened(SQLiteSession, wrapper, limit)
         except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
@@ -92,7 +100,8 @@ def open_session(
     else:
         _postgresql_options(options, limit)
     return connect_with_timeout(
-        limit, lambda: _opened(Session, wrapper, limit, blocking=blocking, pooled=pooled)
+        until - clock(),  # the driver may have been loaded just now
+        lambda: _opened(Session, wrapper, limit, blocking=blocking, pooled=pooled),
     )
 
 

@@ -35,8 +35,9 @@ from distlock.backends.database.statements import Result, Statement
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 
-#: The least seconds that the database gets for an answer, even if the caller has less time left.
-SHORTEST_LIMIT = 0.25
+#: The least seconds that the database gets for an answer, even if less time is left. A statement
+#: that is given up costs its session.
+SHORTEST_LIMIT = 0.05
 
 
 #: where in the server the warning comes from, which all languages have in common
@@ -91,10 +92,7 @@ class Connection:
         self._notices = Notices()
 
     def ask(self, statement: Statement) -> Result:
-        """Run a statement in the time for which this was lent. Raises a StatementFailed.
-
-        The last look at a lock is made when that time is up, and must not fail just for that.
-        """
+        """Run a statement in the time for which this was lent. Raises a StatementFailed."""
         return self.run(statement, max(self.until - clock(), SHORTEST_LIMIT))
 
     def run(self, statement: Statement, limit: float | None) -> Result:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import threading
@@ -334,7 +333,7 @@ def _close_while(sessions: list[Session], condition: Callable[[Session], bool]) 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
-@atexit.register
+@fork.at_exit
 def _at_exit() -> None:
     for pool in list(_pools):
         pool.close()
