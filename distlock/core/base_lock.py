@@ -149,9 +149,11 @@ class BaseLock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        elsewhere = must_leave_elsewhere(closed=exc_type is GeneratorExit)
-        current = self._current_owner
-        owner = self._blocks.end(sys._getframe(1), current)
+        frame, current = sys._getframe(1), self._current_owner
+        elsewhere = not self._blocks.began_in(frame) and must_leave_elsewhere(
+            closed=exc_type is GeneratorExit
+        )
+        owner = self._blocks.end(frame, current)
         key = self._key
         try:
             if elsewhere or (exc_type is GeneratorExit and owner != current):

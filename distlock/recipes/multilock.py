@@ -158,9 +158,11 @@ class MultiLock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        elsewhere = must_leave_elsewhere(closed=exc_type is GeneratorExit)
-        current = current_actor().owner
-        owner = self._blocks.end(sys._getframe(1), current)
+        frame, current = sys._getframe(1), current_actor().owner
+        elsewhere = not self._blocks.began_in(frame) and must_leave_elsewhere(
+            closed=exc_type is GeneratorExit
+        )
+        owner = self._blocks.end(frame, current)
         if elsewhere or (exc_type is GeneratorExit and owner != current):
             EnteredLocks.once(self._parts, owner).leave_soon()
         else:
