@@ -9,7 +9,8 @@ registry         all holds of the process
 renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
 events           log lines, signals and ``on_lost`` callbacks
 interrupters     end a body with LockLost
-base_lock        what every lock-like object does: ``with``, decorator, looking, ``run_under()``
+base_lock        what every lock-like object does: ``with``, decorator, looking
+run_under        runs a function under a lock, for tasks and commands
 shared_options   what semaphores and read/write locks share, and their arguments
 section          whose ``with`` block ends, messages that say who has a lock
 options          the arguments of ``Lock``, checked

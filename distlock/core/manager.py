@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -10,7 +9,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import undo
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
 from distlock.core.held import Entrant, HeldLease, Key, task_of
@@ -361,19 +360,6 @@ class LockManager:
         """Keep it alive no more; it stays taken until it is released, or ends."""
         with self._renewer.mutex:
             self._renewer.drop(hold)
-
-
-def undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
-    """Clean up after an error or an interrupt. What is called may be called twice."""
-    if isinstance(error, GeneratorExit):
-        # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
-        start(call, "distlock-undo", *args)
-        return
-    try:
-        call(*args)
-    except BaseException:  # a second interrupt: signals often come in twos
-        call(*args)
-        raise
 
 
 manager = LockManager()

@@ -24,7 +24,14 @@ from distlock.core.options import LockOptions
 from distlock.core.section import ActiveBlocks, refuse_in_event_loop
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
-from distlock.recipes.parts import EnteredLocks, checked_part, parts_atomic, raise_worst
+from distlock.recipes.parts import (
+    EnteredLocks,
+    checked_part,
+    parts_atomic,
+    raise_worst,
+    refuse_needless,
+    sorted_parts,
+)
 from distlock.types.arguments import Release
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
@@ -85,20 +92,11 @@ class MultiLock:
             "on_lost": (on_lost, None),
             "release": (release, None),
         }
-        objects = [part for part in self._given if not isinstance(part, str)]
-        for argument, (value, default) in of_names.items():
-            # on_lost that is not called for some of the locks would be a loss that is not told, and
-            # one that is freed before the commit lets the next holder see what is old.
-            of_all = argument in ("on_lost", "release")
-            needless = objects and (len(objects) == len(self._given) or of_all)
-            if needless and value != default:
-                raise ValueError(
-                    f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
-                )
+        refuse_needless(self._given, of_names)
         self._new_lock: Callable[[str], Lock] = partial(
             Lock, **{argument: value for argument, (value, _) in of_names.items()}
         )
-        self._parts = self._sorted()
+        self._parts = sorted_parts(self._given, self._new_lock)
         self._blocks = ActiveBlocks()
 
     def __repr__(self) -> str:
@@ -342,19 +340,8 @@ class MultiLock:
     def _release(
         self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
     ) -> None:
-        entered = EnteredLocks.once(self._parts, owner)
         is_here = owner == current_actor().owner
-        try:
-            if is_here:
-                entered.keep_until_commit(is_part)
-        finally:  # also after an interrupt
-            entered.leave_all()
-        if body_error is not None:
-            entered.add_errors_to(body_error)
-            return
-        entered.raise_errors()
-        if is_here and not is_part:
-            entered.warn_if_uncommitted()
+        EnteredLocks.once(self._parts, owner).release(body_error, is_here, is_part)
 
     async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
         entered = EnteredLocks.once(self._parts, owner)
@@ -379,19 +366,6 @@ class MultiLock:
             name if isinstance(part, str) else part._named(name)
             for part, name in zip(self._given, names, strict=True)
         )
-        lock._parts = lock._sorted()
+        lock._parts = sorted_parts(lock._given, lock._new_lock)
         lock._blocks = ActiveBlocks()
         return lock
-
-    def _sorted(self) -> tuple[BaseLock, ...]:
-        """Return the locks in the order in which they are taken."""
-        parts: dict[Key, tuple[BaseLock, str | BaseLock]] = {}
-        for given in self._given:
-            part: BaseLock = self._new_lock(given) if isinstance(given, str) else given
-            _, earlier = parts.setdefault(part._key, (part, given))
-            if earlier is not given and not (isinstance(earlier, str) and isinstance(given, str)):
-                raise ValueError(
-                    f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"
-                    f" and as {given!r}"
-                )
-        return tuple(parts[key][0] for key in sorted(parts))

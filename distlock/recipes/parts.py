@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Protocol, Self
@@ -14,6 +14,7 @@ from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
+from distlock.core.held import Key
 from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import add_leave_error
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
@@ -35,6 +36,41 @@ def checked_part(part: object) -> str | BaseLock:
         f"names_or_locks must be names and locks, not {part!r}; give each as an argument of its"
         " own, and of a read/write lock its reader() or its writer()"
     )
+
+
+def refuse_needless(
+    given: Sequence[str | BaseLock], of_names: Mapping[str, tuple[object, object]]
+) -> None:
+    """Raise ValueError for an argument of locks given by name that does not go with the objects.
+
+    ``of_names`` has the value of each, and its default.
+    """
+    objects = [part for part in given if not isinstance(part, str)]
+    for argument, (value, default) in of_names.items():
+        # on_lost that is not called for some of the locks would be a loss that is not told, and one
+        # that is freed before the commit lets the next holder see what is old.
+        of_all = argument in ("on_lost", "release")
+        needless = objects and (len(objects) == len(given) or of_all)
+        if needless and value != default:
+            raise ValueError(
+                f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
+            )
+
+
+def sorted_parts(
+    given: Sequence[str | BaseLock], new_lock: Callable[[str], Lock]
+) -> tuple[BaseLock, ...]:
+    """Return the locks in the order in which they are taken."""
+    parts: dict[Key, tuple[BaseLock, str | BaseLock]] = {}
+    for one in given:
+        part: BaseLock = new_lock(one) if isinstance(one, str) else one
+        _, earlier = parts.setdefault(part._key, (part, one))
+        if earlier is not one and not (isinstance(earlier, str) and isinstance(one, str)):
+            raise ValueError(
+                f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"
+                f" and as {one!r}"
+            )
+    return tuple(parts[key][0] for key in sorted(parts))
 
 
 class EnteredLocks:
@@ -88,15 +124,23 @@ class EnteredLocks:
                     self._errors.append(error)
             self._entries.pop()
 
-    def keep_until_commit(self, every: bool) -> None:
-        """Let open transactions of this thread enter those that are to be kept, or every lock."""
-        for part, *_ in self._entries:
-            if every or part._is_until_commit:
-                part._keep_until_commit()
+    def release(self, body_error: BaseException | None, is_here: bool, is_part: bool) -> None:
+        """Leave as MultiLock.release(); with ``body_error``, errors become notes of that.
 
-    def warn_if_uncommitted(self) -> None:
-        """Warn for each lock that is free now, see there."""
-        for part in self._freed:
+        ``is_here``: whether the owner is the current one, whose open transactions count. They keep
+        the locks that are to be kept until the commit, and each if ``is_part`` of atomic().
+        """
+        try:
+            for part, *_ in self._entries if is_here else ():
+                if is_part or part._is_until_commit:
+                    part._keep_until_commit()
+        finally:  # also after an interrupt
+            self.leave_all()
+        if body_error is not None:
+            self.add_errors_to(body_error)
+            return
+        self.raise_errors()
+        for part in self._freed if is_here and not is_part else ():
             warn_if_uncommitted(part._key, part._is_until_commit)
 
     def leave_all(self) -> None:

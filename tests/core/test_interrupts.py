@@ -13,7 +13,7 @@ from django.db import connections, transaction
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.cleanup import Cleanup
 from distlock.core import local_queue, manager
-from distlock.core.base_lock import run_under
+from distlock.core.run_under import run_under
 from distlock.exceptions import BodyEnded
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner

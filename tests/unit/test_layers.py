@@ -84,6 +84,7 @@ LAYERS = [
     ["core.manager"],
     ["core"],
     ["core.base_lock", "core.shared_options"],
+    ["core.run_under"],
     ["lock"],
     ["recipes.parts", "recipes.recipe"],
     [
