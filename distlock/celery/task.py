@@ -37,6 +37,7 @@ from distlock.exceptions import LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.progress import Progress
 from distlock.recipes.slots import Slots
+from distlock.types.arguments import Release
 
 if TYPE_CHECKING:
     from distlock.celery.typed_tasks import Bind, TaskMaker  # a stub
@@ -238,6 +239,7 @@ def locked_task(
     lease: float | None = _OF_BASE,
     at_least: float | None = _OF_BASE,
     on_lost: OnLost | Terminate | None = _OF_BASE,
+    release: Release | None = _OF_BASE,
     using: str = _OF_BASE,
     progress: Template | Literal[True] | None = _OF_BASE,
     queueing_lock: Template | None = _OF_BASE,

@@ -17,9 +17,9 @@ from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.steps import Call, Steps, run
-from distlock.concurrency.threads import start, thread_logger
+from distlock.concurrency.threads import start, thread_logger, undo
 from distlock.core.held import Entrant, HeldLease
-from distlock.core.manager import manager, undo
+from distlock.core.manager import manager
 from distlock.core.options import checked_lease
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
 from distlock.recipes.recipe import Recipe

@@ -14,10 +14,11 @@ from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager, suppress
 
 from distlock.conf import locks
-from distlock.core.base_lock import BaseLock, busy_message
+from distlock.core.base_lock import BaseLock
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import PREFIX as QUEUEING
+from distlock.core.run_under import busy_message
 from distlock.exceptions import LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
 from distlock.testing.records import WrittenRecords
@@ -118,7 +119,7 @@ class IsolatedLocksMixin(unittest.TestCase):
 
 
 def _entered() -> Entered:
-    return {hold: hold.count for hold in manager.all()}
+    return {hold: hold.entered for hold in manager.all()}
 
 
 def _check_for_leaks(before: Entered, written: WrittenRecords) -> None:
@@ -149,7 +150,7 @@ def _leaked(before: Entered) -> list[HeldLease]:
     return [
         hold
         for hold in manager.all()
-        if hold.count > before.get(hold, 0) and not (hold.named and hold.ended)
+        if hold.entered > before.get(hold, 0) and not (hold.named and hold.ended)
     ]
 
 

@@ -280,7 +280,7 @@ def reader(database, kind, right):
 @pytest.mark.parametrize(("kind", "right"), list(TOLD), indirect=["kind"])
 class TestAUser:
     def test_who_may_not_write_is_told_by_the_check(self, kind, right):
-        message = next(one for one in messages(kind) if one.id == "distlock.W011")
+        message = next(one for one in messages(kind) if one.id == "distlock.W010")
         assert TOLD[kind, right][0] in message.msg
 
     def test_who_may_not_write_is_told_by_the_lock(self, kind, right):

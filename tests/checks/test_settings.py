@@ -56,6 +56,7 @@ class TestTheEntry:
             ({"BACKEND": LOCAL, "OPTIONS": {"x": 1}}, "OPTIONS: unknown setting 'x'"),
             ({"BACKEND": LOCAL, "LEASE": 0}, "LEASE must be finite and greater than 0"),
             ({"BACKEND": LOCAL, "LEASE": 9, "RENEW": 4}, "RENEW is 4, but with LEASE 9"),
+            ({"BACKEND": LOCAL, "RELEASE": None}, "RELEASE must be 'now' or 'commit', not None"),
             ({"BACKEND": "distlock.nowhere.Backend"}, "cannot import BACKEND"),
             ({"BACKEND": "distlock.lock.Lock"}, "is no lock backend"),
             ({"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}, "OPTIONS['database'] is 'x'"),
@@ -244,3 +245,22 @@ class TestTheGroups:
         (message,) = messages()
         assert message.id == "distlock.E009"
         assert problem in message.msg
+
+
+class TestRequestsThatAreTransactions:
+    @pytest.fixture
+    def atomic_requests(self, settings):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+        connections.settings["default"]["ATOMIC_REQUESTS"] = True
+        yield
+        connections.settings["default"]["ATOMIC_REQUESTS"] = False
+
+    def test_are_warned_of(self, atomic_requests):
+        (message,) = messages()
+        assert (message.id, message.obj) == ("distlock.W009", "DISTLOCK['default']")
+        assert "'default'" in message.msg
+
+    @pytest.mark.parametrize("release", ["now", "commit"])
+    def test_are_not_if_somebody_has_decided(self, atomic_requests, settings, release):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL, "RELEASE": release}}
+        assert messages() == []

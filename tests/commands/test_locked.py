@@ -12,6 +12,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
+from django.db import transaction
 
 from distlock import Lock, LockLost, LockNotHeld, locks
 from distlock.commands import LockedCommand
@@ -50,6 +51,20 @@ def kind():
 def nightly(child, shared):
     """Start the command ``nightly`` in a process."""
     return lambda *arguments: child(manage, "nightly", *arguments)
+
+
+@pytest.mark.parametrize("slots", [None, 1])
+def test_in_a_transaction_it_may_keep_its_lock_until_the_commit(local, slots):
+    class Keeping(Here):
+        lock_release = "commit"
+        lock_slots = slots
+
+    command = Keeping()
+    with transaction.atomic():
+        call_command(command)
+        call_command(command)
+        assert command.lock.locked()
+    assert not command.lock.locked()
 
 
 def test_it_is_named_after_its_app_and_itself(nightly):

@@ -128,4 +128,4 @@ def test_eventlet_is_refused(tmp_path):
     )
     lock, checks = said.stdout.splitlines()
     assert lock.startswith("NotSupported eventlet has replaced the threads")
-    assert checks == "['distlock.E011']"
+    assert checks == "['distlock.E010']"

@@ -200,7 +200,7 @@ def _rights(connection: Any, cursor: Any, table: str) -> Iterator[CheckMessage]:
         yield Warning(
             f"The table {table} in the database {connection.alias!r} cannot keep locks: {problem}.",
             hint=f"{hint}.",
-            id="distlock.W011",
+            id="distlock.W010",
         )
 
 
