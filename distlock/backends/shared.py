@@ -246,11 +246,10 @@ class SharedBackend(BaseBackend):
         Doing it twice does no harm.
         """
         claim, key = replace(lease.claim, seats=1), held_key(lease.nonce)
-        session = self._requests.bound.get(lease.nonce)
-        if session is None:
+        directory = directory_of(claim.kind, claim.name)
+        if (session := self._requests.bound.get(lease.nonce)) is None:
             return False
         changes = [Put(key, value_of(claim), session.id)]
-        directory = directory_of(claim.kind, claim.name)
         try:
             return self._store.apply(directory, changes, [Exists(key)], deadline) is not None
         except SessionEnded:
@@ -260,8 +259,8 @@ class SharedBackend(BaseBackend):
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.verify()."""
-        directory = directory_of(lease.claim.kind, lease.name)
-        return self._store.get(directory, held_key(lease.nonce), deadline) is not None
+        place = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
+        return self._store.get(*place, deadline) is not None
 
     def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
         """See BaseBackend.is_held()."""
@@ -287,8 +286,7 @@ class SharedBackend(BaseBackend):
         record = next((record for record in seats.holders if record.created == token), None)
         if record is None:
             return None
-        broken = self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline)
-        if broken is None:
+        if self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline) is None:
             return None
         lease = seats.lease_of(record)
         if self.listener:
