@@ -35,6 +35,7 @@ ROOMS = (
     "core.manager",
     "core.registry",
     "core.renewal",
+    "core.renewal_steps",
     "recipes.membership",
 )
 #: But these: this module itself, and where a transaction of the caller begins and ends, with all

@@ -7,6 +7,7 @@ local_queue      threads and tasks of this process wait here, first come, first 
 held             one lock held by one owner: who is inside, and until when
 registry         all holds of the process
 renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
+renewal_steps    which leases are renewed together, and by when
 events           log lines, signals and ``on_lost`` callbacks
 interrupters     end a body with LockLost
 base_lock        what every lock-like object does: ``with``, decorator, looking, ``run_under()``
