@@ -45,7 +45,6 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
@@ -352,7 +351,6 @@ def every_kind(backend: BaseBackend) -> list[BaseBackend]:
 
 def sweep_every_kind(backend: BaseBackend) -> SweepResult:
     """Sweep a backend with its semaphores and read/write locks; see BaseBackend.sweep()."""
-    refuse_reentry(2)
     swept = [part.sweep() for part in reversed(every_kind(backend))]
     return SweepResult(sum(one.expired for one in swept), sum(one.removed for one in swept))
 
