@@ -225,7 +225,7 @@ class LocalBackend(BaseBackend):
             until=until,
             held_for=now - held.taken_at,
             remaining=max(held.expires_at - now, 0.0),
-            description=held.claim.label,
+            description=held.claim.label or held.claim.description,
             lease=held.lasts,
             renews=held.claim.renews,
             renewed_at=until - timedelta(seconds=held.lasts),

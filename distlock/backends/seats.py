@@ -69,7 +69,7 @@ def value_of(claim: Claim) -> dict[str, Any]:
     return {
         "seats": claim.seats,
         **claim.owner.to_fields(),
-        "description": claim.label,
+        "description": claim.label or claim.description,
         "lease": claim.duration,
         "renews": claim.renews,
         "since": time.time_ns() // 1000,

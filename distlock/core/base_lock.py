@@ -328,7 +328,7 @@ class BaseLock:
 
     def _leave(self, owner: Owner, warns: bool = True) -> None:
         """Leave once in this thread; where that is wanted, its open transactions enter before."""
-        if self._is_until_commit:
+        if (self._options.release or locks[self.using].settings.release) == COMMIT:
             leave_until_commit(self._key, owner, self, self._options, warns)
         elif run(manager.release(self._key, owner, self)) and warns:
             warn_if_uncommitted(self._key)

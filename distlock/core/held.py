@@ -123,7 +123,8 @@ class HeldLease:
         self.renewal_failed = False
         #: whether it was logged that half of the lease is over without an answer to its renewal
         self.warned = False
-        self._interval = settings.interval(claim.duration)
+        usual = claim.duration == settings.lease
+        self._interval = settings.renew if usual else settings.interval(claim.duration)
         #: when it is to be renewed, counted from when the last renewal was sent
         self.renew_at = lease.deadline - claim.duration * RELIED_ON + self._interval
         #: the deadline about which the backend was asked already, once for each deadline

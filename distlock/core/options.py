@@ -111,7 +111,8 @@ class LockOptions:
                 " process to another; leave it out"
             )
         owner, liveness, work = current_actor(self.owner)
-        site, is_whole_job = call_site()
+        description = self.description or current_activity()
+        site, label, is_whole_job = call_site(description)
         if is_whole_job and self.renew and not named:
             raise LockError(
                 f"lock {name!r}: to acquire it is all that this job of an executor does, so nobody"
@@ -123,11 +124,12 @@ class LockOptions:
             name,
             owner,
             lease,
-            self.description or current_activity(),
+            description,
             nonce or os.urandom(16).hex(),
             self.renew,
             at_least,
             call_site=site,
+            label=label,
         )
         entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
         key = backend.alias, name

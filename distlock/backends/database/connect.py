@@ -6,7 +6,7 @@ import functools
 import math
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -158,12 +158,7 @@ def _is_without_pool(wrapper: Any) -> bool:
 
 
 #: Engines may note in the rest what the caller does now (django-tenants: the schema).
-_TARGET = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
-
-
-def target_of(settings: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return what of the settings of a database decides where a session goes."""
-    return tuple(map(settings.get, _TARGET))
+TARGET = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 
 
 def current_settings(database: str) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
-from distlock.backends.database.connect import current_settings, open_session, target_of
+from distlock.backends.database.connect import TARGET, current_settings, open_session
 from distlock.backends.database.connection import SHORTEST_LIMIT, Session
 from distlock.backends.database.engines import dialect_for
 from distlock.backends.database.statements import Result, Statement, with_tables_renamed
@@ -177,7 +177,7 @@ class Pool:
 
         ``blocking``: its statements may take as long as they like.
         """
-        target = target_of(current_settings(self.database))
+        target = tuple(map(current_settings(self.database).get, TARGET))
         session = open_session(
             self.database,
             self.limit(deadline),
@@ -233,7 +233,7 @@ class Pool:
                     self._waiting.append(ref(loan))
             if loan.latch is not None:
                 self._wait_for(loan.latch, until)
-            target = target_of(connections.settings[self.database])
+            target = tuple(map(connections.settings[self.database].get, TARGET))
             loan.home = self._idle
             while True:
                 try:

@@ -166,10 +166,11 @@ class Dialect:
         self, text: str, claim: Claim, condition: str, values: Mapping[str, Any] | None
     ) -> Statement:
         """Return ACQUIRE or ACQUIRE_EXISTING for a claim. The rest is as for acquire()."""
-        owner, seconds = claim.owner, claim.reserved
+        owner = claim.owner
+        seconds = claim.reserved if claim.at_least else claim.duration
         params = {
             "lock": claim.name,
-            "description": claim.label,
+            "description": claim.label or claim.description,
             "owner": holder(claim),
             "nonce": claim.nonce,
             "host": owner.host,

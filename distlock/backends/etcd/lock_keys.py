@@ -93,7 +93,15 @@ class ContenderData:
     def of(cls, claim: Claim, ttl: int) -> ContenderData:
         """Return what a key says for a claim that holds the lock, or waits, from now on."""
         now = _now()
-        return cls(claim.owner, claim.reserved, ttl, now, now, claim.renews, claim.label)
+        return cls(
+            claim.owner,
+            claim.reserved,
+            ttl,
+            now,
+            now,
+            claim.renews,
+            claim.label or claim.description,
+        )
 
     def renewed_for(self, seconds: float, ttl: int) -> ContenderData:
         """Return what the key says when its lease runs anew."""

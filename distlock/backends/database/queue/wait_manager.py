@@ -76,7 +76,9 @@ class WaitManager:
         evidence = HolderEvidence(self.rows, claim)
         waiters: list[Waiter] = []
         try:
-            lease: Lease | None = yield self._attempt(claim, evidence, deadline)
+            due = None if deadline is None else answer_due(deadline)
+            attempt, undo = partial(self._try, claim, evidence), partial(self.cancel_later, claim)
+            lease: Lease | None = yield Call(attempt, due, undo, executor=self._calls)
             if lease is not None:
                 return lease
             took = clock() - evidence.began

@@ -12,7 +12,7 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
-from distlock.backends.database.connect import target_of
+from distlock.backends.database.connect import TARGET
 from distlock.backends.database.connection import Session
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.lock_rows import RowSnapshot
@@ -227,7 +227,7 @@ class WaitSessionPool:
                 if idle.idle_timer is not None:
                     idle.idle_timer.cancel()
                 # The test runner points an alias to another database.
-                target = target_of(connections.settings[self._pool.database])
+                target = tuple(map(connections.settings[self._pool.database].get, TARGET))
                 if idle.usable and idle.session.target == target:
                     return idle
                 idle.close()
