@@ -10,7 +10,7 @@ from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
 from pydantic import BaseModel
 
-from distlock import LockTimeout, LockUnavailable
+from distlock import Lock, LockTimeout, LockUnavailable
 from distlock.celery import LockedTask, locked_task
 from distlock.recipes import track
 from locksite.demo.models import Entry
@@ -329,6 +329,19 @@ def patient(self, key):
 @app.task(name="plain.echo")
 def echo(value=None):
     return value
+
+
+@app.task(name="plain.leave_behind")
+def leave_behind(key, using):
+    return Lock(key, using=using).acquire(blocking=False)
+
+
+@app.task(name="plain.tries")
+def tries(key, using):
+    lock = Lock(key, using=using)
+    if got := lock.acquire(blocking=False):
+        lock.release()
+    return got
 
 
 @app.task(name="plain.gather")

@@ -12,6 +12,6 @@ LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "handlers": {"console": {"class": "logging.StreamHandler"}},
-    "loggers": {"distlock": {"handlers": ["console"], "level": "INFO"}},
+    "loggers": {"distlock": {"handlers": ["console"], "level": "INFO", "propagate": False}},
 }
 globals().update(json.loads(os.environ["HOST_SETTINGS"]))
