@@ -251,6 +251,13 @@ class BaseBackend(ABC):
     def sweep(self) -> SweepResult:
         """Clear what nobody will clear any more; trusts nothing but the end of the lease."""
 
+    def frees_inside(self, database: str) -> bool:
+        """Whether an open transaction of the caller on this database frees what is left in it.
+
+        Then it is free for others when that commits, and not before.
+        """
+        return False
+
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         """Raise what atomic() has to refuse, before a lock is taken for it; connects to nothing.
 
@@ -262,10 +269,13 @@ class BaseBackend(ABC):
             " (distlock.fencing.FencedModel) or use a lock of the database backend."
         )
 
-    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
-        """Return a transaction that commits only while ``lease`` is the current hold.
+    def atomic(
+        self, lease: Lease, using: str | None, others: Sequence[Lease] = ()
+    ) -> AbstractContextManager[bool]:
+        """Return a transaction that commits only while ``lease`` and ``others`` are held.
 
-        Raises what check_atomic() raises.
+        What ``with`` gives tells whether it is part of atomic() of another lock, and so commits
+        later. Raises what check_atomic() raises.
         """
         self.check_atomic(using, lease)
         raise NotImplementedError

@@ -7,6 +7,7 @@ news of a loss, reports. How the records stand for seats is said in seats.py.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -42,7 +43,7 @@ from distlock.backends.store import (
 )
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
@@ -124,18 +125,19 @@ class SharedBackend(BaseBackend):
         any change. So one who leaves wakes one, however many wait.
         """
         directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str]()
-        asked_until = self.calls.due()
+        known_until = self.calls.due()
         look = yield from self._look(claim, passed_over, deadline, waits=False)
-        overdue, since, known_until = look.overdue, clock(), asked_until
+        overdue, since = look.overdue, clock()
         while look.lease is None:
             try:
                 if deadline is not None and clock() >= deadline:
+                    known_until = math.inf  # the last look was answered
                     yield self.asking(partial(self._requests.leave_queue, claim), deadline)
                     return None
-                until = clock() + (self.pause if overdue is None else min(self.pause, _PATIENCE))
+                pause = self.pause if overdue is None else min(self.pause, _PATIENCE)
                 hint = self.hint(directory, look.revision, look.behind)
                 try:
-                    yield Wait(hint, until if deadline is None else min(until, deadline))
+                    yield Wait(hint, clock() + left(deadline, pause))
                 finally:
                     hint.abandon()
                 # Who comes after one that is passed over is told of nothing: it looks now and then.
@@ -146,8 +148,7 @@ class SharedBackend(BaseBackend):
                 look = yield from self._look(claim, passed_over, deadline, waits=True)
                 known_until = asked_until
             except LockUnavailable:
-                now = clock()
-                if deadline is None or now < deadline or known_until is None or now >= known_until:
+                if left(deadline, 1.0) > 0 or known_until is None or clock() >= known_until:
                     raise
                 self.cleanup.add(claim)  # others had the seats, as was said in this very wait
                 return None
@@ -244,11 +245,10 @@ class SharedBackend(BaseBackend):
         Doing it twice does no harm.
         """
         claim, key = replace(lease.claim, seats=1), held_key(lease.nonce)
-        session = self._requests.bound.get(lease.nonce)
-        if session is None:
+        directory = directory_of(claim.kind, claim.name)
+        if (session := self._requests.bound.get(lease.nonce)) is None:
             return False
         changes = [Put(key, value_of(claim), session.id)]
-        directory = directory_of(claim.kind, claim.name)
         try:
             return self._store.apply(directory, changes, [Exists(key)], deadline) is not None
         except SessionEnded:
@@ -258,8 +258,8 @@ class SharedBackend(BaseBackend):
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.verify()."""
-        directory = directory_of(lease.claim.kind, lease.name)
-        return self._store.get(directory, held_key(lease.nonce), deadline) is not None
+        place = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
+        return self._store.get(*place, deadline) is not None
 
     def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
         """See BaseBackend.is_held()."""
@@ -285,8 +285,7 @@ class SharedBackend(BaseBackend):
         record = next((record for record in seats.holders if record.created == token), None)
         if record is None:
             return None
-        broken = self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline)
-        if broken is None:
+        if self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline) is None:
             return None
         lease = seats.lease_of(record)
         if self.listener:

@@ -93,6 +93,19 @@ def _start_elsewhere(thread: threading.Thread) -> None:
         raise problems[0]
 
 
+def undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
+    """Clean up after an error or an interrupt. What is called may be called twice."""
+    if isinstance(error, GeneratorExit):
+        # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
+        start(call, "distlock-undo", *args)
+        return
+    try:
+        call(*args)
+    except BaseException:  # a second interrupt: signals often come in twos
+        call(*args)
+        raise
+
+
 class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
     """Logs on threads of our own, where nobody would get the error of a filter or a handler.
 

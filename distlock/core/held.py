@@ -39,6 +39,8 @@ class Entrant:
     #: the file and the line where it was asked for, if they are known
     call_site: str = ""
     count: int = 1
+    #: whether this is no thread or task, but the end of transactions; see core.until_commit
+    until_commit: bool = False
 
 
 def task_of(entry: Entrant) -> asyncio.Task[object] | None:
@@ -128,6 +130,11 @@ class HeldLease:
         self._confirmed_until: float | None = None
 
     # Who is inside
+
+    @property
+    def entered(self) -> int:
+        """How often it was entered by a thread or task and not left."""
+        return self.count - sum(entry.until_commit for entry in self.entries)
 
     def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""

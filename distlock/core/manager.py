@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -10,10 +9,10 @@ from distlock.concurrency import fork
 from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
-from distlock.concurrency.threads import start
+from distlock.concurrency.threads import undo
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
-from distlock.core.held import HeldLease, Key, task_of
+from distlock.core.held import Entrant, HeldLease, Key, task_of
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
@@ -210,13 +209,20 @@ class LockManager:
     # The way out
 
     def release(
-        self, key: Key, owner: Owner, lock: object, deadline: float | None = None
+        self,
+        key: Key,
+        owner: Owner,
+        lock: object,
+        deadline: float | None = None,
+        hold: HeldLease | None = None,
     ) -> Steps[bool]:
         """Leave once, by this Lock object; True if it was the last time. See Lock.release().
 
         ``deadline``: by when the backend has to answer; None for as long as it gets for that.
+        ``hold`` is which one, if it is not to be a later one of the same owner.
         """
-        hold = self._held.find(key, owner)
+        if hold is None:
+            hold = self._held.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:
@@ -274,6 +280,10 @@ class LockManager:
         finally:  # as in _abandon()
             hold.on_end()
 
+    def enter(self, hold: HeldLease, entry: Entrant, owner: Owner) -> bool:
+        """Enter a hold of this owner once more; False if it was lost or left."""
+        return self._held.enter(hold, entry, owner)
+
     # Looking
 
     def hold(self, key: Key, owner: Owner) -> HeldLease:
@@ -306,10 +316,13 @@ class LockManager:
         """Return what this process holds, by what it knows."""
         return [hold for hold in self.all() if not hold.ended]
 
-    def all(self) -> list[HeldLease]:
-        """Return all holds, those included that were lost and have not been left."""
+    def all(self, *, renewed: bool = False) -> list[HeldLease]:
+        """Return all holds, those included that were lost and have not been left.
+
+        ``renewed``: instead all leases that are kept alive, with those that nobody enters.
+        """
         fork.ensure_reset()
-        return self._held.all()
+        return self._renewer.renewed() if renewed else self._held.all()
 
     def waiting(self, key: Key) -> tuple[Waiting, ...]:
         """Return who waits for a lock in this process, behind others of it."""
@@ -350,19 +363,6 @@ class LockManager:
         """Keep it alive no more; it stays taken until it is released, or ends."""
         with self._renewer.mutex:
             self._renewer.drop(hold)
-
-
-def undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
-    """Clean up after an error or an interrupt. What is called may be called twice."""
-    if isinstance(error, GeneratorExit):
-        # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
-        start(call, "distlock-undo", *args)
-        return
-    try:
-        call(*args)
-    except BaseException:  # a second interrupt: signals often come in twos
-        call(*args)
-        raise
 
 
 manager = LockManager()

@@ -13,10 +13,12 @@ from distlock.core.call_site import call_site
 from distlock.core.held import Entrant, OnLost
 from distlock.exceptions import LockError, NotSupported
 from distlock.types.arguments import (
+    Release,
     checked_callback,
     checked_description,
     checked_flag,
     checked_label,
+    checked_release,
     checked_seconds,
     waiting_limit,
 )
@@ -39,6 +41,7 @@ class LockOptions:
     description: str
     owner: str | None
     on_lost: OnLost | None
+    release: Release | None
 
     def __post_init__(self) -> None:
         # The defaults are right. Each check that is called makes every lock slower.
@@ -58,6 +61,8 @@ class LockOptions:
             checked_label("owner", self.owner)
         if self.on_lost is not None:
             checked_callback("on_lost", self.on_lost)
+        if self.release is not None:
+            checked_release("release", self.release)
 
     def limit(
         self, blocking: bool | None, timeout: float | None, began: float | None = None

@@ -58,6 +58,10 @@ class LeaseRenewer:
         if hold.renew_at < self._wakes_at:
             self.reschedule(hold)
 
+    def renewed(self) -> list[HeldLease]:
+        """Return the holds that are kept."""
+        return list(self._running.copy().values())
+
     def reschedule(self, hold: HeldLease) -> None:
         """Note that a lease may have to be renewed earlier. The caller has the mutex."""
         if hold.lease.nonce in self._running and hold.next_check < self._wakes_at:

@@ -29,8 +29,8 @@ from distlock.backends.seats import Seats
 from distlock.backends.store import Condition, Put, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Nested, Steps
+from distlock.concurrency.threads import undo
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.manager import undo
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins

@@ -16,7 +16,7 @@ from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Delete, Put, SessionEnded
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, run
-from distlock.core.manager import undo
+from distlock.concurrency.threads import undo
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
 from distlock.recipes.queue_records import MOST_REASON, TAKEN, QueueItem, QueueRecords, key_of

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
+
+from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.clock import left
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
@@ -18,11 +21,18 @@ from distlock.core.base_lock import BaseLock
 from distlock.core.decorator import decorate
 from distlock.core.held import Key, OnLost
 from distlock.core.options import LockOptions
-from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import ActiveBlocks, refuse_in_event_loop
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
-from distlock.recipes.parts import EnteredLocks, checked_part, raise_worst
+from distlock.recipes.parts import (
+    EnteredLocks,
+    checked_part,
+    parts_atomic,
+    raise_worst,
+    refuse_needless,
+    sorted_parts,
+)
+from distlock.types.arguments import Release
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
 
@@ -52,6 +62,7 @@ class MultiLock:
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe the locks; nothing is asked or taken yet.
 
@@ -61,37 +72,31 @@ class MultiLock:
         - ``blocking``: False tries each lock once instead of waiting.
         - ``timeout``: seconds to wait for all locks together; None waits for ever. What the lock
           objects say about waiting does not count.
-        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``: as of :class:`Lock`, for
-          the locks that are given by name; lock objects have their own. ``on_lost`` is called with
-          the lease of each lock that is lost.
+        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``, ``release``: as of
+          :class:`Lock`, for the locks that are given by name; lock objects have their own.
+          ``on_lost`` is called with the lease of each lock that is lost.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
         self._options = LockOptions(
-            blocking, timeout, lease, None, renew, description, None, on_lost
+            blocking, timeout, lease, None, renew, description, None, on_lost, release
         )
         self._given = tuple(checked_part(part) for part in names_or_locks)
         if not self._given:
             raise ValueError("names_or_locks must not be empty, got ()")
-        of_names = {
+        of_names: dict[str, tuple[Any, Any]] = {
             "using": (using, DEFAULT_ALIAS),
             "lease": (lease, None),
             "renew": (renew, True),
             "description": (description, ""),
             "on_lost": (on_lost, None),
+            "release": (release, None),
         }
-        objects = [part for part in self._given if not isinstance(part, str)]
-        for argument, (value, default) in of_names.items():
-            # on_lost that is not called for some of the locks would be a loss that is not told.
-            needless = objects and (len(objects) == len(self._given) or argument == "on_lost")
-            if needless and value != default:
-                raise ValueError(
-                    f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
-                )
-        self._new_lock = partial(
-            Lock, using=using, lease=lease, renew=renew, description=description, on_lost=on_lost
+        refuse_needless(self._given, of_names)
+        self._new_lock: Callable[[str], Lock] = partial(
+            Lock, **{argument: value for argument, (value, _) in of_names.items()}
         )
-        self._parts = self._sorted()
+        self._parts = sorted_parts(self._given, self._new_lock)
         self._blocks = ActiveBlocks()
 
     def __repr__(self) -> str:
@@ -137,10 +142,13 @@ class MultiLock:
         await self._arelease(current_actor().owner)
 
     def __enter__(self) -> Self:
-        if (busy := self._acquire(None, None)) is not None:
-            raise LockTimeout(busy._holder_message() + self._options.waited)
+        self._enter()
         self._blocks.begin(sys._getframe(1), current_actor().owner)
         return self
+
+    def _enter(self) -> None:
+        if (busy := self._acquire(None, None)) is not None:
+            raise LockTimeout(busy._holder_message() + self._options.waited)
 
     def __exit__(
         self,
@@ -187,6 +195,20 @@ class MultiLock:
         """Decorate a plain or async function; every call takes the locks anew."""
         templates = [part if isinstance(part, str) else part.name for part in self._given]
         return decorate(function, templates, self._named)
+
+    @async_unsafe(
+        "MultiLock.atomic() would block the event loop, as Django's transactions do; call the"
+        " function that uses it by `await sync_to_async(function)()`."
+    )
+    @contextmanager
+    def atomic(self, using: str | None = None) -> Iterator[Self]:
+        """Hold all locks around a transaction that can commit only while all are still held.
+
+        See Lock.atomic(). NotSupported unless all of them are a ``Lock`` of one alias.
+        """
+        refuse_reentry()
+        with parts_atomic(self, self._parts, using):
+            yield self
 
     # Knowing
 
@@ -315,16 +337,11 @@ class MultiLock:
             entered.check()
         return None
 
-    def _release(self, owner: Owner, body_error: BaseException | None = None) -> None:
-        entered = EnteredLocks.once(self._parts, owner)
-        entered.leave_all()
-        if body_error is not None:
-            entered.add_errors_to(body_error)
-            return
-        entered.raise_errors()
-        if owner == current_actor().owner:
-            for key in entered.freed:
-                warn_if_uncommitted(key)
+    def _release(
+        self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
+    ) -> None:
+        is_here = owner == current_actor().owner
+        EnteredLocks.once(self._parts, owner).release(body_error, is_here, is_part)
 
     async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
         entered = EnteredLocks.once(self._parts, owner)
@@ -349,19 +366,6 @@ class MultiLock:
             name if isinstance(part, str) else part._named(name)
             for part, name in zip(self._given, names, strict=True)
         )
-        lock._parts = lock._sorted()
+        lock._parts = sorted_parts(lock._given, lock._new_lock)
         lock._blocks = ActiveBlocks()
         return lock
-
-    def _sorted(self) -> tuple[BaseLock, ...]:
-        """Return the locks in the order in which they are taken."""
-        parts: dict[Key, tuple[BaseLock, str | BaseLock]] = {}
-        for given in self._given:
-            part: BaseLock = self._new_lock(given) if isinstance(given, str) else given
-            _, earlier = parts.setdefault(part._key, (part, given))
-            if earlier is not given and not (isinstance(earlier, str) and isinstance(given, str)):
-                raise ValueError(
-                    f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"
-                    f" and as {given!r}"
-                )
-        return tuple(parts[key][0] for key in sorted(parts))

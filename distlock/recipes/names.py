@@ -18,8 +18,8 @@ from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.steps import Steps
+from distlock.concurrency.threads import undo
 from distlock.core.held import OnLost
-from distlock.core.manager import undo
 from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins

@@ -14,6 +14,7 @@ from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
 from distlock.core.manager import manager
 from distlock.core.shared_options import SemaphoreOptions, SharedLock, latest_owner
+from distlock.types.arguments import Release
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo, Owner
 from distlock.types.owners import current_owner
 
@@ -45,6 +46,7 @@ class Semaphore(SharedLock):
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe a semaphore; nothing is asked or taken yet.
 
@@ -55,8 +57,9 @@ class Semaphore(SharedLock):
           for all. None takes the number that resize() or those who use it have said last; that of
           the latter is forgotten by a sweep when nobody uses it.
         - ``n``: how many seats acquire() takes, all at once or none.
-        - ``using``, ``blocking``, ``timeout``, ``lease``, ``renew``, ``description``, ``on_lost``:
-          as of a Lock.
+        - ``using``, ``blocking``, ``timeout``, ``lease``, ``renew``, ``description``, ``on_lost``,
+          ``release``: as of a Lock. A seat that waits for a commit is the one that the next
+          acquire of as many seats gets in the same transaction.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -71,6 +74,7 @@ class Semaphore(SharedLock):
             description,
             None,
             on_lost,
+            release,
             Kind.SEMAPHORE,
             _checked_seats(n, value),
             value,
@@ -154,7 +158,7 @@ class Semaphore(SharedLock):
         return latest_owner(self._key, current_owner())
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
-        return "", len(manager.holds_of(self._key, owner))
+        return "", sum(hold.entered > 0 for hold in manager.holds_of(self._key, owner))
 
     def _entered_here(self) -> tuple[str, int]:
         return self._entered(current_owner())

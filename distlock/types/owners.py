@@ -172,6 +172,27 @@ def gevent_patched() -> bool:
     return monkey is not None and bool(monkey.is_module_patched("threading"))
 
 
+#: Modules that were imported before threads were replaced go on with the old ones.
+_patched_when_imported = gevent_patched()
+
+
+def host_problem() -> str | None:
+    """Return why no lock can be used in this process; None if locks can."""
+    eventlet: Any = sys.modules.get("eventlet.patcher")
+    if eventlet is not None and eventlet.is_monkey_patched("thread"):
+        return (
+            "eventlet has replaced the threads of this process, and offers no poll() to wait with:"
+            " use threads, processes or gevent"
+        )
+    if gevent_patched() and not _patched_when_imported:
+        return (
+            "gevent has replaced the threads of this process after distlock was imported (gunicorn"
+            " does so with --preload): do not preload, or put"
+            " `from gevent import monkey; monkey.patch_all()` into gunicorn.conf.py"
+        )
+    return None
+
+
 def _serial_of(task: asyncio.Task[Any]) -> int:
     # Ids of tasks are used again after their death; these numbers never are.
     serial = _task_serials.get(task)

@@ -11,7 +11,7 @@ import pytest
 from distlock import Lock, LockLost
 from distlock.backends.local import LocalBackend
 from distlock.core import local_queue
-from distlock.core.base_lock import busy_message, run_under
+from distlock.core.run_under import busy_message, run_under
 from distlock.exceptions import BodyEnded
 from distlock.recipes import MultiLock, Semaphore
 from tests.children import write_line

@@ -17,7 +17,7 @@ LAYERS = [
     ["exceptions", "concurrency"],
     ["types.printable", "fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
-    ["backends.settings", "backends.testcase", "backends.durable"],
+    ["backends.settings", "backends.testcase", "backends.open_transactions", "backends.durable"],
     ["backends.blocking_calls", "backends.store", "backends.paging", "backends.tls"],
     ["backends.cleanup", "backends.base"],
     ["backends.local_store"],
@@ -84,6 +84,7 @@ LAYERS = [
     ["core.manager"],
     ["core"],
     ["core.base_lock", "core.shared_options"],
+    ["core.run_under"],
     ["lock"],
     ["recipes.parts", "recipes.recipe"],
     [

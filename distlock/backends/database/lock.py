@@ -320,13 +320,19 @@ class DatabaseBackend(BaseBackend):
         records = self.store.sweep()
         return SweepResult(locks.expired + records.expired, locks.removed + records.removed)
 
+    def frees_inside(self, database: str) -> bool:
+        """See BaseBackend.frees_inside(). On SQLite only one can write, see CallerTransaction."""
+        return self._caller is not None and database == self.database
+
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         """See BaseBackend.check_atomic()."""
         self._transactions.check(using, lease)
 
-    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
+    def atomic(
+        self, lease: Lease, using: str | None, others: Sequence[Lease] = ()
+    ) -> AbstractContextManager[bool]:
         """See BaseBackend.atomic(). ``using`` can only be the database that has the lock."""
-        return self._transactions.atomic(lease, using)
+        return self._transactions.atomic(lease, using, others)
 
     def ensure_schema(self, deadline: float | None = None) -> bool:
         """See BaseBackend.ensure_schema(). What may be missing is the table."""

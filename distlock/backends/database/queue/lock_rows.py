@@ -74,7 +74,7 @@ class LockRows:
             dialect, locks = session.dialect, self.locks
             if session.pooled:  # nobody waits in a queue; a native lock there was left behind
                 return dialect.acquire(session.ask, claim)
-            values = locks.values(locks.key(str(session.settings.get("NAME") or ""), claim.name))
+            values = locks.values(locks.key(session.namespace, claim.name))
             return dialect.acquire(
                 session.ask, claim, dialect.in_order(locks.nobody_waits, GRACE), values
             )

@@ -8,8 +8,6 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from functools import partial
 
-from django.db import connections
-
 from distlock.backends.base import PendingLease
 from distlock.backends.blocking_calls import BlockingCalls, answer_due
 from distlock.backends.database import errors
@@ -171,10 +169,9 @@ class WaitManager:
         """Close the sessions in which nobody waits."""
         self.sessions.close()
 
-    def key(self, name: str) -> str:
+    def label(self, name: str) -> str:
         """Return the native lock of the lock ``name``, as waiting() calls it."""
-        database = connections.settings[self.pool.database].get("NAME")
-        return self.locks.key(str(database or ""), name)
+        return self.locks.label(self.pool.namespace, name)
 
     def waiting(self) -> dict[str, tuple[Waiting, ...]] | None:
         """Return who waits for which native lock, in order, in all processes; None if unknown."""
@@ -192,7 +189,8 @@ class WaitManager:
         parsed.sort(key=lambda comment: -(comment.who.waited or 0) if comment.first else 1.0)
         found: dict[str, tuple[Waiting, ...]] = {}
         for comment in parsed:
-            found[comment.key] = (*found.get(comment.key, ()), comment.who)
+            if self.locks.is_in(self.pool.namespace, comment.key):
+                found[comment.key] = (*found.get(comment.key, ()), comment.who)
         return found
 
     # The way in
