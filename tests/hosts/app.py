@@ -8,6 +8,7 @@ runs that the test has given as ``loading``.
 import importlib
 import inspect
 import os
+import time
 import traceback
 
 import django
@@ -48,6 +49,8 @@ urlpatterns += [
 
 if loading := os.environ["HOST_LOADING"]:
     getattr(module, loading)()
+    # uWSGI's worker hangs, before it gets here, if another thread runs Python code at the fork.
+    time.sleep(0.3)
 
 wsgi = WSGIHandler()
 asgi = ASGIHandler()

@@ -13,14 +13,13 @@ def host(request):
     with ExitStack() as after:
 
         def start(program, *options, module=request.module.__name__, **more):
-            started = Host(program, module, *options, **more)
-            after.callback(show, started)
-            return after.enter_context(started)
+            started = after.enter_context(Host(program, module, *options, **more))
+            after.callback(show, started)  # before its folder is removed
+            return started
 
         yield start
 
 
 def show(host):
     """Print the log, which pytest shows if the test has failed."""
-    if host.log.exists():
-        print(host.log.read_text(errors="replace"))
+    print(host.log.read_text(errors="replace"))

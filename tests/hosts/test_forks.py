@@ -1,7 +1,6 @@
 """Hosts that load the application once and fork: what is begun while loading is the parent's."""
 
 import os
-import signal
 import time
 
 import pytest
@@ -176,17 +175,3 @@ def test_a_watch_of_the_master_goes_on_in_a_worker_with_its_first_request(host):
     eventually(lambda: f"seen 1 {worker}" in running.notes())
     config.set(2)
     eventually(lambda: f"seen 2 {worker}" in running.notes())
-
-
-@pytest.mark.every_day_on("postgresql")
-@pytest.mark.parametrize("kind", SHARED)
-def test_a_worker_that_has_used_nothing_ends_nothing_of_its_master(host, kind):
-    running = host(*UWSGI, loading="hold")
-    before = Lock("held").info()
-    master, *workers = running.pids()
-    for worker in workers:
-        os.kill(worker, signal.SIGINT)
-    eventually(lambda: len(there := running.pids()) == 3 and not set(there) & set(workers))
-    time.sleep(LEASE)
-    assert Lock("held").info().token == before.token
-    assert Group("members").members()[0].owner.pid == before.owner.pid == master
