@@ -198,12 +198,12 @@ class LocalBackend(BaseBackend):
 
     def _set_committing(self, leases: Sequence[Lease], committing: bool) -> None:
         with self._mutex:
-            for lease in leases:
-                held = self._current(lease.claim)
-                if committing and (held is None or held.expired):
-                    raise LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
-                if held:
-                    held.committing = committing
+            found = tuple((lease, self._current(lease.claim)) for lease in leases)
+            lost = tuple(lease for lease, held in found if held is None or held.expired)
+            if committing and lost:
+                raise LockLost(f"lock {lost[0].name!r} was lost before the commit: rolled back")
+            for held in tuple(held for _, held in found if held is not None):
+                held.committing = committing
 
     def _current(self, claim: Claim) -> _Held | None:
         held = self._held.get(claim.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from distlock.backends.base import BaseBackend
@@ -165,7 +165,7 @@ class HeldLease:
         if candidates:
             self._set_entries(_once_less(self.entries, candidates[-1]))
 
-    def remove(self, entries: list[Entrant]) -> None:
+    def remove(self, entries: Sequence[Entrant]) -> None:
         """Take out those who can release it no more; it is orphaned if nobody else is inside."""
         others = [entry for entry in self.entries if entry not in entries]
         if others:

@@ -111,7 +111,7 @@ class HeldLeases:
         with self._mutex:
             if self._holds.get(hold.place) is not hold or hold.ended or hold.orphaned:
                 return
-            left = [entry for entry in hold.entries if entry.work is work and entry.renews]
+            left = tuple(one for one in hold.entries if one.work is work and one.renews)
             if not left:
                 return
             hold.remove(left)

@@ -163,10 +163,9 @@ class LeaseRenewer:
         """Log it if half of a lease is over, and its renewal has had no answer."""
         silent = defaultdict(list)
         with self.mutex:
-            for hold in due:
-                if hold.renewing and not hold.ended:
-                    hold.warned = True
-                    silent[hold.backend.alias].append(hold)
+            for hold in tuple(hold for hold in due if hold.renewing and not hold.ended):
+                hold.warned = True
+                silent[hold.backend.alias].append(hold)
         for alias, holds in silent.items():
             self._outages.note_silence(alias, holds)
 

@@ -20,6 +20,7 @@ PACKAGE = Path(distlock.__file__).parent
 #: in which one does no harm there.
 UNHARMED = {
     "RecordListener.listen",
+    "RenewalSteps.add",
     "Waiter.run",
     "Watchdog._reap",
     "Watches._follow",

@@ -34,10 +34,7 @@ class CursorConnection(RawConnection):
         cursor = self._wrapper.create_cursor()
         try:
             cursor.execute(statement.sql, statement.params)
-            results = [_result(cursor)]
-            next_set = getattr(cursor, "nextset", None) if self._has_next_set else None
-            while next_set is not None and next_set():
-                results.append(_result(cursor))
+            results = _results(cursor) if self._has_next_set else [_result(cursor)]
             cursor.close()
             return results
         except BaseException:
@@ -45,6 +42,13 @@ class CursorConnection(RawConnection):
             with contextlib.suppress(Exception):
                 cursor.close()
             raise
+
+
+def _results(cursor: Any) -> list[Result]:
+    results = [_result(cursor)]
+    while hasattr(cursor, "nextset") and cursor.nextset():
+        results.append(_result(cursor))
+    return results
 
 
 def _result(cursor: Any) -> Result:
