@@ -19,8 +19,10 @@ from distlock.activity import activity
 from distlock.concurrency.clock import clock
 from distlock.core.manager import manager
 from distlock.recipes import MultiLock, RWLock, Semaphore
+from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line
+from tests.core.interrupting import interrupted, moments_of
 
 LEFT = "ended without releasing lock 'stock'"
 
@@ -259,8 +261,9 @@ def test_activities_of_one_thread_may_end_in_any_order():
     second.__enter__()
     take()
     first.__exit__(None, None, None)
-    assert not Lock("stock").held
+    assert Lock("stock").held
     second.__exit__(None, None, None)
+    assert not Lock("stock").held
     assert not tries()
 
 
@@ -429,3 +432,16 @@ def test_a_circle_over_a_nested_piece_of_work_is_found():
         Lock("a").release()
         assert job.result(PATIENCE)
         Lock("a").acquire()
+
+
+def test_an_interrupt_at_any_moment_of_an_activity_leaves_none_behind():
+    before, last = current_owner(), moments_of(mark)
+    for moment in range(1, last + 1):
+        interrupted(mark, moment)
+        assert current_owner() == before
+    assert last > 10
+
+
+def mark():
+    with activity("a turn of a loop"):
+        pass
