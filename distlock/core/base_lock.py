@@ -67,6 +67,8 @@ class BaseLock:
         self._key: Key = (using, self.name)
         self._blocks = ActiveBlocks()
         self._options = options
+        #: whether leaving it inside a transaction waits for the commit, once that is known
+        self._until_commit: bool | None = None
 
     def __repr__(self) -> str:
         state = "held" if self.held else "not held"
@@ -92,7 +94,8 @@ class BaseLock:
         refuse_reentry()
         began = clock()  # the first time the backend, and its driver, have to be loaded
         backend = locks[self.using]
-        if (self._options.release or backend.settings.release) == COMMIT:
+        self._until_commit = (self._options.release or backend.settings.release) == COMMIT
+        if self._until_commit:
             refuse_unsafe_transactions(self._key, self._current_owner)
         return run(
             manager.acquire(
@@ -324,11 +327,14 @@ class BaseLock:
     @property
     def _is_until_commit(self) -> bool:
         """Whether a lock that is left inside a transaction is freed when that has ended."""
-        return (self._options.release or locks[self.using].settings.release) == COMMIT
+        if self._until_commit is None:  # another Lock object of the name has taken it
+            release = self._options.release or locks[self.using].settings.release
+            self._until_commit = release == COMMIT
+        return self._until_commit
 
     def _leave(self, owner: Owner, warns: bool = True) -> None:
         """Leave once in this thread; where that is wanted, its open transactions enter before."""
-        if (self._options.release or locks[self.using].settings.release) == COMMIT:
+        if self._until_commit or (self._until_commit is None and self._is_until_commit):
             leave_until_commit(self._key, owner, self, self._options, warns)
         elif run(manager.release(self._key, owner, self)) and warns:
             warn_if_uncommitted(self._key)

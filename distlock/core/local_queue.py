@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from distlock.concurrency.awaiting import tasks_awaiting, thread_awaiting
+from distlock.concurrency.awaiting import runs_the_loop, tasks_awaiting, thread_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.core.held import Entrant, Key, task_of
@@ -60,8 +60,8 @@ class Ticket:
     def stands_still_for(self, other: Ticket) -> bool:
         """Return whether its owner cannot go on before the owner of another ticket does.
 
-        That one waits in the same thread, in a task for which the thread waits, or in a job that
-        the task awaits.
+        That one waits in the same thread (in a task: if the thread runs its loop until that is
+        done), in a task for which the thread waits, or in a job that the task awaits.
         """
         if not self.entry.is_alive():
             return False
@@ -70,7 +70,7 @@ class Ticket:
             work = other.entry.work
             return work is not None and any(own in tasks_awaiting(job) for job in work.futures())
         if self.thread is other.thread:
-            return True
+            return task is None or runs_the_loop(task)
         return task is not None and thread_awaiting(task) is self.thread
 
     def waiting(self, now: float) -> Waiting:

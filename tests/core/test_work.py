@@ -400,6 +400,17 @@ def test_a_task_that_waits_for_the_thread_that_runs_its_loop_is_told():
         asyncio.run(wait_for())
 
 
+def test_another_task_of_its_loop_is_not():
+    """The thread goes on when the loop ends."""
+    with Lock("stock"):
+        loop = asyncio.new_event_loop()
+        waiting = loop.create_task(wait_for())
+        loop.run_until_complete(asyncio.sleep(0.3))
+        assert not waiting.done()
+    assert loop.run_until_complete(waiting)
+    loop.close()
+
+
 def test_a_task_that_waits_for_the_thread_that_waits_for_it_is_told():
     with Lock("stock"), pytest.raises(LockDeadlock):
         async_to_sync(wait_for)()
