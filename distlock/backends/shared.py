@@ -6,9 +6,7 @@ news of a loss, reports. How the records stand for seats is said in seats.py.
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,20 +16,18 @@ from distlock.backends.base import BaseBackend, Capabilities, PendingLease
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.process_session import ProcessSession
 from distlock.backends.recipe_records import RecipeRecords
-from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, Look, SeatRequests
+from distlock.backends.seat_requests import Look, SeatRequests
 from distlock.backends.seats import (
     LIMIT,
     Seats,
     cancelled_key,
     directory_of,
     held_key,
-    kind_and_name,
     value_of,
     waiting_key,
 )
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import (
-    Absent,
     Change,
     Delete,
     Exists,
@@ -40,19 +36,17 @@ from distlock.backends.store import (
     Unchanged,
 )
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
 
-logger = logging.getLogger("distlock")
-
 #: Seconds between two looks of one who waits, though nothing has woken it: hints may be lost.
 _LONGEST_WAIT = 5.0
 #: Seconds after which the first in line loses its place, if it could have its seats and has not
-#: taken them: its process may have been stopped or killed. If it goes on, it lines up anew.
+#: taken them: its process may have been stopped or killed. With it go all who wait in its process.
+#: Those that go on line up anew.
 _PATIENCE = 1.0
 #: Seconds that the last answer may take, beyond the caller's time limit.
 _LAST_ANSWER = 1.0
@@ -122,29 +116,43 @@ class SharedBackend(BaseBackend):
         """See BaseBackend.enqueue(). Those who wait are served first come, first served.
 
         Each waits for a change of the record of the one before it, and only the first in line for
-        any change. So one who leaves wakes one, however many wait.
+        any change. So one who leaves wakes one, however many wait. The first one of each process
+        looks by itself, too: those in front of it may be gone.
+
+        Who keeps its place (see Claim) gets None when it has looked by itself.
         """
-        directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str]()
-        look = yield from self._look(claim, passed_over, deadline, waits=False)
+        directory = directory_of(claim.kind, claim.name)
+        passed_over, began = frozenset[str | None](), clock()
+        look = yield from self._look(claim, passed_over, deadline, waits=claim.keeps_place)
         overdue, since = look.overdue, clock()
         while look.lease is None:
             if deadline is not None and clock() >= deadline:
-                yield self.asking(partial(self._leave_queue, claim), deadline)
+                yield self.asking(partial(self.leave_queue, claim), deadline)
                 return None
-            until = clock() + (self.pause if overdue is None else min(self.pause, _PATIENCE))
+            pause = self.pause_behind(look.processes if overdue is None else 1)
             hint = self.hint(directory, look.revision, look.behind)
             try:
-                yield Wait(hint, until if deadline is None else min(until, deadline))
+                yield Wait(hint, clock() + left(deadline, pause))
             finally:
                 hint.abandon()
-            # Who comes after one that is passed over is told of nothing: it looks now and then.
-            patience = _PATIENCE + (self.pause if passed_over else 0.0)
+            if claim.keeps_place and clock() - began >= pause:
+                return None
+            # Who comes after one that is passed over is told of nothing: it looks by itself.
+            patience = _PATIENCE + (self.pause_behind(len(passed_over)) if passed_over else 0.0)
             if overdue is not None and clock() - since >= patience:
-                passed_over |= {overdue}
+                passed_over |= {overdue.session}
             look = yield from self._look(claim, passed_over, deadline, waits=True)
             if look.overdue != overdue:
                 overdue, since = look.overdue, clock()
         return look.lease
+
+    def pause_behind(self, processes: int) -> float:
+        """Return the seconds between two looks of the first one who waits in its process.
+
+        The more processes are before it, the fewer looks: so their number does not grow with them.
+        0 is for all others.
+        """
+        return min(self.pause, processes * _PATIENCE) if processes else self.pause
 
     def hint(self, directory: str, since: int, key: str | None) -> Pending[None]:
         """See RecordStore.watch(); in an outage there is none: who waits looks by itself, too."""
@@ -154,12 +162,16 @@ class SharedBackend(BaseBackend):
             return Pending()
 
     def _look(
-        self, claim: Claim, passed_over: frozenset[str], deadline: float | None, *, waits: bool
+        self,
+        claim: Claim,
+        passed_over: frozenset[str | None],
+        deadline: float | None,
+        *,
+        waits: bool,
     ) -> Steps[Look]:
         look = partial(self._requests.look, claim, True, passed_over, waits=waits)
         try:
-            answer: Look = yield self.asking(look, deadline, partial(self.cleanup.add, claim))
-            return answer
+            return (yield self.asking(look, deadline, partial(self.cleanup.add, claim)))  # type: ignore[no-any-return]
         except LockUnavailable as error:
             # Its place in the queue has to be taken back, also if this very look was never made.
             error.maybe_applied = error.maybe_applied or waits
@@ -176,13 +188,13 @@ class SharedBackend(BaseBackend):
         until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
         return Call(question, self.calls.due(until), undo, executor=self.calls)
 
-    def _leave_queue(self, claim: Claim, deadline: float | None) -> None:
+    def leave_queue(self, claim: Claim, deadline: float | None) -> None:
+        """Give up the place in the queue, and what was granted at the last moment."""
         self._requests.forget(claim, deadline)
-        directory = directory_of(claim.kind, claim.name)
         try:
             # A request whose answer was lost may have come late, and have granted the seat.
             leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
-            self._store.apply(directory, leave, (), deadline)
+            self._store.apply(directory_of(claim.kind, claim.name), leave, (), deadline)
         except LockUnavailable:
             self.cleanup.add(claim)
 
@@ -301,21 +313,7 @@ class SharedBackend(BaseBackend):
         Nobody is evicted: if more seats are taken than there are now, new ones are granted when
         enough of them have been left.
         """
-        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
-            seats = Seats(self._store.read(name, deadline))
-            record, before = seats.limit_record, seats.limit
-            same = Exists(LIMIT, record.revision) if record else Absent(LIMIT)
-            said = Put(LIMIT, {"limit": limit, "resized": True})
-            if self._store.apply(name, [said], [same], deadline):
-                if before != limit:
-                    kind, plain = kind_and_name(name)
-                    logger.warning(
-                        "%s %r on %r was resized: it had %s, and has %d seats now",
-                        kind, plain, self.alias, before or "no number yet", limit,
-                    )  # fmt: skip
-                return before
-            time.sleep(pause)
-        raise LockUnavailable(f"{name!r} on {self.alias!r}: others changed it all the time")
+        return self._requests.resize(name, limit, deadline)
 
     def sweep(self) -> SweepResult:
         """Forget how many seats there were of what nobody uses, unless resize() has said it.

@@ -121,6 +121,9 @@ class Claim:
     of ``limit`` seats that there are; None takes the number that others have agreed on.
 
     ``call_site`` is the file and the line where the lock was asked for, where that is known.
+
+    ``keeps_place``: who waits stays in the queue when it is told that it has to wait on, and asks
+    again under the same nonce.
     """
 
     name: str
@@ -134,6 +137,7 @@ class Claim:
     seats: int = 1
     limit: int | None = 1
     call_site: str = ""
+    keeps_place: bool = False
 
     @property
     def label(self) -> str:
