@@ -137,9 +137,7 @@ class SharedBackend(BaseBackend):
                 hint.abandon()
             if claim.keeps_place and clock() - began >= pause:
                 return None
-            # Who comes after one that is passed over is told of nothing: it looks by itself.
-            patience = _PATIENCE + (self.pause_behind(len(passed_over)) if passed_over else 0.0)
-            if overdue is not None and clock() - since >= patience:
+            if overdue is not None and clock() - since >= self.patience(len(passed_over)):
                 passed_over |= {overdue.session}
             look = yield from self._look(claim, passed_over, deadline, waits=True)
             if look.overdue != overdue:
@@ -153,6 +151,13 @@ class SharedBackend(BaseBackend):
         0 is for all others.
         """
         return min(self.pause, processes * _PATIENCE) if processes else self.pause
+
+    def patience(self, passed_over: int) -> float:
+        """Return the seconds that one may take to come when so many before it were passed over.
+
+        Whoever comes after such a one is told of nothing, and looks by itself.
+        """
+        return _PATIENCE + (self.pause_behind(passed_over) if passed_over else 0.0)
 
     def hint(self, directory: str, since: int, key: str | None) -> Pending[None]:
         """See RecordStore.watch(); in an outage there is none: who waits looks by itself, too."""

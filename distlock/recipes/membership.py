@@ -169,6 +169,11 @@ class Membership:
             leave = partial(self.recipe._backend.records.leave, [hold.lease], plan)
             self._leave_later(hold, leave)
 
+    def note_loss(self, found: Snapshot) -> None:
+        """Note that the record is gone, if it is not in what was read after it had been put."""
+        if (hold := self._hold) is not None and held_key(hold.lease.nonce) not in found.records:
+            manager.lose(hold, "its record is gone")
+
     def renew(self, wanted: bool) -> None:
         """Renew the record, or no more: not while it is being removed in another way."""
         if (hold := self._hold) is not None and not (wanted and hold.why_lost()):
