@@ -255,7 +255,7 @@ class TestHere:
     def test_requests(self, eager, name, wrapped):
         names = Names(name)
         names.register("other", "1").__enter__()  # opens the session
-        reads, changes = wrapped("read"), wrapped("apply")
+        reads, changes = wrapped("peek"), wrapped("apply")
         registration = names.register("front", "1")
         assert (len(reads.calls), len(changes.calls)) == (1, 1)
         names.resolve("front")
