@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.core.signals import request_finished, request_started
 
-from distlock.concurrency import work
+from distlock.concurrency import fork, work
 from distlock.concurrency.work import Work
 from distlock.types.lease import MAX_DESCRIPTION
 from distlock.types.printable import escaped
@@ -114,6 +114,7 @@ def _on_started(
     scope: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> None:
+    fork.ensure_reset()  # so that watches go on here, if this is a worker's first request
     _end("request")  # one of this thread whose server never closed the response
     if environ is not None:
         raw = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"[:MAX_DESCRIPTION]

@@ -258,6 +258,13 @@ class SeatRequests:
             with suppress(LockUnavailable):  # it ends by itself
                 self._store.end_session(session.id, deadline)
 
+    def leave_queue(self, claim: Claim, deadline: float | None) -> None:
+        """Give the place in the queue up."""
+        self.forget(claim, deadline)
+        # A request whose answer was lost may have come late, and have granted the seat.
+        leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
+        self._store.apply(directory_of(claim.kind, claim.name), leave, (), deadline)
+
     def session_for(self, claim: Claim, deadline: float | None) -> Session:
         """Return the session that what a claim is granted is to be bound to, with time left."""
         if self.shares_session(claim):

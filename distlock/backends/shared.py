@@ -6,6 +6,7 @@ news of a loss, reports. How the records stand for seats is said in seats.py.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from functools import partial
 from typing import cast
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
+from distlock.backends.blocking_calls import answer_due
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.process_session import ProcessSession
 from distlock.backends.recipe_records import RecipeRecords
@@ -38,6 +40,7 @@ from distlock.backends.store import (
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
@@ -48,8 +51,6 @@ _LONGEST_WAIT = 5.0
 #: taken them: its process may have been stopped or killed. With it go all who wait in its process.
 #: Those that go on line up anew.
 _PATIENCE = 1.0
-#: Seconds that the last answer may take, beyond the caller's time limit.
-_LAST_ANSWER = 1.0
 #: Seconds for which a cancelled claim is remembered, so that a request that comes late finds that.
 _REMEMBERED = 300.0
 
@@ -121,25 +122,34 @@ class SharedBackend(BaseBackend):
 
         Who keeps its place (see Claim) gets None when it has looked by itself.
         """
-        directory = directory_of(claim.kind, claim.name)
-        passed_over, began = frozenset[str | None](), clock()
+        directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str | None]()
+        began, known_until = clock(), self.calls.due()
         look = yield from self._look(claim, passed_over, deadline, waits=claim.keeps_place)
         overdue, since = look.overdue, clock()
         while look.lease is None:
-            if deadline is not None and clock() >= deadline:
-                yield self.asking(partial(self.leave_queue, claim), deadline)
-                return None
-            pause = self.pause_behind(look.processes if overdue is None else 1)
-            hint = self.hint(directory, look.revision, look.behind)
             try:
-                yield Wait(hint, clock() + left(deadline, pause))
-            finally:
-                hint.abandon()
-            if claim.keeps_place and clock() - began >= pause:
+                if deadline is not None and clock() >= deadline:
+                    known_until = math.inf  # the last look was answered
+                    yield self.asking(partial(self._requests.leave_queue, claim), deadline)
+                    return None
+                pause = self.pause_behind(look.processes if overdue is None else 1)
+                hint = self.hint(directory, look.revision, look.behind)
+                try:
+                    yield Wait(hint, clock() + left(deadline, pause))
+                finally:
+                    hint.abandon()
+                if claim.keeps_place and clock() - began >= pause:
+                    return None
+                if overdue is not None and clock() - since >= self.patience(len(passed_over)):
+                    passed_over |= {overdue.session}
+                asked_until = self.calls.due()
+                look = yield from self._look(claim, passed_over, deadline, waits=True)
+                known_until = asked_until
+            except LockUnavailable:
+                if left(deadline, 1.0) > 0 or known_until is None or clock() >= known_until:
+                    raise
+                self.cleanup.add(claim)  # others had the seats, as was said in this very wait
                 return None
-            if overdue is not None and clock() - since >= self.patience(len(passed_over)):
-                passed_over |= {overdue.session}
-            look = yield from self._look(claim, passed_over, deadline, waits=True)
             if look.overdue != overdue:
                 overdue, since = look.overdue, clock()
         return look.lease
@@ -189,17 +199,13 @@ class SharedBackend(BaseBackend):
         undo: Callable[[], object] | None = None,
     ) -> Call:
         """Return the step that makes a blocking call with a deadline; its result is the call's."""
-        # The last look is made when the time is up, and must not fail just for that.
-        until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
-        return Call(question, self.calls.due(until), undo, executor=self.calls)
+        due = self.calls.due(answer_due(deadline))
+        return Call(question, due, undo, executor=self.calls)
 
     def leave_queue(self, claim: Claim, deadline: float | None) -> None:
-        """Give up the place in the queue, and what was granted at the last moment."""
-        self._requests.forget(claim, deadline)
+        """Give up the place in the queue, now or in the background."""
         try:
-            # A request whose answer was lost may have come late, and have granted the seat.
-            leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
-            self._store.apply(directory_of(claim.kind, claim.name), leave, (), deadline)
+            self._requests.leave_queue(claim, deadline)
         except LockUnavailable:
             self.cleanup.add(claim)
 
@@ -357,6 +363,7 @@ def every_kind(backend: BaseBackend) -> list[BaseBackend]:
 
 def sweep_every_kind(backend: BaseBackend) -> SweepResult:
     """Sweep a backend with its semaphores and read/write locks; see BaseBackend.sweep()."""
+    refuse_reentry(2)
     swept = [part.sweep() for part in reversed(every_kind(backend))]
     return SweepResult(sum(one.expired for one in swept), sum(one.removed for one in swept))
 

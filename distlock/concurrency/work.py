@@ -50,6 +50,16 @@ class Work:
             work = work.outer
         return work is not None
 
+    def futures(self) -> list[Future[Any]]:
+        """Return the futures of the jobs of executors that it is, or is inside of."""
+        found = []
+        work: Work | None = self
+        while work is not None:
+            if isinstance(work, Job) and (future := work.future) is not None:
+                found.append(future)
+            work = work.outer
+        return found
+
     def end(self) -> None:
         """Note its end, and call what add() was given for what is not finished. Once is enough."""
         self._ended = True

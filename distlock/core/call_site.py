@@ -7,6 +7,7 @@ import sys
 from types import FrameType
 
 from distlock.concurrency.work import JOB_FUNCTIONS, runs_a_job
+from distlock.types.printable import escaped
 
 #: Code between a user's line and a lock; none of it is what people look for.
 _BETWEEN = (
@@ -51,4 +52,4 @@ def call_site() -> tuple[str, bool]:
 @functools.lru_cache(512)
 def _shortened(path: str) -> str:
     """Return a file and its folder: enough to find it, and short."""
-    return "/".join(path.replace("(", "").replace(")", "").split("/")[-2:])
+    return escaped("/".join(path.replace("(", "").replace(")", "").split("/")[-2:]))

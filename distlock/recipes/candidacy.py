@@ -15,8 +15,9 @@ from distlock.backends.store import Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait
+from distlock.concurrency.threads import undo
 from distlock.core.held import OnLost
-from distlock.core.manager import manager, undo
+from distlock.core.manager import manager
 from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
 from distlock.lock import Lock
 from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Orders, Term

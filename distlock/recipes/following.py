@@ -16,6 +16,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import start_for_callbacks, thread_logger
 from distlock.exceptions import LockUnavailable
@@ -50,9 +51,11 @@ class Follower(Iterator[T], AsyncIterator[T]):
 
     @async_unsafe("following would block the event loop; use `async for` with the async twin.")
     def __next__(self) -> T:
+        refuse_reentry()
         return next(self._each)
 
     async def __anext__(self) -> T:
+        refuse_reentry()
         return await anext(self._aeach)
 
     def _following(self) -> Iterator[T]:

@@ -121,7 +121,7 @@ class Group(Block, Recipe):
         plan = Plan(beside=self._departure)
         return self._membership.leaving(plan, deadline_of(timeout))
 
-    leave, aleave = twins("leave", _leaving)
+    leave, aleave = twins("leave", _leaving, leaves=True)
 
     def _update(self, data: Mapping[str, Any]) -> Steps[None]:
         """Say something else of this member, from now on, also when it joins again.

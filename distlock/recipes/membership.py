@@ -17,9 +17,9 @@ from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.steps import Call, Steps, run
-from distlock.concurrency.threads import start, thread_logger
+from distlock.concurrency.threads import start, thread_logger, undo
 from distlock.core.held import Entrant, HeldLease
-from distlock.core.manager import manager, undo
+from distlock.core.manager import manager
 from distlock.core.options import checked_lease
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
 from distlock.recipes.recipe import Recipe
@@ -69,7 +69,13 @@ class Membership:
         """Be no member: the record is the parent's."""
         #: protects which hold this is; no backend is asked while it is taken
         self._mutex = threading.Lock()
-        self._hold: HeldLease | None = None
+        self._current: HeldLease | None = None
+
+    @property
+    def _hold(self) -> HeldLease | None:
+        """The hold of this process, lost or not; never that of its parent."""
+        fork.ensure_reset()
+        return self._current
 
     # Knowing
 
@@ -186,7 +192,7 @@ class Membership:
 
     def abandon(self) -> None:
         """Let the record go with its lease. The garbage collector may call this."""
-        if (hold := self._hold) is not None:
+        if (hold := self._current) is not None:
             hold.orphaned = True
 
     # Inside
@@ -206,17 +212,17 @@ class Membership:
         return HeldLease(self.recipe._backend, lease, entrant, key=key)
 
     def _hold_of(self, nonce: str) -> HeldLease | None:
-        hold = self._hold
+        hold = self._current
         return hold if hold is not None and hold.lease.nonce == nonce else None
 
     def _replace(self, old: HeldLease | None, new: HeldLease | None) -> bool:
         """Be the member of another hold, or of none; False if this is not that of ``old``."""
         with self._mutex:
-            if self._hold is not old:
+            if self._current is not old:
                 return False
             if old is not None:
                 manager.unwatch(old)
-            self._hold = new
+            self._current = new
             if new is not None:
                 manager.watch(new)
             return True

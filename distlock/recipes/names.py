@@ -20,8 +20,8 @@ from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
+from distlock.concurrency.threads import undo
 from distlock.core.held import OnLost
-from distlock.core.manager import undo
 from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
@@ -219,7 +219,7 @@ class Registration(Block):
         """
         return self._membership.leaving(Plan([Delete(self._key)]) if self._unique else self._end)
 
-    unregister, aunregister = twins("unregister", _unregister)
+    unregister, aunregister = twins("unregister", _unregister, leaves=True)
 
     def _hand_over(self, address: str, timeout: float | None = None) -> Steps[bool]:
         """Let whoever registers the name with ``address`` have it; wait until somebody has.

@@ -8,7 +8,7 @@ from typing import Any
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import left
-from distlock.concurrency.steps import Either, Steps
+from distlock.concurrency.steps import Nested, Steps
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.shared_options import SemaphoreOptions
 from distlock.recipes.semaphore import Semaphore
@@ -45,7 +45,7 @@ class Place(Semaphore):
     def waiting(self, deadline: float | None) -> Steps[bool]:
         """Return True as the first one; False when it is time to look, or the time is over."""
         terms = True, None if deadline is None else left(deadline, LONGEST_LEASE)
-        return (yield Either(partial(self.acquire, *terms), partial(self.aacquire, *terms)))  # type: ignore[no-any-return]
+        return (yield Nested(partial(self.acquire, *terms), partial(self.aacquire, *terms)))  # type: ignore[no-any-return]
 
     def giving_up(self, deadline: float | None) -> Steps[None]:
         """Leave the line, as one who does not have the seat."""

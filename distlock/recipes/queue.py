@@ -15,7 +15,7 @@ from distlock.backends.store import Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Sleep, Steps
-from distlock.core.manager import undo
+from distlock.concurrency.threads import undo
 from distlock.exceptions import LockUnavailable
 from distlock.recipes import queue_records as records
 from distlock.recipes.delivery import Delivery

@@ -224,10 +224,10 @@ class TestHere:
         gc.collect()
         assert names.register("front", "2", timeout=PATIENCE).address == "2"
 
-    def test_the_child_of_a_fork_has_no_name(self, eager, name):
+    def test_the_child_of_a_fork_has_no_name(self, eager, name, way):
         registration = Names(name).register("front", "1")
-        assert forked(lambda: registration.held) is False
-        assert forked(registration.unregister) is False
+        assert forked(lambda: registration.held, way=way) is False
+        assert forked(registration.unregister, way=way) is False
         assert registration.held
 
     @pytest.mark.parametrize(

@@ -318,10 +318,10 @@ class TestHere:
             eventually(lambda: progress.check())
         assert Progress.get(name).state == "cancelled"
 
-    def test_the_child_of_a_fork_reports_nothing(self, backend_settings, settings, name):
+    def test_the_child_of_a_fork_reports_nothing(self, backend_settings, settings, name, way):
         settings.DISTLOCK = backend_settings("sqlite")
         with Progress(name) as progress:
-            assert forked(_go_on, progress) is None
+            assert forked(_go_on, progress, way=way) is None
             assert Progress.get(name).state == "running"
 
     def test_a_loop_is_tracked(self, eager, name):

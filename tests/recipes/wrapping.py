@@ -9,6 +9,7 @@ from distlock import locks
 from distlock.backends.local_store import LocalStore
 from distlock.backends.store import Put
 from tests.contract.actors import PATIENCE
+from tests.interjected import interjected
 
 
 class Wrapped:
@@ -25,7 +26,7 @@ class Wrapped:
         def call(store, *args, **kwargs):
             if store is locks["default"].store:
                 self.calls.append(args)
-                self.before(store, *args)
+                interjected(self.before, store, *args)
             return original(store, *args, **kwargs)
 
         self.original = original

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
+from distlock.backends.database.statements import renamed_tables
 from distlock.exceptions import LockUnavailable
 
 #: Seconds that a statement waits for a locked row: a transaction that only commits needs less.
@@ -136,7 +137,7 @@ def failure(error: Any, vendor: str) -> type[StatementFailed]:
     if vendor == "mysql":
         return _MYSQL.get(error.args[0] if error.args else 0, StatementFailed)
     if vendor == "postgresql":
-        state = getattr(error, "sqlstate", None)
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg2
         if state is None:
             # It did not come from the server: the connection broke, or the driver found a mistake.
             broke = type(error).__name__ in ("OperationalError", "InterfaceError")
@@ -169,8 +170,9 @@ def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
     # libpq's messages have several lines; callers print and log this one as it is.
     why = " ".join(str(cause).split())
     if isinstance(failed, NoTable):
+        name = renamed_tables().get("database_lock")
         message = (
-            f"database {database!r} has no table for locks:"
+            f"database {database!r} has no table for locks{f' ({name})' if name else ''}:"
             f" run `manage.py migrate distlock --database={database}`"
         )
     elif isinstance(failed, RowLocked):

@@ -277,14 +277,14 @@ class Dialect:
         held = self.held(leases, for_update=False)
         return held._replace(sql=f"{held.sql} FOR UPDATE SKIP LOCKED")
 
-    def guard(self, lease: Lease) -> Statement:
+    def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         """Let nobody else write the row before the transaction ends, if it is held and not ended.
 
         Returns or changes one row if it was. Runs on the caller's connection, about whose session
-        nothing is known.
+        nothing is known; ``table`` is how the table is found there.
         """
         where, params = self.where_held([lease])
-        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where} FOR UPDATE", params)
+        return Statement(f"SELECT nonce FROM {table} WHERE {where} FOR UPDATE", params)
 
     # Reading rows
 

@@ -190,6 +190,23 @@ class LockKey:
         return self.created if self.data.token is None else self.data.token
 
 
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """Who holds a lock, and who is ahead, as one transaction has read it."""
+
+    revision: int
+    holder: LockKey | None
+    #: the own place in the queue; None if it is gone
+    own: LockKey | None
+    #: the one just before the own one
+    ahead: LockKey | None
+
+    @property
+    def is_next(self) -> bool:
+        """Whether nobody is ahead, and nobody holds the lock."""
+        return self.holder is None and self.ahead is None
+
+
 def info_of(name: str, alias: str, keys: Iterable[LockKey]) -> LockInfo:
     """Return what is known of a lock, given all of its keys."""
     entries, now = sorted(keys, key=lambda entry: entry.created), _now()

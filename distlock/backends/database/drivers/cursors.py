@@ -21,6 +21,8 @@ class CursorConnection(RawConnection):
         """
         self._wrapper = wrapper
         self._hang_up = hang_up
+        # Of several statements in one packet psycopg2 tells the last result only.
+        self._has_next_set = wrapper.Database.__name__ != "psycopg2"
 
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
@@ -32,7 +34,10 @@ class CursorConnection(RawConnection):
         cursor = self._wrapper.create_cursor()
         try:
             cursor.execute(statement.sql, statement.params)
-            results = _results(cursor)
+            results = [_result(cursor)]
+            next_set = getattr(cursor, "nextset", None) if self._has_next_set else None
+            while next_set is not None and next_set():
+                results.append(_result(cursor))
             cursor.close()
             return results
         except BaseException:
@@ -40,14 +45,6 @@ class CursorConnection(RawConnection):
             with contextlib.suppress(Exception):
                 cursor.close()
             raise
-
-
-def _results(cursor: Any) -> list[Result]:
-    results = [_result(cursor)]
-    next_set = getattr(cursor, "nextset", None)
-    while next_set is not None and next_set():
-        results.append(_result(cursor))
-    return results
 
 
 def _result(cursor: Any) -> Result:
