@@ -36,7 +36,7 @@ from distlock.backends.store import (
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
-from distlock.exceptions import LockUnavailable
+from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.types.lease import Claim, Lease
 
 logger = logging.getLogger("distlock")
@@ -133,7 +133,7 @@ class SeatRequests:
                     continue
             except LockUnavailable as error:
                 # Who has a place in the queue keeps it over an outage that ends in time.
-                if not waits or pause <= 0:
+                if isinstance(error, NotPermitted) or not waits or pause <= 0:
                     error.maybe_applied = error.maybe_applied or waits
                     if not error.maybe_applied:
                         self.bound.pop(claim.nonce, None)  # nobody will have to cancel it

@@ -18,7 +18,7 @@ from distlock.concurrency.steps import Steps, Wait
 from distlock.concurrency.threads import undo
 from distlock.core.held import OnLost
 from distlock.core.manager import manager
-from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
+from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.lock import Lock
 from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Orders, Term
 from distlock.recipes.following import Watch
@@ -124,8 +124,8 @@ class Candidacy:
                     until = clock() + left(deadline, pause)
                     wait = self._election._wait_for_change
                     yield from wait(snapshot, until, awaited, self.decided)
-            except LockUnavailable:
-                if not patient or not left(deadline, 1):
+            except LockUnavailable as error:
+                if isinstance(error, NotPermitted) or not patient or not left(deadline, 1):
                     raise
                 yield Wait(self.decided, clock() + left(deadline, _PAUSE))
         return False

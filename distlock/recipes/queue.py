@@ -16,7 +16,7 @@ from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Sleep, Steps
 from distlock.concurrency.threads import undo
-from distlock.exceptions import LockUnavailable
+from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes import queue_records as records
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
@@ -243,7 +243,8 @@ class Queue(records.QueueRecords):
                 result = yield from self._in_line(side, answered, deadline)
             except LockUnavailable as error:
                 gives_up = gives_up or clock() + lasts
-                if error.maybe_applied or clock() >= gives_up:
+                refused = isinstance(error, NotPermitted)
+                if refused or error.maybe_applied or clock() >= gives_up:
                     raise
                 yield Sleep(left(deadline, next(pauses)))
         return result

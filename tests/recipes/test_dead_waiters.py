@@ -13,6 +13,7 @@ from functools import partial
 
 import pytest
 
+from distlock.backends import shared
 from distlock.recipes import Election, Group, Names, Queue, RWLock, Semaphore
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
@@ -37,6 +38,12 @@ def using(kind, backend_settings, configured):
     else:
         configured(backend_settings(kind, LEASE=2 * PATIENCE))
     return "default"
+
+
+@pytest.fixture(autouse=True)
+def rare_looks(monkeypatch):
+    """Here nobody looks by itself within a test, but for those who may be behind a dead process."""
+    monkeypatch.setattr(shared.SharedBackend, "pause", 2 * PATIENCE)
 
 
 class Seat:
