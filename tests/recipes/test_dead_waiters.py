@@ -8,7 +8,7 @@ import random
 import signal
 import threading
 import time
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 
 import pytest
@@ -263,12 +263,8 @@ def test_so_do_all_others(line, name, way):
     leave, living = line(what, "stopped")
     living.signal(signal.SIGCONT)
     leave()
-    if isinstance(what, Producer):
-        for _ in range(NUMBER):
-            Queue(name).get(timeout=PATIENCE).ack()
-    elif isinstance(what, Consumer):
-        for _ in range(NUMBER):
-            Queue(name).put("one more")
+    for _ in range(NUMBER if way == "Consumer" else 0):
+        Queue(name).put("one more")
     assert living.finish() == ["got it"] * NUMBER
 
 
@@ -299,6 +295,8 @@ KINDS_OF_WORK = {
         ALONE,
     ),
     "election": (lambda name, _: Election(name), lambda _: 1, 1),
+    #: a control: nobody is kept out
+    "nothing": (lambda *_: nullcontext(), lambda _: 1, None),
 }
 
 
@@ -326,7 +324,7 @@ def work_for(name, what, log, who, seconds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", KINDS_OF_WORK)
+@pytest.mark.parametrize("what", ["seats", "sides", "election"])
 def test_nobody_enters_too_many_however_often_others_stand_still(
     child, kind, using, name, what, tmp_path
 ):
@@ -344,3 +342,12 @@ def test_nobody_enters_too_many_however_often_others_stand_still(
     for one in working:
         one.finish(2 * PATIENCE)
     assert 0 < referee.most <= KINDS_OF_WORK[what][2]
+
+
+@pytest.mark.every_day_on("postgresql")
+def test_the_log_shows_it_if_nobody_is_kept_out(child, kind, using, name, tmp_path):
+    referee = Referee(tmp_path / "log")
+    working = [child(work_for, name, "nothing", str(referee.path), who, 1) for who in range(2)]
+    for one in working:
+        one.finish()
+    assert referee.most > 2
