@@ -111,7 +111,8 @@ class Candidacy:
                 yield from self._membership.joining(deadline)
                 patient = True
                 snapshot: Snapshot = yield self._election._read(deadline)
-                self._membership.note_loss(snapshot)
+                if self._membership.note_loss(snapshot):
+                    continue  # it was passed over, and stands anew
                 awaited, pause = yield from line.look(Candidates(snapshot), deadline)
                 # While another one leads, it tries only once: who dies in the queue of the lock
                 # keeps all others out for a lease.

@@ -180,10 +180,16 @@ class Membership:
             leave = self.recipe._backend.records.leave
             self._leave_later(hold, partial(leave, [hold.lease], plan, read=self.read))
 
-    def note_loss(self, found: Snapshot) -> None:
-        """Note that the record is gone, if it is not in what was read after it had been put."""
-        if (hold := self._hold) is not None and held_key(hold.lease.nonce) not in found.records:
-            manager.lose(hold, "its record is gone")
+    def note_loss(self, found: Snapshot) -> bool:
+        """Note that the record is gone, if it is not in what was read after it had been put.
+
+        Return whether it is lost.
+        """
+        hold = self._hold
+        if hold is None or held_key(hold.lease.nonce) in found.records:
+            return False
+        manager.lose(hold, "its record is gone")  # unless it is being left just now
+        return hold.why_lost() is not None
 
     def renew(self, wanted: bool) -> None:
         """Renew the record, or no more: not while it is being removed in another way."""
