@@ -53,9 +53,8 @@ class Place(Semaphore):
         yield backend.asking(partial(backend.leave_queue, self._claim), deadline)
 
     def give_up_soon(self) -> None:
-        """Leave the line in the background, unless the seat has to be left; may be repeated."""
-        if not self.held:
-            self._backend.cleanup.add(self._claim)
+        """Leave the line in the background, as one who does not have the seat; may be repeated."""
+        self._backend.cleanup.add(self._claim)
 
     @property
     def _claim(self) -> Claim:

@@ -254,8 +254,8 @@ class Queue(records.QueueRecords):
         place = Place(f"{self.kind}:{side}:{self.name}", using=self.using)
         entered = EnteredLocks()
         entered.add(place, current_actor().owner)
+        first = False
         try:
-            first = False
             while True:  # an interrupt at the end of a `while` with a condition would pass by
                 if not first:
                     # Whoever is before it may have been stopped: it makes an attempt now and then.
@@ -273,13 +273,13 @@ class Queue(records.QueueRecords):
             if not first:
                 yield from place.giving_up(deadline)
             yield from entered.leaving()
-        except GeneratorExit:  # nothing can be waited for any more
-            place.give_up_soon()
-            entered.leave_soon()
-            raise
-        except BaseException:  # also an interrupt while it was left
-            place.give_up_soon()
-            yield from entered.leaving()
+        except BaseException as error:  # also an interrupt while it was left
+            if not first:
+                undo(error, place.give_up_soon)
+            if isinstance(error, GeneratorExit):  # nothing can be waited for any more
+                entered.leave_soon()
+            else:
+                yield from entered.leaving()
             raise
         return result
 
