@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import threading
 import time
 from collections.abc import Callable
@@ -133,7 +132,7 @@ class Cleanup:
                     del self._pending[nonce]
 
 
-@atexit.register
+@fork.at_exit
 def _settle_all() -> None:
     until = clock() + _AT_EXIT
     while any(cleanup.pending for cleanup in list(_all)) and clock() < until:

@@ -40,7 +40,6 @@ from distlock.backends.store import (
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
@@ -269,11 +268,10 @@ class SharedBackend(BaseBackend):
         Doing it twice does no harm.
         """
         claim, key = replace(lease.claim, seats=1), held_key(lease.nonce)
-        session = self._requests.bound.get(lease.nonce)
-        if session is None:
+        directory = directory_of(claim.kind, claim.name)
+        if (session := self._requests.bound.get(lease.nonce)) is None:
             return False
         changes = [Put(key, value_of(claim), session.id)]
-        directory = directory_of(claim.kind, claim.name)
         try:
             return self._store.apply(directory, changes, [Exists(key)], deadline) is not None
         except SessionEnded:
@@ -283,8 +281,8 @@ class SharedBackend(BaseBackend):
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.verify()."""
-        directory = directory_of(lease.claim.kind, lease.name)
-        return self._store.get(directory, held_key(lease.nonce), deadline) is not None
+        place = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
+        return self._store.get(*place, deadline) is not None
 
     def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
         """See BaseBackend.is_held()."""
@@ -310,8 +308,7 @@ class SharedBackend(BaseBackend):
         record = next((record for record in seats.holders if record.created == token), None)
         if record is None:
             return None
-        broken = self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline)
-        if broken is None:
+        if self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline) is None:
             return None
         lease = seats.lease_of(record)
         if self.listener:
@@ -363,7 +360,6 @@ def every_kind(backend: BaseBackend) -> list[BaseBackend]:
 
 def sweep_every_kind(backend: BaseBackend) -> SweepResult:
     """Sweep a backend with its semaphores and read/write locks; see BaseBackend.sweep()."""
-    refuse_reentry(2)
     swept = [part.sweep() for part in reversed(every_kind(backend))]
     return SweepResult(sum(one.expired for one in swept), sum(one.removed for one in swept))
 

@@ -26,6 +26,7 @@ from threading import TIMEOUT_MAX, get_ident
 from typing import Protocol, TypeVar
 
 from distlock.concurrency.pending import Latch
+from distlock.concurrency.reentry import calls_others
 
 Hook = Callable[[], object]
 H = TypeVar("H", bound=Hook)
@@ -88,6 +89,7 @@ def at_exit(hook: H) -> H:
     Usable as a decorator. See atexit.register().
     """
 
+    @calls_others
     def call() -> None:
         ensure_reset()
         hook()

@@ -17,9 +17,11 @@ import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 
 from distlock import Lock, LockLost, LockNotHeld, ReentrantCall, locks
+from distlock.concurrency import fork
 from distlock.core.manager import manager
 from distlock.recipes import MultiLock, Semaphore
 from distlock.signals import lock_acquired, lock_released
+from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
 from tests.core.interrupting import at_moment
@@ -441,6 +443,20 @@ def test_a_handler_of_the_log_may_use_locks(caplog):
     finally:
         caplog.handler.removeFilter(logged)
     assert done[1]
+
+
+def take_at_exit():
+    """As a child: take a lock when the process ends."""
+
+    def take():
+        with Lock("stock"):
+            write_line("taken")
+
+    fork.at_exit(take)
+
+
+def test_what_is_called_at_the_end_of_the_process_may_use_locks(child):
+    assert child(take_at_exit).finish() == ["taken"]
 
 
 # Handlers beside an event loop

@@ -116,7 +116,6 @@ def test_gevent_works_where_workers_load_the_application(tmp_path):
 
 
 def test_eventlet_is_refused(tmp_path):
-    pytest.importorskip("eventlet")
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
     said = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", EVENTLET],

@@ -53,8 +53,6 @@ SETTINGS = {
 @pytest.fixture
 def pooled(kind, engine, entry, backend_settings, settings):
     """The alias of a database whose connections come from a pool; locks are kept there."""
-    if engine.startswith("django."):
-        pytest.importorskip("psycopg_pool")
     backend_settings(kind)
     connections.settings["pooled"] = {
         **connections.settings[ALIASES[kind]],
