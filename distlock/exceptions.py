@@ -37,6 +37,13 @@ class LockUnavailable(LockError):
     maybe_applied = True
 
 
+class NotPermitted(LockUnavailable):
+    """The backend refuses this client: its user lacks a right, or its credentials are wrong.
+
+    To try again does not help before somebody has changed that. Who waits is told at once.
+    """
+
+
 class LockDeadlock(LockError):
     """Waiting would never end: the owners wait for one another in a circle, all without a limit."""
 

@@ -19,6 +19,7 @@ report      what a progress tells, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
 queue_records  what the records of a queue say, and how they are changed
 delivery    one delivery of an item of a queue
+place       a place in the line of those who wait for something that is not a seat
 membership  a record of this process, for as long as it keeps it
 recipe      what all recipes over records do; a blocking method and its async twin, of one body
 slots       a lock, or a slot of a semaphore, for tasks and commands

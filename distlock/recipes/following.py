@@ -19,7 +19,7 @@ from distlock.concurrency.pending import Pending
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import start_for_callbacks, thread_logger
-from distlock.exceptions import LockUnavailable
+from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, Recipe
 from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
@@ -95,6 +95,8 @@ class Follower(Iterator[T], AsyncIterator[T]):
         while at_once or (not self.stopped.over and left(self._deadline, 1.0) > 0):
             try:
                 return (yield recipe._read(self._deadline, keys=keys or None))  # type: ignore[no-any-return]
+            except NotPermitted:
+                raise
             except LockUnavailable:
                 at_once = False
             yield Wait(self.stopped, clock() + next(pauses))

@@ -37,7 +37,7 @@ from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
-from distlock.types.owners import current_liveness, current_owner
+from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
 
@@ -64,6 +64,9 @@ class Progress(Block, Recipe):
     Reporting never fails the work, and advance() only counts. Once a second at the most a thread of
     distlock's own writes what has changed, outside of any transaction of the caller. The start and
     the end write at once, and wait for the answer; an outage is logged, and the work goes on.
+
+    It goes on until it is finished, this object is garbage, or the process ends, whatever becomes
+    of the thread, task or job that has begun it.
     """
 
     kind = Kind.PROGRESS
@@ -108,7 +111,7 @@ class Progress(Block, Recipe):
         claim = Claim(self.name, current_owner(), 0.0, current_activity())
         #: who reports; the run tells it from others who have reported under the name
         self._who = {**value_of(claim), "run": claim.nonce}
-        self._membership = Membership(self, self._decide, rejoins=True, is_alive=current_liveness())
+        self._membership = Membership(self, self._decide, rejoins=True)
         yield from self._reporting()
         with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
             start(_report_on, "distlock-progress", ref(self), self._ended)

@@ -21,7 +21,7 @@ from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import add_leave_error, refuse_in_event_loop, twin_of
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.lease import Kind
 
@@ -134,8 +134,8 @@ class Recipe:
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 return (yield ask(deadline))
-            except LockUnavailable:
-                if clock() + pause >= gives_up:
+            except LockUnavailable as error:
+                if isinstance(error, NotPermitted) or clock() + pause >= gives_up:
                     raise
             yield Sleep(pause)
         raise AssertionError("backoff() goes on for ever")

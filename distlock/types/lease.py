@@ -122,6 +122,9 @@ class Claim:
 
     ``call_site`` is the file and the line where the lock was asked for, where that is known, and
     ``label`` the description with it, as backends store it: ``nightly (at jobs/nightly.py:12)``.
+
+    ``keeps_place``: who waits stays in the queue when it is told that it has to wait on, and asks
+    again under the same nonce.
     """
 
     name: str
@@ -136,6 +139,7 @@ class Claim:
     limit: int | None = 1
     call_site: str = ""
     label: str = ""
+    keeps_place: bool = False
 
     @property
     def reserved(self) -> float:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connections
 
-from distlock import Lock, LockUnavailable
+from distlock import Lock, LockUnavailable, NotPermitted
 from distlock.conf import locks
+from distlock.recipes import Config, Election, Group, Names, Queue, Semaphore
 from tests.contract.watch import eventually
 from tests.databases import ALIASES, DATABASES, SERVERS, migrate, publish
 from tests.servers.mariadb import MariaDB
@@ -284,5 +286,22 @@ class TestAUser:
         assert TOLD[kind, right][0] in message.msg
 
     def test_who_may_not_write_is_told_by_the_lock(self, kind, right):
-        with pytest.raises(LockUnavailable, match=TOLD[kind, right][1]):
+        # A server that was not promoted yet says the same of all transactions.
+        error = LockUnavailable if right == "cannot write" else NotPermitted
+        with pytest.raises(error, match=TOLD[kind, right][1]):
             Lock("of somebody else").acquire(timeout=5)
+
+    def test_so_it_is_by_the_recipes_at_once(self, kind, right):
+        """They wait through an outage for as long as a lease, and this is none."""
+        if right != "read-only":
+            return
+        for ask in (
+            Semaphore("of somebody else", 1).acquire,
+            partial(Queue("of somebody else").put, "an item"),
+            partial(Names("of somebody else").register, "front", "1", timeout=None),
+            partial(Config("of somebody else").set, 1),
+            Election("of somebody else").campaign,
+            Group("of somebody else").join,
+        ):
+            with pytest.raises(NotPermitted, match=TOLD[kind, right][1]):
+                ask()

@@ -150,7 +150,7 @@ def wrapped(monkeypatch):
 @pytest.fixture
 def group_requests(wrapped, name):
     """``group_requests()``: how many there were for the group since the last call, by method."""
-    methods = {method: wrapped(method) for method in ("read", "look", "apply")}
+    methods = {method: wrapped(method) for method in ("read", "look", "peek", "apply")}
 
     def count():
         counted = {

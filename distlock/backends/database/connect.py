@@ -16,7 +16,13 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
 from distlock.backends.database.connection import Session
-from distlock.backends.database.errors import NoSession, StatementFailed
+from distlock.backends.database.errors import (
+    NoRight,
+    NoSession,
+    NotAdmitted,
+    StatementFailed,
+    failure,
+)
 from distlock.backends.database.postgresql import namespace_of
 from distlock.backends.database.sql import TABLE
 from distlock.backends.database.sqlite_session import SQLiteSession, gate
@@ -210,7 +216,9 @@ def _opened(
         how = ""
         if _is_without_pool(wrapper):
             how = f" without get_new_connection() of {wrapper.__class__.__module__}"
-        raise NoSession(f"cannot connect{how}") from (error.__cause__ or error)
+        refused = issubclass(failure(error, wrapper.vendor), NoRight)
+        cause = error.__cause__ or error
+        raise (NotAdmitted if refused else NoSession)(f"cannot connect{how}") from cause
     except OSError as error:  # the process can open no more files
         with suppress(Exception):  # there may be no connection yet
             wrapper.connection.close()
