@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -15,6 +14,7 @@ from distlock.backends.store import (
     Address,
     Change,
     Condition,
+    KeyRange,
     Put,
     Record,
     RecordStore,
@@ -25,11 +25,13 @@ from distlock.backends.store import (
     count_keys,
     first_keys,
     holds,
+    list_keys,
 )
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.timers import Timer, call_after
+from distlock.types.json_values import decoded
 from distlock.types.lease import RELIED_ON, SweepResult, new_nonce
 
 
@@ -92,6 +94,8 @@ class LocalStore(RecordStore):
         first: Mapping[str, int],
         count: Collection[str] = (),
         deadline: float | None = None,
+        *,
+        listed: KeyRange | None = None,
     ) -> Snapshot:
         with self._mutex:
             self._end_expired()
@@ -99,7 +103,8 @@ class LocalStore(RecordStore):
             keys = first_keys(found.records, first)
             records = {key: self._record(key, found.records[key]) for key in keys}
         counts = count_keys(found.records, count)
-        return Snapshot(directory, found.revision, records, now, counts)
+        some = list_keys(found.records, listed)
+        return Snapshot(directory, found.revision, records, now, counts, some)
 
     def _find(self, directory: str) -> _Directory:
         return self._directories.get(directory) or _Directory()
@@ -107,7 +112,7 @@ class LocalStore(RecordStore):
     def _record(self, key: str, kept: _Kept) -> Record:
         session = None if kept.session is None else self._sessions[kept.session]
         rest = None if session is None else max(session.expires_at - clock(), 0.0)
-        return Record(key, json.loads(kept.text), kept.created, kept.revision, kept.session, rest)
+        return Record(key, decoded(kept.text), kept.created, kept.revision, kept.session, rest)
 
     def apply(
         self,

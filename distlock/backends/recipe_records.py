@@ -31,7 +31,9 @@ from distlock.backends.store import (
     Condition,
     Delete,
     Exists,
+    Overtaken,
     Put,
+    Record,
     RecordStore,
     SessionEnded,
     Snapshot,
@@ -88,6 +90,10 @@ class Plan:
 #: Changes nothing but what is asked for.
 NOTHING = Plan()
 
+#: By kind, what makes the plan that goes with the removal of a member whose claim is cancelled; it
+#: is called with the store, the directory, the member's record and a deadline.
+CANCELLED: dict[Kind, Callable[[RecordStore, str, Record, float | None], Plan]] = {}
+
 #: Makes a plan of what was found. It is called again if others were faster, and may raise.
 Decide: TypeAlias = Callable[[Snapshot], Plan]
 
@@ -141,7 +147,7 @@ class RecipeRecords:
           have been applied.
         - ``once``: if others were faster nothing is done, and it is not tried again.
 
-        LockUnavailable if others were faster each time, until the deadline.
+        Overtaken if others were faster each time, until the deadline.
         """
         if read is None:
             read = partial(self._store.read, directory)
@@ -192,12 +198,10 @@ class RecipeRecords:
                 return Done(None, plan.result)
             time.sleep(pause)
         self._give_back(claims, deadline)
-        busy = LockUnavailable(
+        raise Overtaken(
             f"{directory!r} on {self._alias!r}: others changed it each time that it was to be"
             " changed"
         )
-        busy.maybe_applied = False
-        raise busy
 
     def leave(
         self,
@@ -233,6 +237,28 @@ class RecipeRecords:
         for lease in leases if revision is not None or len(leases) == 1 else ():
             self.forget(lease, deadline)
         return revision
+
+    def cancel(
+        self, claim: Claim, changes: Sequence[Change], deadline: float | None = None
+    ) -> None:
+        """Make the changes that take a claim back, with those that its kind adds to them.
+
+        See CANCELLED.
+        """
+        directory, applied = directory_of(claim.kind, claim.name), None
+        while applied is None:
+            more = self._cancelling(directory, claim, deadline)
+            every = [*changes, *more.changes]
+            applied = self._store.apply(directory, every, more.conditions, deadline)
+
+    def _cancelling(self, directory: str, claim: Claim, deadline: float | None) -> Plan:
+        if (undo := CANCELLED.get(claim.kind)) is None:
+            return NOTHING
+        key = held_key(claim.nonce)
+        record = self._store.get(directory, key, deadline)
+        if record is None:  # it may be granted in between
+            return Plan(conditions=[Absent(key)])
+        return undo(self._store, directory, record, deadline)
 
     def forget(self, lease: Lease, deadline: float | None = None) -> None:
         """Note that the record of a member was removed."""

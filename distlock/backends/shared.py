@@ -248,7 +248,7 @@ class SharedBackend(BaseBackend):
         if self._late_requests:
             session = self._store.open_session(_REMEMBERED, deadline)
             changes.append(Put(cancelled_key(claim.nonce), {}, session.id))
-        self._store.apply(directory_of(claim.kind, claim.name), changes, (), deadline)
+        self.records.cancel(claim, changes, deadline)
         self._requests.forget(claim, deadline)
 
     def kept_until(self, claim: Claim) -> float:

@@ -7,7 +7,6 @@ every change, and a change may be made on the condition that others were not.
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +15,8 @@ from itertools import islice
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from distlock.concurrency.pending import Pending
-from distlock.exceptions import LockError, NotSupported
+from distlock.exceptions import LockError, LockUnavailable, NotSupported
+from distlock.types.json_values import encoded
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
 
 #: Bytes of a value in JSON, at the most. etcd takes requests of 1.5 MiB, ZooKeeper of 1 MiB.
@@ -33,6 +33,12 @@ class TooLarge(ValueError):
 
 class SessionEnded(LockError):
     """A change was refused because the session that its records were to be bound to has ended."""
+
+
+class Overtaken(LockUnavailable):
+    """Others were faster each time that a directory was to be changed; it was not."""
+
+    maybe_applied = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +60,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record as it was read.
+    """A record as it was read; its value is an Unreadable if that cannot be read.
 
     ``created`` and ``revision`` are the revisions of the directory at which it was put for the
     first time since it was last absent, and at which it was put last. ``remaining`` is for how many
@@ -67,6 +73,14 @@ class Record:
     revision: int
     session: str | None = None
     remaining: float | None = None
+
+
+class KeyRange(NamedTuple):
+    """The first keys after a text that begin with a prefix, in their order: ``limit`` of them."""
+
+    prefix: str
+    limit: int
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +98,8 @@ class Snapshot:
     now: int | None = None
     #: for peek(): by prefix, how many records have keys that begin with it
     counts: Mapping[str, int] = field(default_factory=dict)
+    #: for peek(): the keys that were listed
+    keys: Sequence[str] = ()
 
     @classmethod
     def of(
@@ -103,7 +119,8 @@ class Snapshot:
 class Put:
     """Write a record, and bind it to a session or, with None, to none.
 
-    Raises TooLarge if the value is larger than MAX_VALUE; ValueError or TypeError if it is no JSON.
+    Raises TooLarge if the value is larger than MAX_VALUE; ValueError or TypeError if it is no JSON,
+    or nested too deeply. Dictionaries keep their order.
     """
 
     key: str
@@ -113,9 +130,7 @@ class Put:
     text: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        text = json.dumps(
-            self.value, ensure_ascii=False, allow_nan=False, separators=(",", ":"), sort_keys=True
-        )
+        text = encoded(self.value)
         size = len(text.encode())
         if size > MAX_VALUE:
             raise TooLarge(
@@ -221,16 +236,29 @@ class RecordStore(ABC):
         first: Mapping[str, int],
         count: Collection[str] = (),
         deadline: float | None = None,
+        *,
+        listed: KeyRange | None = None,
     ) -> Snapshot:
         """Return the first records of a directory, and count others, as they were at one moment.
 
         - ``first``: by prefix, how many of the records whose keys begin with it; the first ones in
           the order of their keys. So is the order of the records in the snapshot.
-        - ``count``: the prefixes for ``Snapshot.counts``.
+        - ``count``: the prefixes for ``Snapshot.counts``. What is bound to a session whose time is
+          over does not count, also before the session is cleared.
+        - ``listed``: the range for ``Snapshot.keys``, of records that are bound to no session.
 
         No prefix is empty. It is for directories with many records: what is not asked for is not
         sent. ZooKeeper sends all keys. See read() for what is left out.
         """
+
+    def missing(
+        self, directory: str, keys: Collection[str], deadline: float | None = None
+    ) -> Collection[str]:
+        """Return those of the keys, at most MOST_KEYS, whose records are gone for good; see read().
+
+        They need not be missing at one moment.
+        """
+        return {*keys} - self.look(directory, keys, deadline).records.keys() if keys else ()
 
     @abstractmethod
     def apply(
@@ -348,6 +376,14 @@ def holds(condition: Condition, revision: int, records: Mapping[str, _HasRevisio
         found = records.get(condition.key)
         return found is not None and condition.revision in (None, found.revision)
     return revision == condition.revision
+
+
+def list_keys(keys: Iterable[str], listed: KeyRange | None) -> list[str]:
+    """Return the keys that are in a range, sorted."""
+    if listed is None:
+        return []
+    prefix, limit, after = listed
+    return sorted(key for key in keys if key.startswith(prefix) and key > after)[:limit]
 
 
 def first_keys(keys: Iterable[str], first: Mapping[str, int]) -> list[str]:

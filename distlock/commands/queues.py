@@ -22,7 +22,7 @@ from distlock.commands.recipe_command import (
     ask,
 )
 from distlock.recipes.queue import Queue
-from distlock.recipes.queue_records import DeliveryInfo, QueueInfo, QueueItem
+from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.types.lease import Kind
 
 

@@ -41,7 +41,7 @@ from distlock.recipes.multilock import MultiLock
 from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress
 from distlock.recipes.queue import Mailbox, Queue
-from distlock.recipes.queue_records import DeliveryInfo, QueueInfo, QueueItem
+from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.recipes.report import Report, bar
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore

@@ -13,13 +13,14 @@ from django.utils.asyncio import async_unsafe
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, value_of
-from distlock.backends.store import Delete, Put, SessionEnded
+from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, run
 from distlock.concurrency.threads import undo
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
-from distlock.recipes.queue_records import MOST_REASON, TAKEN, QueueItem, QueueRecords, key_of
+from distlock.recipes.queue_items import MOST_REASON, QueueItem, taken_key
+from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import Block, twins
 from distlock.types.arguments import checked_seconds, checked_text
 from distlock.types.lease import Lease
@@ -31,21 +32,29 @@ class Delivery(Block):
 
     With ``with`` it is acknowledged at the end of the block, and put back if that fails. Its lease
     is renewed for as long as this object is kept. It may be passed on to another thread or task.
+
+    An attempt counts when work on the item begins: get() has begun it, of get_many() ``with``,
+    atomic() or begin() does.
     """
 
-    def __init__(self, queue: QueueRecords, member: Membership, item: QueueItem) -> None:
-        """See Queue.get()."""
+    def __init__(
+        self, queue: QueueRecords, member: Membership, item: QueueItem, nonce: str, *, begun: bool
+    ) -> None:
+        """See Queue.get(). ``nonce`` is that of the delivery's lease."""
         self._queue = queue
         self._member = member
         self._item = item
+        self._nonce = nonce
+        self._begun = begun
         self._settled = ""
-        #: what is to be done when the work is
-        self._done = Plan([Delete(key_of(TAKEN, item.id))])
+        last = begun and item.attempts >= queue.max_deliveries
+        #: the keys that the item may have: two, if it is not known whether its attempt was begun
+        self._keys = [taken_key(item.id, nonce, last=last)]
         #: the number of the item
         self.id = item.id
         self.body = item.body
-        #: 1 for the first delivery of the item, 2 for the second one …
-        self.attempt = item.attempts
+        #: 1 for the first attempt on the item, 2 for the second one …
+        self.attempt = item.attempts + (not begun)
 
     def __repr__(self) -> str:
         state = self._settled or ("held" if self.held else "lost")
@@ -72,7 +81,39 @@ class Delivery(Block):
             raise LockNotHeld(f"{self!r} is over")
         return self._member.check()
 
+    # Working
+
+    def _beginning(self) -> Steps[None]:
+        """Count the attempt: work on the item begins now. Doing it again does nothing.
+
+        It has to be done for a delivery of get_many() that is not worked on by ``with``, or an item
+        that kills each of its consumers is delivered for ever. Raises LockLost if the delivery was
+        lost; LockNotHeld if it is over; LockUnavailable if the backend cannot be told.
+        """
+        lease = self.check()
+        if self._begun:
+            return
+        (old,), item = self._keys[:1], replace(self._item, attempts=self.attempt)
+        new = taken_key(self.id, self._nonce, last=self.attempt >= self._queue.max_deliveries)
+        changes: list[Change] = [Put(new, item.value)]
+        if new != old:
+            self._keys = [old, new]
+            changes.append(Delete(old))
+        queue, same = self._queue, [Exists(held_key(lease.nonce))]
+        begin = partial(queue._store.apply, queue._directory, changes, same)
+        self._item = item
+        if (yield queue._ask(begin)) is None:
+            raise self._lost()
+        self._keys, self._begun = [new], True
+
+    begin, abegin = twins("begin", _beginning)
+
     # Settling
+
+    @property
+    def _done(self) -> Plan:
+        """What is to be done when the work is."""
+        return Plan([*map(Delete, self._keys)])
 
     def _acking(self) -> Steps[None]:
         """Remove the item from the queue: the work is done.
@@ -87,6 +128,8 @@ class Delivery(Block):
 
     def _nacking(self, delay: float = 0, reason: str = "") -> Steps[None]:
         """Put the item back to its place; after the last attempt, to the dead letters.
+
+        An attempt that was not begun does not count.
 
         - ``delay``: seconds for which it is not delivered. In ZooKeeper it ends with this process.
         - ``reason``: for people; the last one is kept.
@@ -116,8 +159,9 @@ class Delivery(Block):
         LockError if a transaction is open already; NotSupported where the queue is in no database.
         """
         refuse_reentry()
+        run(self._beginning())
         lease, commits = self.check(), list[bool]()
-        keys = [held_key(lease.nonce), key_of(TAKEN, self.id)]
+        keys = [held_key(lease.nonce), *self._keys]
 
         def before() -> None:
             self.check()
@@ -172,8 +216,7 @@ class Delivery(Block):
                 raise one._lost()
 
     def _entering(self) -> Steps[None]:
-        self.check()
-        yield from ()
+        yield from self._beginning()
 
     def _leaving(self) -> Steps[None]:
         if not self._settled:
@@ -186,8 +229,8 @@ class Delivery(Block):
 
     def give_up(self) -> None:
         """Put the item back soon: nobody has seen it. The caller does not wait."""
-        unseen = replace(self._item, attempts=self._item.attempts - 1)
-        self._member.leave_soon(Plan(unseen.put_back(self._queue.max_deliveries)))
+        unseen = replace(self._item, attempts=self._item.attempts - self._begun)
+        self._member.leave_soon(Plan(self._moving(unseen.put_back(self._queue.max_deliveries))))
 
     # Inside
 
@@ -205,9 +248,13 @@ class Delivery(Block):
         queue, most = self._queue, self._queue.max_deliveries
         leave = partial(queue._backend.records.leave, [lease], deadline=deadline)
         if seconds and item.attempts < most:
-            session = queue._store.open_session(seconds, deadline)
+            session, nonce = queue._store.open_session(seconds, deadline), os.urandom(16).hex()
             said = {**value_of(lease.claim), "data": {"item": self.id, "delayed": True}}
-            marker = Put(held_key(os.urandom(16).hex()), said, session.id)
+            marker = Put(held_key(nonce), said, session.id)
+            delayed = Put(taken_key(self.id, nonce, last=False), item.value)
             with suppress(SessionEnded):  # the delay was over before this
-                return leave(Plan([Put(key_of(TAKEN, self.id), item.value), marker]))
-        return leave(Plan(item.put_back(most)))
+                return leave(Plan([*self._moving(delayed), marker]))
+        return leave(Plan(self._moving(item.put_back(most))))
+
+    def _moving(self, put: Put) -> list[Change]:
+        return [*map(Delete, self._keys), put]

@@ -11,17 +11,18 @@ from functools import partial
 from queue import Empty, Full
 from typing import Any, TypeAlias
 
-from distlock.backends.store import Snapshot
+from distlock.backends.store import MOST_KEYS, Overtaken, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.steps import Sleep, Steps
 from distlock.concurrency.threads import undo
 from distlock.exceptions import LockUnavailable, NotPermitted
-from distlock.recipes import queue_records as records
+from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
 from distlock.recipes.place import Place
+from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, deadline_of, twins
 from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import checked_flag, checked_int, checked_token, waiting_limit
@@ -32,7 +33,7 @@ from distlock.types.owners import current_actor
 Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
 
 
-class Queue(records.QueueRecords):
+class Queue(QueueRecords):
     """A queue that all processes share, and that outlives them: ``Queue("letters")``.
 
     ::
@@ -67,9 +68,9 @@ class Queue(records.QueueRecords):
         self, bodies: Sequence[Any], blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[int]]:
         """Put up to 12 items, one after the other, all in one change or none; see put()."""
-        records.check_number("bodies", bodies)
+        items.check_number("bodies", bodies)
         for body in bodies:
-            records.check_body(body)
+            items.check_body(body)
         return (yield from self._placing(bodies, (), blocking, timeout))
 
     def _placing(
@@ -94,19 +95,25 @@ class Queue(records.QueueRecords):
         Raises ``queue.Empty``; LockUnavailable if the backend cannot be asked; NotSupported if it
         has no leases of the length ``lease``.
         """
-        return (yield from self._get_many(1, blocking, timeout))[0]
+        return (yield from self._taking(1, True, blocking, timeout))[0]
 
     def _get_many(
         self, most: int, blocking: bool = True, timeout: float | None = None
     ) -> Steps[list[Delivery]]:
         """Take one item at least and ``most`` at the most, 12 in all, in one change; see get().
 
-        Each is a delivery of its own. Those that are not worked on yet keep others waiting. A
-        mailbox gives one.
+        Each is a delivery of its own, whose attempt counts once it is entered by ``with``, or
+        Delivery.begin() is called: so those that are not worked on yet come to no harm if another
+        one kills the process. They keep others waiting. A mailbox gives one.
         """
+        most = min(checked_count("most", most), items.MOST_AT_ONCE)
+        return (yield from self._taking(most, False, blocking, timeout))
+
+    def _taking(
+        self, most: int, begins: bool, blocking: bool, timeout: float | None
+    ) -> Steps[list[Delivery]]:
         taken = list[Delivery]()
-        most = min(checked_count("most", most), records.MOST_AT_ONCE)
-        take = partial(self._attempt_to_take, taken, most)
+        take = partial(self._attempt_to_take, taken, most, begins)
         try:
             yield from self._wait_in_line("get", take, blocking, timeout)
         except BaseException as error:  # nobody has seen them
@@ -118,14 +125,22 @@ class Queue(records.QueueRecords):
         return taken
 
     def _attempt_to_take(
-        self, taken: list[Delivery], most: int, deadline: float | None, patient: bool
+        self,
+        taken: list[Delivery],
+        most: int,
+        begins: bool,
+        deadline: float | None,
+        patient: bool,
     ) -> Steps[tuple[object, Snapshot]]:
-        plan, look = partial(self._plan, most), partial(self._look_for_items, most)
+        plan, look = partial(self._plan, most, begins), partial(self._look_for_items, most)
         members = [Membership(self, plan, length=self._lease) for _ in range(most)]
-        done = yield from joining_all(members, deadline, read=look, once=not patient)
-        items, seen = done.result
-        for _, member, item in zip(done.leases, members, items, strict=False):
-            taken.append(Delivery(self, member, item))
+        try:
+            done = yield from joining_all(members, deadline, read=look, once=not patient)
+        except Overtaken:  # others have taken all that this one has found
+            return None, Snapshot(self._directory, 0, {})
+        found, seen = done.result
+        for lease, member, item in zip(done.leases, members, found, strict=False):
+            taken.append(Delivery(self, member, item, lease.nonce, begun=begins))
         return taken or None, seen
 
     def _ack_many(self, deliveries: Sequence[Delivery]) -> Steps[None]:
@@ -133,7 +148,7 @@ class Queue(records.QueueRecords):
 
         Raises as Delivery.ack() does. With LockLost those that were not lost are acknowledged.
         """
-        records.check_number("deliveries", deliveries)
+        items.check_number("deliveries", deliveries)
         for one in deliveries:
             if not isinstance(one, Delivery):
                 raise TypeError(f"deliveries must be what get() has returned, not {one!r}")
@@ -143,11 +158,11 @@ class Queue(records.QueueRecords):
 
     # Looking
 
-    def _looking(self) -> Steps[records.QueueInfo]:
+    def _looking(self) -> Steps[items.QueueInfo]:
         """Return what is in the queue now, and who works on it; a moment later it may differ."""
         seen: Snapshot = yield self._read()
         bound = yield from self._config.getting(self._maxsize, stale=False)
-        return self._describe(seen, records.checked_size(bound.value))
+        return self._describe(seen, items.checked_size(bound.value))
 
     def _counting(self) -> Steps[int]:
         """Return how many items are not acknowledged; see also info()."""
@@ -164,8 +179,11 @@ class Queue(records.QueueRecords):
 
     def _joining(self, timeout: float | None = None) -> Steps[bool]:
         """Wait until all items are acknowledged, or put aside; False if the time is over."""
-        done = self._until(lambda now: not now.counts[records.ITEM] or None, deadline_of(timeout))
-        return (yield from done) is not None
+
+        def look(now: Snapshot) -> bool | None:
+            return None if self._describe(now, 0).size else True
+
+        return (yield from self._until(look, deadline_of(timeout))) is not None
 
     # Operating
 
@@ -175,32 +193,40 @@ class Queue(records.QueueRecords):
         It is the value of ``Config("queue:NAME")`` from now on. Who sets it there finds that
         producers notice it after a second. Items beyond a lower bound stay.
         """
-        yield from self._config.setting(records.checked_size(maxsize))
-        yield self._change(self._touch, keys=[records.TAIL])
+        yield from self._config.setting(items.checked_size(maxsize))
+        yield self._change(self._touch, keys=[items.TAIL])
 
-    def _listing_dead(self, most: int = 100) -> Steps[tuple[records.QueueItem, ...]]:
-        """Return what was put aside, in the order of their numbers; ``most`` of them."""
-        found = yield self._ask(partial(self._find, records.DEAD, checked_count("most", most)))
-        return tuple(map(records.QueueItem.of, found))
+    def _listing_dead(self, most: int = 100) -> Steps[tuple[items.QueueItem, ...]]:
+        """Return what is dead, in the order of their numbers; ``most`` of them."""
+        found = yield self._ask(partial(self._letters, checked_count("most", most)))
+        return tuple(map(items.QueueItem.of, found))
 
     def _retrying(
-        self, letter: records.QueueItem, blocking: bool = True, timeout: float | None = None
+        self, letter: items.QueueItem, blocking: bool = True, timeout: float | None = None
     ) -> Steps[bool]:
         """Put a dead letter at the end of the queue as a new item; False if it is gone.
 
         See put() for the arguments and the errors.
         """
-        if not isinstance(letter, records.QueueItem):
+        if not isinstance(letter, items.QueueItem):
             raise TypeError(f"letter must be a QueueItem, as of dead(), not {letter!r}")
-        key = records.key_of(records.DEAD, letter.id)
+        key = yield self._ask(partial(self._key_of_letter, letter.id))
         return bool((yield from self._placing([letter.body], [key], blocking, timeout)))
 
     def _purging(self, *, dead: bool = False) -> Steps[int]:
-        """Remove the items that are ready, or the dead letters; return how many these were."""
-        kind, removed = records.DEAD if dead else records.READY, 0
+        """Remove the items that are ready, or the dead letters; return how many these were.
+
+        What is put meanwhile stays.
+        """
+        last, removed = (yield self._ask(self._last_number)), 0
         # Each of its changes may take as long as one: there may be thousands of them.
-        while (count := (yield self._ask(partial(self._purge, kind)))) is not None:
-            removed += count
+        for kind in (items.DEAD, items.LAST) if dead else (items.READY, items.AGAIN):
+            after = ""
+            while keys := (yield self._ask(partial(self._list, kind, after))):
+                after, keys = keys[-1], [one for one in keys if items.number_of(one) <= last]
+                for start in range(0, len(keys), MOST_KEYS):
+                    some = keys[start : start + MOST_KEYS]
+                    removed += yield self._ask(partial(self._purge, some))
         return removed
 
     def _releasing(self, id: int, token: int) -> Steps[bool]:

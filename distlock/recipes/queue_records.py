@@ -1,126 +1,86 @@
-"""The records of a queue: what they say, and how a put, a take and the like change them.
+"""The records of a queue, and how a put, a take and the like change them.
 
 The directory of a queue has
 
 - ``tail``: the number of the last item. Each put writes it anew, on the condition that it is as it
   was read: so the order of the numbers is the order of the commits, and there are never too many.
 - ``i/r/NUMBER``: an item that is ready to be delivered.
-- ``i/t/NUMBER``: an item that was taken: it is being delivered, or was put back for later.
+- ``i/t/again/NUMBER/NONCE``, ``i/t/last/NUMBER/NONCE``: an item that was taken, by the delivery of
+  this nonce: it is being delivered, or was put back for later. ``last`` if its last attempt began.
 - ``h/NONCE``: a delivery, bound to the consumer's session; its data names the item. One that was
   put back for later has a session of its own, which lasts for the delay.
-- ``dead/NUMBER``: an item that was delivered ``max_deliveries`` times, and never acknowledged.
+- ``dead/NUMBER``: an item that was put aside: it was put back after its last attempt, or cannot be
+  read.
 
-What was taken goes back to its place when the record of its delivery has gone, whatever the reason.
-Nothing is counted up or down: how many items there are is how many records there are.
+The keys alone say what an item is. One that was taken is being delivered, or delayed, while the
+record of its delivery is there. Once that has gone, whatever the reason, the item is ready if it
+is to be delivered again, and dead after its last attempt: nobody has to move it before. So what
+was abandoned is taken from where it is. Nothing is counted up or down: how many items there are is
+how many records there are.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Collection, Sequence, Sized
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from itertools import islice
 from typing import Any, NamedTuple
 
 from distlock.backends.recipe_records import Plan
-from distlock.backends.seats import owner_of
-from distlock.backends.store import Change, Condition, Delete, Exists, Put, Record, Snapshot
+from distlock.backends.store import (
+    Change,
+    Condition,
+    Delete,
+    Exists,
+    KeyRange,
+    Put,
+    Record,
+    Snapshot,
+)
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable
-from distlock.recipes.log import LAST, Config
-from distlock.recipes.recipe import Recipe, checked_json
+from distlock.recipes.abandoned import AbandonedItems
+from distlock.recipes.log import LAST as LAST_ENTRY
+from distlock.recipes.log import Config
+from distlock.recipes.queue_items import (
+    DEAD,
+    HELD,
+    ITEM,
+    LAST,
+    MOST_AT_ONCE,
+    READY,
+    TAIL,
+    TAKEN,
+    DeliveryInfo,
+    QueueInfo,
+    QueueItem,
+    TakenKey,
+    checked_size,
+    key_of,
+    number_of,
+    put_back,
+    taken_key,
+    why_unreadable,
+)
+from distlock.recipes.recipe import Recipe
 from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import checked_name, checked_seconds
-from distlock.types.lease import Kind, Owner
+from distlock.types.lease import Claim, Kind
 
-#: What the keys of records begin with.
-TAIL = "tail"
-ITEM, READY, TAKEN, HELD, DEAD = "i/", "i/r/", "i/t/", "h/", "dead/"
-#: More records of one kind than there can be: what is not read would look abandoned.
+#: More records of one kind than there can be.
 _ALL = 2**31 - 1
-#: Items that are put, taken, moved or removed in one change. Of the largest ones ZooKeeper takes
-#: no more: its requests have 1 MiB at the most.
-MOST_AT_ONCE = 12
-#: Characters that are kept of the reason why an item was put back.
-MOST_REASON = 200
+#: Keys that a purge lists at once.
+_MOST_LISTED = 1000
 #: Seconds between two attempts to change a directory that others change at the same time.
 _FIRST_RETRY, _LONGEST_RETRY = 0.001, 0.05
 #: Seconds for which a producer relies on what it has read of the bound.
 _BOUND_LASTS = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class QueueItem:
-    """An item: what was put, how often it was taken, and when it was put.
-
-    ``at`` is of the clock of the machine that has put it. ``reason`` is why it was put back last.
-    """
-
-    id: int
-    body: Any
-    attempts: int
-    at: datetime
-    reason: str = ""
-
-    @classmethod
-    def of(cls, record: Record) -> QueueItem:
-        at = datetime.fromisoformat(record.value["at"])
-        return cls(number_of(record), **{**record.value, "at": at})
-
-    @property
-    def value(self) -> dict[str, Any]:
-        at = self.at.isoformat()
-        return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
-
-    def put_back(self, max_deliveries: int) -> list[Change]:
-        """Return what moves it from the taken ones back to its place, or to the dead letters."""
-        kind = DEAD if self.attempts >= max_deliveries else READY
-        return [Delete(key_of(TAKEN, self.id)), Put(key_of(kind, self.id), self.value)]
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryInfo:
-    """A delivery that goes on: of which item, to whom, and since when by the clock of its machine.
-
-    ``delayed``: nobody has it; it was put back for later.
-    """
-
-    id: int
-    token: int
-    owner: Owner
-    since: datetime
-    delayed: bool
-
-    @classmethod
-    def of(cls, record: Record) -> DeliveryInfo:
-        since, data = datetime.fromtimestamp(record.value["since"] / 1e6, UTC), record.value["data"]
-        return cls(data["item"], record.created, owner_of(record), since, "delayed" in data)
-
-
-@dataclass(frozen=True, slots=True)
-class QueueInfo:
-    """What is in a queue at one moment.
-
-    ``size`` items are not acknowledged: they are ``ready``, being ``delivered``, or put back for
-    later (``delayed``); ``dead`` ones do not count. ``maxsize`` is 0 if there is no bound.
-    ``oldest`` is when the first one that is ready was put, by the clock of the machine that did.
-    """
-
-    name: str
-    using: str
-    size: int
-    maxsize: int
-    ready: int
-    delivered: int
-    delayed: int
-    dead: int
-    oldest: datetime | None
-    deliveries: tuple[DeliveryInfo, ...]
 
 
 class _Tail(NamedTuple):
@@ -170,6 +130,7 @@ class QueueRecords(Recipe):
         self.max_deliveries = checked_count("max_deliveries", max_deliveries)
         self._config = Config(f"queue:{name}", using=using)
         self._tail: _Tail | None = None
+        self._abandoned = AbandonedItems(self)
 
     # Putting
 
@@ -184,7 +145,7 @@ class QueueRecords(Recipe):
         for pause in backoff_until(deadline, _FIRST_RETRY, _LONGEST_RETRY):
             tail = self._tail
             if letters or tail is None or tail.room < len(bodies) or clock() > tail.until:
-                tail, seen = self._look_for_room(letters, deadline)
+                tail, seen = self._look_for_room(len(bodies), letters, deadline)
                 if not seen.records.keys() >= {*letters}:
                     return [], seen
                 if tail.room < len(bodies):
@@ -206,18 +167,22 @@ class QueueRecords(Recipe):
         return None, seen
 
     def _look_for_room(
-        self, letters: Sequence[str], deadline: float | None
+        self, wanted: int, letters: Sequence[str], deadline: float | None
     ) -> tuple[_Tail, Snapshot]:
         first, until = dict.fromkeys([TAIL, *letters], 1), clock() + _BOUND_LASTS
         try:
             seen = self._store.peek(self._directory, first, [ITEM], deadline)
             # After the tail: resize() sets the value, and then writes the tail anew.
-            bounds = self._store.look(self._config._directory, [LAST], deadline).records
+            config = self._config._directory
+            bounds = self._store.look(config, [LAST_ENTRY], deadline).records
+            most = checked_size(bounds[LAST_ENTRY].value["value"]) if bounds else self._maxsize
+            room = most - seen.counts[ITEM] if most else math.inf
+            if room < wanted:  # some of them may be dead: they make room
+                room = most - self._describe(self._see(deadline), most).size
         except LockUnavailable as error:
             error.maybe_applied = False  # nothing was put
             raise
-        most = checked_size(bounds[LAST].value["value"]) if bounds else self._maxsize
-        record, room = seen.records.get(TAIL), most - seen.counts[ITEM] if most else math.inf
+        record = seen.records.get(TAIL)
         number = record.value["number"] if record else 0
         return _Tail(number, seen.as_found(TAIL), room, until), seen
 
@@ -229,113 +194,153 @@ class QueueRecords(Recipe):
     # Taking
 
     def _look_for_items(self, most: int, deadline: float | None) -> Snapshot:
-        """Return the first items that are ready; before that, put back what was abandoned."""
+        """Return the first items that can be taken: what is ready, and some that was abandoned.
+
+        What was abandoned is looked for if nothing else is ready, and else now and then.
+        """
         while True:
-            seen = self._store.peek(self._directory, {READY: most}, [TAKEN, HELD], deadline)
-            # A delivery comes and goes with what it has taken. But a session takes it alone.
-            if seen.counts[TAKEN] <= seen.counts[HELD] or not self._put_back(deadline):
+            seen = self._look_once(most, deadline)
+            if not (wrong := [one for one in seen.records.values() if why_unreadable(one)]):
                 return seen
-
-    def _put_back(self, deadline: float | None) -> bool:
-        """Put back what was taken by deliveries that have gone; whether there was any."""
-        seen = self._store.peek(self._directory, {TAKEN: _ALL, HELD: _ALL}, (), deadline)
-        held = set(map(_delivered, _records_of(seen, HELD)))
-        gone = [one for one in _records_of(seen, TAKEN) if number_of(one) not in held]
-        items = map(QueueItem.of, gone[:MOST_AT_ONCE])
-        changes = [change for item in items for change in item.put_back(self.max_deliveries)]
-        same = [Exists(one.key, one.revision) for one in gone[:MOST_AT_ONCE]]
-        if changes:
+            changes: list[Change] = [Delete(one.key) for one in wrong]
+            changes += [QueueItem.of(one).put_back(max_deliveries=0) for one in wrong]
+            same = [Exists(one.key, one.revision) for one in wrong]
             self._store.apply(self._directory, changes, same, deadline)
-        return bool(changes)
+            most = MOST_AT_ONCE
 
-    def _plan(self, most: int, seen: Snapshot) -> Plan:
-        """Plan to take the first items."""
-        if self._one_at_a_time:
-            most = int(not seen.counts[TAKEN])
-        ready = _records_of(seen, READY)[:most]
-        taken = [QueueItem.of(record) for record in ready]
-        items = [replace(item, attempts=item.attempts + 1) for item in taken]
-        changes: list[Change] = [Delete(one.key) for one in ready]
-        changes += [Put(key_of(TAKEN, item.id), item.value) for item in items]
-        same = [Exists(one.key, one.revision) for one in ready]
-        return Plan(changes, same, (items, seen), members=[{"item": item.id} for item in items])
+    def _look_once(self, most: int, deadline: float | None) -> Snapshot:
+        first, single, abandoned = {READY: most}, self._one_at_a_time, self._abandoned
+        listed = KeyRange(TAKEN, _ALL) if single else abandoned.listed()
+        seen = self._store.peek(self._directory, first, (), deadline, listed=listed)
+        if single:
+            gone = list(abandoned.among(seen.keys, deadline))
+            if len(gone) < len(seen.keys):  # something is being delivered, or is to come first
+                return replace(seen, records={})
+            gone = [one for one in gone if not one.last]
+        elif listed or not seen.records:
+            gone = abandoned.find(seen.keys if listed else None, not seen.records, deadline)
+        else:
+            return seen
+        ready = [*map(number_of, seen.records)]
+        older = bool(gone) and (len(ready) < most or gone[0].number < ready[-1])
+        abandoned.look_again(at_once=older or not ready)
+        if not older:
+            return seen
+        keys = [one.key for one in gone[:most]]
+        found = self._store.look(self._directory, keys, deadline).records
+        return replace(seen, records={**seen.records, **found})
+
+    def _plan(self, most: int, begins: bool, seen: Snapshot) -> Plan:
+        """Plan to take the first items; ``begins``: their attempts count from now on."""
+        records = sorted(seen.records.values(), key=lambda one: number_of(one.key))[:most]
+        before = list(map(QueueItem.of, records))
+        items = [replace(item, attempts=item.attempts + begins) for item in before]
+        members = [{"item": item.id, "attempts": item.attempts} for item in before]
+        rest = iter(items)
+
+        def take(claim: Claim) -> list[Change]:
+            item = next(rest)  # each member has one, in their order
+            last = begins and item.attempts >= self.max_deliveries
+            return [Put(taken_key(item.id, claim.nonce, last=last), item.value)]
+
+        changes = [Delete(one.key) for one in records]
+        same = [Exists(one.key, one.revision) for one in records]
+        return Plan(changes, same, (items, seen), beside=take, members=members)
 
     # Looking
 
     def _read(self, deadline: float | None = None, *, keys: Collection[str] | None = None) -> Call:
         """Return the step that looks at what the queue has; see Recipe._read()."""
-        first, count = {READY: 1, HELD: _ALL}, [ITEM, TAKEN, DEAD]
-        peek = partial(self._store.peek, self._directory, first, count)
-        return super()._read(deadline, keys=keys) if keys else self._ask(peek, deadline)
+        return super()._read(deadline, keys=keys) if keys else self._ask(self._see, deadline)
+
+    def _see(self, deadline: float | None) -> Snapshot:
+        """Return what _describe() needs: all deliveries, all taken keys, the first ready item."""
+        first, count, listed = {READY: 1, HELD: _ALL}, [READY, DEAD], KeyRange(TAKEN, _ALL)
+        seen = self._store.peek(self._directory, first, count, deadline, listed=listed)
+        again = [one for one in _left_over(seen) if not one.last]
+        if again and again[0].number < min(map(number_of, _ready(seen)), default=math.inf):
+            found = self._store.look(self._directory, [again[0].key], deadline).records
+            return replace(seen, records={**found, **seen.records})
+        return seen
 
     def _describe(self, seen: Snapshot, maxsize: int) -> QueueInfo:
-        ready, deliveries = _records_of(seen, READY), map(DeliveryInfo.of, _records_of(seen, HELD))
-        held, size = tuple(deliveries), seen.counts[ITEM]
-        delayed = sum(one.delayed for one in held)
-        # What was abandoned is ready, though it has not been put back yet.
-        free = size - min(seen.counts[TAKEN], len(held))
-        counts = size, maxsize, free, len(held) - delayed, delayed, seen.counts[DEAD]
-        oldest = QueueItem.of(ready[0]).at if ready else None
-        return QueueInfo(self.name, self.using, *counts, oldest, held)
+        deliveries = tuple(map(DeliveryInfo.of, _records_of(seen, HELD)))
+        delayed, gone = sum(one.delayed for one in deliveries), _left_over(seen)
+        last = sum(one.last for one in gone)
+        ready, dead = seen.counts[READY] + len(gone) - last, seen.counts[DEAD] + last
+        size, living = ready + len(deliveries), len(deliveries) - delayed
+        first = next((one for one in seen.records.values() if one.key.startswith(ITEM)), None)
+        oldest = None if first is None else QueueItem.of(first).at
+        counts = size, maxsize, ready, living, delayed, dead
+        return QueueInfo(self.name, self.using, *counts, oldest, deliveries)
 
-    def _find(self, kind: str, most: int, deadline: float | None) -> list[Record]:
-        """Return the first records of a kind."""
-        return [*self._store.peek(self._directory, {kind: most}, (), deadline).records.values()]
+    def _letters(self, most: int, deadline: float | None) -> list[Record]:
+        """Return the first dead letters."""
+        listed = KeyRange(LAST, _ALL)
+        seen = self._store.peek(self._directory, {DEAD: most}, (), deadline, listed=listed)
+        keys = (one.key for one in islice(self._abandoned.among(seen.keys, deadline), most))
+        letters = [*seen.records.values()]
+        while some := list(islice(keys, MOST_AT_ONCE)):
+            letters += self._store.look(self._directory, some, deadline).records.values()
+        return sorted(letters, key=lambda one: number_of(one.key))[:most]
+
+    def _key_of_letter(self, number: int, deadline: float | None) -> str:
+        """Return the key of a dead letter."""
+        listed = KeyRange(f"{key_of(LAST, number)}/", 1)
+        keys = self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
+        return next(
+            (one.key for one in self._abandoned.among(keys, deadline)), key_of(DEAD, number)
+        )
 
     # Operating
 
     def _release(self, number: int, token: int, deadline: float | None) -> bool:
-        """Delete the delivery of an item that has this token; False if it is over."""
-        for record in self._find(HELD, _ALL, deadline):
-            if (_delivered(record), record.created) == (number, token):
-                delete, same = [Delete(record.key)], [Exists(record.key)]
-                return self._store.apply(self._directory, delete, same, deadline) is not None
-        return False
+        """Put an item back whose delivery has this token; False if that is over."""
+        while True:
+            seen = self._store.peek(self._directory, {HELD: _ALL}, (), deadline)
+            these = [one for one in seen.records.values() if one.created == token]
+            held = next((one for one in these if DeliveryInfo.of(one).id == number), None)
+            if held is None:
+                return False
+            plan = put_back(self._store, self._directory, held, deadline)
+            changes, same = [Delete(held.key), *plan.changes], [Exists(held.key), *plan.conditions]
+            if self._store.apply(self._directory, changes, same, deadline) is not None:
+                return True
 
-    def _purge(self, kind: str, deadline: float | None) -> int | None:
-        """Remove some; return how many, None if there are none left."""
-        if not (found := self._find(kind, MOST_AT_ONCE, deadline)):
-            return None
-        same = [Exists(one.key, one.revision) for one in found]
-        changes = [Delete(one.key) for one in found]
-        done = self._store.apply(self._directory, changes, same, deadline) is not None
-        return len(found) if done else 0
+    def _last_number(self, deadline: float | None) -> int:
+        """Return the number of the last item that was put."""
+        record = self._store.get(self._directory, TAIL, deadline)
+        return int(record.value["number"]) if record else 0
 
+    def _list(self, kind: str, after: str, deadline: float | None) -> Sequence[str]:
+        """Return some keys of a kind, from one on."""
+        listed = KeyRange(kind, _MOST_LISTED, after)
+        return self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
 
-def key_of(kind: str, number: int) -> str:
-    """Return the key of an item; keys are in the order of the numbers."""
-    return f"{kind}{number:020d}"
+    def _purge(self, keys: Sequence[str], deadline: float | None) -> int:
+        """Remove items, at most MOST_KEYS; return how many: others may be faster."""
+        if keys and keys[0].startswith(TAKEN):
+            keys = [one.key for one in self._abandoned.among(keys, deadline)]
+        return self._remove(keys, deadline)
 
-
-def number_of(record: Record) -> int:
-    """Return the number of the item that a record is of."""
-    return int(record.key.rpartition("/")[2])
-
-
-def _delivered(record: Record) -> int:
-    return int(record.value["data"]["item"])
+    def _remove(self, keys: Sequence[str], deadline: float | None) -> int:
+        changes, there = [*map(Delete, keys)], [*map(Exists, keys)]
+        if not keys or self._store.apply(self._directory, changes, there, deadline) is not None:
+            return len(keys)
+        half = len(keys) // 2
+        if not half:
+            return 0
+        return self._remove(keys[:half], deadline) + self._remove(keys[half:], deadline)
 
 
 def _records_of(seen: Snapshot, kind: str) -> list[Record]:
     return [record for key, record in seen.records.items() if key.startswith(kind)]
 
 
-def check_body(body: object) -> None:
-    """Raise TypeError or ValueError unless it can be kept, with what is said of it later."""
-    largest = QueueItem(0, body, 10**9, datetime.now(UTC), "\N{OPEN LOCK}" * MOST_REASON)
-    checked_json("body", body, largest.value)
+def _ready(seen: Snapshot) -> list[str]:
+    return [key for key in seen.records if key.startswith(READY)]
 
 
-def check_number(argument: str, several: Sequence[object]) -> None:
-    """Raise TypeError or ValueError unless these can be moved in one change."""
-    if not isinstance(several, Sized):
-        raise TypeError(f"{argument} must be a sequence, not {several!r}")
-    if not 1 <= len(several) <= MOST_AT_ONCE:
-        raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")
-
-
-def checked_size(maxsize: object) -> int:
-    """Return how many items there may be; TypeError or ValueError for what is no number of them."""
-    if isinstance(maxsize, int) and maxsize < 0:
-        raise ValueError(f"maxsize must be 0 (no bound) or more, got {maxsize!r}")
-    return 0 if maxsize == 0 and maxsize is not False else checked_count("maxsize", maxsize)
+def _left_over(seen: Snapshot) -> list[TakenKey]:
+    """Return what was taken by deliveries that have gone, where all deliveries were read."""
+    return [one for one in map(TakenKey.of, seen.keys) if one.held not in seen.records]

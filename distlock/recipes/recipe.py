@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial, wraps
-from reprlib import repr
 from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 from django.utils.asyncio import async_unsafe
@@ -23,6 +22,7 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import add_leave_error, refuse_in_event_loop, twin_of
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
+from distlock.types.json_values import check_value, shortened
 from distlock.types.lease import Kind
 
 P = ParamSpec("P")
@@ -248,15 +248,15 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
     ``record`` is what is to be written, with ``value`` in it.
     """
     try:
-        Put(argument, record)
+        check_value(value, record, Put(argument, record).text)
     except TooLarge as error:
         raise ValueError(
             f"{argument} must have at most {MAX_VALUE} bytes in JSON, with what is kept beside it,"
-            f" got {repr(value)}: {error}"
+            f" got {shortened(value)}: {error}"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{argument} must be JSON, got {repr(value)}: {error}") from error
+        raise kind(f"{argument} must be JSON, got {shortened(value)}: {error}") from error
 
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:

@@ -13,6 +13,7 @@ import unicodedata
 from collections.abc import Mapping
 from typing import Any, Literal
 
+from distlock.types.json_values import check_value, shortened
 from distlock.types.lease import LONGEST_LEASE, MAX_DESCRIPTION
 
 #: The column's width; four bytes a character still fit the index of every supported database.
@@ -103,9 +104,10 @@ def checked_data(data: object) -> dict[str, Any]:
         raise TypeError(f"data must be a mapping, not {data!r}")
     try:
         text = json.dumps(dict(data), ensure_ascii=False, allow_nan=False)
+        check_value(dict(data), dict(data), text)
     except (TypeError, ValueError, RecursionError) as error:
         wrong = TypeError if isinstance(error, TypeError) else ValueError
-        raise wrong(f"data must be JSON, got {data!r}: {error}") from error
+        raise wrong(f"data must be JSON, got {shortened(data)}: {error}") from error
     if (size := len(text.encode(errors="surrogatepass"))) > MAX_DATA:
         raise ValueError(f"data must have at most {MAX_DATA} bytes of JSON, got {size}")
     return json.loads(text)  # type: ignore[no-any-return]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from distlock.backends.store import Delete, Put, SessionEnded
+from distlock.backends.store import Delete, KeyRange, Put, SessionEnded
 from distlock.concurrency.clock import clock
 from tests.contract.watch import eventually, steadily
 
@@ -45,6 +45,30 @@ def test_any_prefix_is_meant_literally(store, directory, first):
     assert ([*found.records], found.counts) == (keys[:2], {first: 2})
 
 
+def test_keys_are_listed_in_their_order_after_a_text(store, directory):
+    keys = ["i/", "i/01", "i/02", "i/é", "i/日"]
+    fill(store, directory, [*reversed(keys), "i", "i0", "h/9"])
+
+    def listed(*which):
+        return [*store.peek(directory, {"h/": 1}, ["i/"], listed=KeyRange(*which)).keys]
+
+    assert listed("i/", 9) == keys
+    assert listed("i/", 2) == keys[:2]
+    assert listed("i/", 2, "i/01") == keys[2:4]
+    assert listed("i/", 9, "i/日") == []
+    assert listed("x/", 9) == []
+    found = store.peek(directory, {"h/": 1}, ["i/"], listed=KeyRange("i/", 1))
+    assert ([*found.records], found.counts, [*found.keys]) == (["h/9"], {"i/": 5}, ["i/"])
+
+
+def test_what_is_missing_is_told(store, directory, session):
+    fill(store, directory, ["i/1", "i/2"])
+    store.apply(directory, [Put("h/a", 1, session.id)])
+    keys = ["i/1", "h/a", "h/b", *(f"x/{number}" for number in range(97))]
+    assert {*store.missing(directory, keys)} == {*keys[2:]}
+    assert not store.missing(directory, [])
+
+
 def test_what_was_deleted_is_not_counted(store, directory):
     fill(store, directory, ["i/1", "i/2"])
     store.apply(directory, [Delete("i/1")])
@@ -64,6 +88,7 @@ def test_what_was_bound_to_a_session_that_has_ended_is_gone(store, name, seconds
             raise SessionEnded("the machine has stood still")
         assert counts == {"h/": 1}
         eventually(lambda: store.peek(directory, {"i/": 1}, ["h/"]).counts == {"h/": 0})
+        assert [*store.missing(directory, ["h/1", "i/1"])] == ["h/1"]
         assert not store.renew([session.id], [(directory, "h/1")]).alive
         assert [*store.peek(directory, {"h/": 1, "i/": 1}).records] == ["i/1"]
 

@@ -15,7 +15,7 @@ PACKAGE = Path(distlock.__file__).parent
 #: from the bottom to the top; a module belongs to the longest name
 LAYERS = [
     ["exceptions", "concurrency"],
-    ["types.printable", "fields", "signals"],
+    ["types.printable", "types.json_values", "fields", "signals"],
     ["types", "models", "migrations", "apps", "activity"],
     ["backends.settings", "backends.testcase", "backends.open_transactions", "backends.durable"],
     ["backends.blocking_calls", "backends.store", "backends.paging", "backends.tls"],
@@ -57,6 +57,7 @@ LAYERS = [
     ["backends.database.record_sql"],
     [
         "backends.database.record_engines",
+        "backends.database.record_peek",
         "backends.database.record_renewal",
         "backends.database.record_transactions",
         "backends.database.record_watcher",

@@ -15,7 +15,7 @@ from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.exceptions import LockError
 from distlock.models import Queue as QueueModel
 from distlock.recipes.queue import Queue
-from distlock.recipes.queue_records import DeliveryInfo, QueueInfo, QueueItem
+from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
 from distlock.types.lease import Kind
 
 #: Dead letters, and deliveries, that a page shows.

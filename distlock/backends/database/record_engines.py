@@ -268,16 +268,18 @@ class SQLiteRecords(RecordSQL):
         else:
             alive = "SELECT 0"
         look = (
-            f"SELECT d.id, {self.next}, {held}, ({alive}), {self._stale.format('d.id')}"
+            f"SELECT d.id, {self.next}, {held}, ({alive})"
             f" FROM {DIRECTORIES} d WHERE d.name = %(directory)s"
         )
         rows = ask(Statement(look, params)).rows
         if not rows:
             return ApplyResult(None, found=False)
-        ((directory, revision, is_held, living, stale),) = rows
-        if not is_held or living != len(edit.sessions):
-            return ApplyResult(None, held=bool(is_held), stale=bool(stale))
+        ((directory, revision, is_held, living),) = rows
         params |= {"id": directory, "new": revision}
+        if not is_held or living != len(edit.sessions):
+            look = f"SELECT {self._stale.format('%(id)s')}"  # it looks at all that has a session
+            ((stale,),) = ask(Statement(look, params)).rows
+            return ApplyResult(None, held=bool(is_held), stale=bool(stale))
         ask(Statement(f"UPDATE {DIRECTORIES} SET revision = %(new)s WHERE id = %(id)s", params))
         for statement in self._changes(edit):
             ask(Statement(statement, params))

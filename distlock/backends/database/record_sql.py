@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,7 +16,15 @@ from distlock.backends.database.engines import dialect_of
 from distlock.backends.database.record_listener import ChangeNotice
 from distlock.backends.database.sql import LONGEST, in_list, named_values
 from distlock.backends.database.statements import Statement
-from distlock.backends.store import Absent, Address, Change, Condition, Delete, Exists, Put
+from distlock.backends.store import (
+    Absent,
+    Address,
+    Change,
+    Condition,
+    Delete,
+    Exists,
+    Put,
+)
 
 #: The tables of distlock.models, which cannot be imported while Django starts.
 DIRECTORIES = "database_lock_directory"
@@ -127,49 +135,19 @@ class RecordSQL(ABC):
         With ``keys`` only of these. There is always one row at least.
         """
         some = [] if keys is None else [*keys]
-        those = f" AND {in_list('r.name', 'key', some)}" if some else ""
+        directory_id, those = "d.id", ""
+        if some:  # MariaDB looks for keys in the index only if the directory is no column
+            directory_id = f"(SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
+            those = f" AND {in_list('r.name', 'key', some)}"
         return Statement(
             f"{self.PRIMARY}{self.BY_INDEX}SELECT {self.now}, d.revision, r.name, r.value,"
             " r.created, r.revision, r.session, s.expires_at FROM (SELECT 1 AS one) one"
             f" LEFT JOIN {DIRECTORIES} d ON d.name = %(directory)s"
-            f" LEFT JOIN {RECORDS} r ON r.directory = d.id{those}"
+            f" LEFT JOIN {RECORDS} r ON r.directory = {directory_id}{those}"
             f" LEFT JOIN {SESSIONS} s ON s.id = r.session",
             {"directory": directory, **named_values("key", some)},
             prepare=True,
         )
-
-    def peek(self, directory: str, first: Mapping[str, int], count: Collection[str]) -> Statement:
-        """Ask for a directory as read() does, but only for the first records of some prefixes.
-
-        One row has no key: it says the revision. A row without a value says, in place of
-        ``created``, how many records have keys that begin with a prefix, by session; its key is
-        the place of the prefix in ``count``.
-        """
-        params = {"directory": directory}
-        parts = [
-            f"SELECT {self.now}, (SELECT revision FROM {DIRECTORIES} WHERE name = %(directory)s),"
-            " NULL, NULL, NULL, NULL, NULL, NULL"
-        ]
-        for number, prefix in enumerate([*first, *count]):
-            params |= {f"prefix{number}": prefix, f"end{number}": _end_of(prefix)}
-            those = (
-                f"FROM {RECORDS} r LEFT JOIN {SESSIONS} s ON s.id = r.session"
-                f" WHERE r.directory = (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
-                f" AND r.name >= %(prefix{number})s AND r.name < %(end{number})s"
-            )
-            if number < len(first):
-                parts.append(
-                    f"SELECT * FROM (SELECT {self.now}, 0, r.name, r.value, r.created,"
-                    f" r.revision, r.session, s.expires_at {those}"
-                    f" ORDER BY r.name LIMIT {first[prefix]}) first{number}"
-                )
-            else:
-                parts.append(
-                    f"SELECT {self.now}, 0, '{number - len(first)}', NULL, COUNT(*), NULL,"
-                    f" r.session, s.expires_at {those} GROUP BY r.session, s.expires_at"
-                )
-        text = self.PRIMARY + self.BY_INDEX + " UNION ALL ".join(parts)
-        return Statement(text, params, prepare=True)
 
     @abstractmethod
     def apply(self, connection: Connection, edit: Edit, *, create: bool) -> ApplyResult:
@@ -192,11 +170,13 @@ class RecordSQL(ABC):
         """
         records = f"FROM {RECORDS} o WHERE o.directory = {directory}"
         texts, absent, there = ["1 = 1"], list[str](), dict[tuple[str, int | None], str]()
+        names = list[str]()
         for number, condition in enumerate(edit.conditions):
             name, same = f"%(other{number})s", f"%(revision{number})s"
             if isinstance(condition, Absent):
                 absent.append(name)
             elif isinstance(condition, Exists):
+                names.append(name)
                 exactly = "" if condition.revision is None else f" AND o.revision = {same}"
                 there[condition.key, condition.revision] = f"o.name = {name}{exactly}"
             else:
@@ -205,7 +185,11 @@ class RecordSQL(ABC):
             texts.append(f"NOT EXISTS (SELECT 1 {records} AND o.name IN ({', '.join(absent)}))")
         if len({key for key, _ in there}) == len(there) > 1:
             some = " OR ".join(f"({text})" for text in there.values())
-            texts.append(f"(SELECT COUNT(*) {records} AND ({some})) = {len(there)}")
+            # The names are said once more, apart: only these are looked for in the index.
+            texts.append(
+                f"(SELECT COUNT(*) {records} AND o.name IN ({', '.join(names)}) AND ({some}))"
+                f" = {len(there)}"
+            )
         else:
             texts += [f"EXISTS (SELECT 1 {records} AND {text})" for text in there.values()]
         return " AND ".join(texts)
@@ -369,8 +353,3 @@ def _these(addresses: Collection[Address]) -> tuple[str, dict[str, Any]]:
         f"{in_list('d.name', 'directory', directories)} AND {in_list('r.name', 'key', keys)}"
     )
     return condition, {**named_values("directory", directories), **named_values("key", keys)}
-
-
-def _end_of(prefix: str) -> str:
-    """Return the first text, by code points, after those that begin with a prefix."""
-    return prefix[:-1] + chr(ord(prefix[-1]) + 1)

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +22,7 @@ from distlock.backends.database.connection import Connection
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_engines import record_sql_for
 from distlock.backends.database.record_listener import ChangeNotice, channel_of
+from distlock.backends.database.record_peek import peek
 from distlock.backends.database.record_renewal import renew
 from distlock.backends.database.record_runner import RecordRunner
 from distlock.backends.database.record_sql import ApplyResult, Edit
@@ -34,6 +34,7 @@ from distlock.backends.store import (
     Change,
     Condition,
     Exists,
+    KeyRange,
     Record,
     RecordStore,
     Renewal,
@@ -45,6 +46,7 @@ from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.exceptions import LockUnavailable
+from distlock.types.json_values import decoded
 from distlock.types.lease import RELIED_ON, Lease, SweepResult
 from distlock.types.owners import gevent_patched
 
@@ -90,18 +92,24 @@ class DatabaseStore(RecordStore):
         first: Mapping[str, int],
         count: Collection[str] = (),
         deadline: float | None = None,
+        *,
+        listed: KeyRange | None = None,
     ) -> Snapshot:
         """See RecordStore.peek()."""
-        rows = self._rows(directory, self._sql.peek(directory, first, count), deadline)
+        rows = self._rows(directory, peek(self._sql, directory, first, count, listed), deadline)
         (header,) = [row for row in rows if row[2] is None]
         records = sorted((row for row in rows if row[3] is not None), key=lambda row: str(row[2]))
-        counts, prefixes = dict.fromkeys(count, 0), [*count]
-        for _, _, place, value, number, *_ in rows:
-            if place is not None and value is None:
-                counts[prefixes[int(place)]] += int(number)
+        counts, prefixes, keys = dict.fromkeys(count, 0), [*count], list[str]()
+        for _, _, key, value, number, *_ in rows:
+            if key is None or value is not None:
+                continue
+            if number is None:
+                keys.append(key)
+            else:
+                counts[prefixes[int(key)]] = int(number)
         found = _snapshot(directory, [header, *records])
         by_key = {row[2]: found.records[row[2]] for row in records}
-        return replace(found, records=by_key, counts=counts)
+        return replace(found, records=by_key, counts=counts, keys=sorted(keys))
 
     def _rows(
         self, directory: str, statement: Statement, deadline: float | None
@@ -119,7 +127,9 @@ class DatabaseStore(RecordStore):
             }
             if not ended:
                 return rows
-            self._end(sorted(ended), until, expired=True)
+            names = sorted(ended)
+            for start in range(0, len(names), _BATCH):
+                self._end(names[start : start + _BATCH], until, expired=True)
             if clock() >= until:
                 raise LockUnavailable(
                     f"database {self._pool.database!r}: sessions that have ended could not be"
@@ -294,7 +304,7 @@ def _snapshot(directory: str, rows: Sequence[tuple[Any, ...]]) -> Snapshot:
         if key is None:  # the directory is empty
             continue
         rest = None if session is None else (int(expires_at) - int(now)) / 1_000_000
-        value = json.loads(text)
+        value = decoded(text)
         records.append(Record(key, value, int(created), int(revision), session, rest))
     records.sort(key=lambda record: (record.created, record.key))
     now, revision, *_ = rows[0]

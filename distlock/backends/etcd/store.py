@@ -12,7 +12,6 @@ A session is a lease. What etcd's transactions, revisions, leases and watches pr
 
 from __future__ import annotations
 
-import json
 import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -30,6 +29,7 @@ from distlock.backends.etcd.kv import (
     created,
     delete,
     get,
+    get_from,
     modified,
     put,
 )
@@ -41,6 +41,7 @@ from distlock.backends.store import (
     Change,
     Condition,
     Exists,
+    KeyRange,
     Put,
     Record,
     RecordStore,
@@ -50,6 +51,7 @@ from distlock.backends.store import (
     Snapshot,
 )
 from distlock.concurrency.pending import Pending
+from distlock.types.json_values import decoded
 from distlock.types.lease import RELIED_ON, SweepResult
 
 #: Seconds; etcd grants no shorter lease.
@@ -89,17 +91,25 @@ class EtcdStore(RecordStore):
         first: Mapping[str, int],
         count: Collection[str] = (),
         deadline: float | None = None,
+        *,
+        listed: KeyRange | None = None,
     ) -> Snapshot:
         own, prefixes = self._own_key(directory), [*first, *count]
         asked = [
             get(_key(own, prefix), prefix=True, limit=limit) for prefix, limit in first.items()
         ]
         asked += [get(_key(own, prefix), prefix=True, count_only=True) for prefix in count]
+        if listed is not None:
+            prefix, limit, after = listed
+            start = _key(own, max(f"{after}\0" if after else "", prefix))
+            asked.append(get_from(start, _key(own, prefix), keys_only=True, limit=limit))
         reply = self._client.txn((), asked, (), deadline)
         found = [_record(kv, own) for place in range(len(first)) for kv in reply.found(place)]
         records = {record.key: record for record in sorted(found, key=lambda one: one.key)}
         counts = {prefixes[place]: reply.count(place) for place in range(len(first), len(prefixes))}
-        return Snapshot(directory, reply.revision, records, counts=counts)
+        names = reply.found(len(prefixes)) if listed is not None else ()
+        keys = [kv.key.removeprefix(_key(own, "")) for kv in names]
+        return Snapshot(directory, reply.revision, records, counts=counts, keys=keys)
 
     def apply(
         self,
@@ -221,7 +231,7 @@ def _key(own: str, key: str) -> str:
 def _record(kv: KeyValue, own: str) -> Record:
     session = str(kv.lease) if kv.lease else None
     key = kv.key.removeprefix(_key(own, ""))
-    return Record(key, json.loads(kv.value), kv.created, kv.modified, session)
+    return Record(key, decoded(kv.value), kv.created, kv.modified, session)
 
 
 def _compare(condition: Condition, own: str) -> list[Json]:

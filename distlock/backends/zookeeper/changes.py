@@ -9,7 +9,16 @@ from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError
 from kazoo.protocol.serialization import CheckVersion, Create, Delete, GetData, SetData, Sync
 from kazoo.protocol.serialization import Exists as Stat
 
-from distlock.backends.store import Absent, Change, Condition, Exists, Put, SessionEnded, holds
+from distlock.backends.store import (
+    Absent,
+    Change,
+    Condition,
+    Exists,
+    Overtaken,
+    Put,
+    SessionEnded,
+    holds,
+)
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import (
     DirectoryNode,
@@ -67,6 +76,7 @@ class Applying:
         self._last = {change.key: change for change in changes}
         self._deleted = {change.key for change in changes if not isinstance(change, Put)}
         self._maybe_applied = False
+        self._overtaken = False
 
     def run(self) -> int | None:
         """Make the change; return its revision, None if a condition does not hold."""
@@ -115,7 +125,7 @@ class Applying:
                 seen = self._read(looks) if looks else self._look(sync=False)
                 if seen == before and root is None:  # nobody was faster
                     raise self._client.unavailable("refuses", reply.error)
-                may_be_refused = True
+                may_be_refused = self._overtaken = True
             sure = True
 
     def _reads(self) -> list[Any]:
@@ -230,6 +240,8 @@ class Applying:
         """Send the change, and more, if the sessions are those of the connection; await replies."""
         client = self._client
         if left(self._deadline, 1.0) <= 0:
+            if self._overtaken:
+                raise Overtaken(f"others changed {self._path} each time that it was to be changed")
             raise client.unavailable(f"has not carried out a change of {self._path} in time")
 
         def may_send() -> bool:

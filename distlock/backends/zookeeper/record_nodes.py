@@ -19,6 +19,7 @@ from typing import Any
 
 from distlock.backends.store import Put, Record
 from distlock.backends.zookeeper.tree import escaped, unescaped
+from distlock.types.json_values import Unreadable, decoded
 
 #: The node of all directories. An escape has hexadecimal digits, so this is nobody's name.
 RECORDS = "%records"
@@ -27,6 +28,8 @@ RECORDS = "%records"
 _MOST_DIRECTORIES, _MOST_RECORDS = 100, 100
 
 _MADE = "%made-"
+#: comes before the value in the data of a record; nothing before it can be nested
+_VALUE = b'"value":'
 _DIRECTORY = re.compile(rb"([0-9a-f]{32}) ([0-9a-f]{32})")
 
 
@@ -104,7 +107,11 @@ class RecordNode:
     def read(cls, path: str, data: bytes, stat: Any) -> RecordNode:
         """Understand a node; ValueError if it is none of ours."""
         try:
-            fields = json.loads(data)
+            fields = decoded(data)
+            if isinstance(fields, Unreadable):
+                head, _, text = data.partition(_VALUE)
+                fields = json.loads(head + _VALUE + b"null}")
+                fields["value"] = decoded(text.removesuffix(b"}"))
             value, session = fields["value"], fields.get("session")
             created = int(fields.get("created", stat.czxid))
         except (ValueError, TypeError, KeyError, AttributeError) as error:

@@ -11,7 +11,15 @@ from typing import Any
 from kazoo.protocol.serialization import Exists as Stat
 from kazoo.protocol.serialization import GetChildren2, GetData, Sync
 
-from distlock.backends.store import Record, RecordStore, Snapshot, count_keys, first_keys
+from distlock.backends.store import (
+    KeyRange,
+    Record,
+    RecordStore,
+    Snapshot,
+    count_keys,
+    first_keys,
+    list_keys,
+)
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.record_nodes import (
     DirectoryNode,
@@ -61,12 +69,26 @@ class RecordReader(RecordStore):
         first: Mapping[str, int],
         count: Collection[str] = (),
         deadline: float | None = None,
+        *,
+        listed: KeyRange | None = None,
     ) -> Snapshot:
         """See RecordStore.peek()."""
         choose = partial(first_keys, first=first)
         keys, nodes, _, stat = self._read(self._path(directory), choose, [], deadline)
         records = {key: node.record(key) for key, node in nodes.items()}
-        return Snapshot(directory, _revision(stat), records, counts=count_keys(keys, count))
+        counts, some = count_keys(keys, count), list_keys(keys, listed)
+        return Snapshot(directory, _revision(stat), records, counts=counts, keys=some)
+
+    def missing(
+        self, directory: str, keys: Collection[str], deadline: float | None = None
+    ) -> Collection[str]:
+        """See RecordStore.missing(). Unlike look() it reads once, however busy the directory is."""
+        if not keys:
+            return ()
+        client, path = self._client(), self._path(directory)
+        looks = [Stat(f"{path}/{escaped(key)}", None) for key in keys]
+        _, *replies = client.ask([Sync(path), *looks], deadline)
+        return {key for key, one in zip(keys, replies, strict=True) if not client.found(one)}
 
     def _read(
         self,

@@ -1,0 +1,197 @@
+"""What the records of a queue say, and which keys they have; see queue_records.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence, Sized
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, NamedTuple
+
+from distlock.backends.recipe_records import CANCELLED, NOTHING, Plan
+from distlock.backends.seats import held_key, owner_of
+from distlock.backends.store import Change, Delete, Exists, Put, Record, RecordStore
+from distlock.recipes.recipe import checked_json
+from distlock.recipes.semaphore import checked_count
+from distlock.types.json_values import Unreadable, encoded
+from distlock.types.lease import Kind, Owner
+
+#: What the keys of records begin with.
+TAIL = "tail"
+ITEM, READY, TAKEN, HELD, DEAD = "i/", "i/r/", "i/t/", "h/", "dead/"
+#: Of those that were taken: what is delivered again unless it is acknowledged, and what is not.
+AGAIN, LAST = "i/t/again/", "i/t/last/"
+#: Items that are put, taken or moved in one change. Of the largest ones ZooKeeper takes no more:
+#: its requests have 1 MiB at the most.
+MOST_AT_ONCE = 12
+#: Characters that are kept of the reason why an item was put back.
+MOST_REASON = 200
+#: Characters that are kept of the text of an item that cannot be read.
+_MOST_TEXT = 10_000
+_FIELDS = {"body", "attempts", "at", "reason"}
+_NUMBER = re.compile(r"/([0-9]{20})(?:/|$)")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueItem:
+    """An item: what was put, how many attempts were begun, and when it was put.
+
+    ``at`` is of the clock of the machine that has put it. ``reason`` is why it was put back last.
+    """
+
+    id: int
+    body: Any
+    attempts: int
+    at: datetime
+    reason: str = ""
+
+    @classmethod
+    def of(cls, record: Record) -> QueueItem:
+        """Return what a record says; of one that cannot be read the text, with the reason."""
+        value, number = record.value, number_of(record.key)
+        if wrong := why_unreadable(record):
+            text = value.text if isinstance(value, Unreadable) else encoded(value)
+            return cls(number, text[:_MOST_TEXT], 0, datetime.now(UTC), wrong[:MOST_REASON])
+        return cls(number, **{**value, "at": datetime.fromisoformat(value["at"])})
+
+    @property
+    def value(self) -> dict[str, Any]:
+        at = self.at.isoformat()
+        return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
+
+    def put_back(self, max_deliveries: int) -> Put:
+        """Return what puts it to its place, or to the dead letters."""
+        kind = DEAD if self.attempts >= max_deliveries else READY
+        return Put(key_of(kind, self.id), self.value)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryInfo:
+    """A delivery that goes on: of which item, to whom, and since when by the clock of its machine.
+
+    ``delayed``: nobody has it; it was put back for later.
+    """
+
+    id: int
+    token: int
+    owner: Owner
+    since: datetime
+    delayed: bool
+
+    @classmethod
+    def of(cls, record: Record) -> DeliveryInfo:
+        since, data = datetime.fromtimestamp(record.value["since"] / 1e6, UTC), record.value["data"]
+        return cls(data["item"], record.created, owner_of(record), since, "delayed" in data)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """What is in a queue at one moment.
+
+    ``size`` items are not acknowledged: they are ``ready``, being ``delivered``, or put back for
+    later (``delayed``); ``dead`` ones do not count. ``maxsize`` is 0 if there is no bound.
+    ``oldest`` is when the first one that is ready was put, by the clock of the machine that did.
+    """
+
+    name: str
+    using: str
+    size: int
+    maxsize: int
+    ready: int
+    delivered: int
+    delayed: int
+    dead: int
+    oldest: datetime | None
+    deliveries: tuple[DeliveryInfo, ...]
+
+
+class TakenKey(NamedTuple):
+    """The key of an item that was taken, and what it says."""
+
+    key: str
+    number: int
+    #: that of the record of its delivery
+    held: str
+    #: it was the last attempt
+    last: bool
+
+    @classmethod
+    def of(cls, key: str) -> TakenKey:
+        nonce = key.rpartition("/")[2]
+        return cls(key, number_of(key), held_key(nonce), key.startswith(LAST))
+
+
+def key_of(kind: str, number: int) -> str:
+    """Return the key of an item; keys are in the order of the numbers."""
+    return f"{kind}{number:020d}"
+
+
+def taken_key(number: int, nonce: str, *, last: bool) -> str:
+    """Return the key of an item that is being delivered, or was put back for later."""
+    return f"{key_of(LAST if last else AGAIN, number)}/{nonce}"
+
+
+def number_of(key: str) -> int:
+    """Return the number of the item that has a key."""
+    found = _NUMBER.search(key)
+    assert found is not None, key
+    return int(found[1])
+
+
+def why_unreadable(record: Record) -> str:
+    """Return why the record of an item cannot be read; "" if it can."""
+    value = record.value
+    if isinstance(value, Unreadable):
+        return f"it cannot be read: {value.reason}"
+    if isinstance(value, dict) and value.keys() == _FIELDS:
+        return ""
+    return "it cannot be read: it is no item of a queue"
+
+
+def put_back(
+    store: RecordStore,
+    directory: str,
+    held: Record,
+    deadline: float | None,
+    *,
+    unseen: bool = False,
+) -> Plan:
+    """Return what puts an item back to its place, or to the dead letters after its last attempt.
+
+    ``held`` is the record of its delivery. ``unseen``: its taker has given up before it was told,
+    so this was no attempt.
+    """
+    data, nonce = held.value["data"], held.key.rpartition("/")[2]
+    keys = [taken_key(data["item"], nonce, last=last) for last in (False, True)]
+    for record in store.look(directory, keys, deadline).records.values():
+        item, kind = QueueItem.of(record), DEAD if record.key.startswith(LAST) else READY
+        if unseen:
+            item, kind = replace(item, attempts=data["attempts"]), READY
+        changes: list[Change] = [Delete(record.key), Put(key_of(kind, item.id), item.value)]
+        return Plan(changes, [Exists(record.key)])
+    return NOTHING
+
+
+CANCELLED[Kind.QUEUE] = partial(put_back, unseen=True)
+
+
+def check_body(body: object) -> None:
+    """Raise TypeError or ValueError unless it can be kept, with what is said of it later."""
+    largest = QueueItem(0, body, 10**9, datetime.now(UTC), "\N{OPEN LOCK}" * MOST_REASON)
+    checked_json("body", body, largest.value)
+
+
+def check_number(argument: str, several: Sequence[object]) -> None:
+    """Raise TypeError or ValueError unless these can be moved in one change."""
+    if not isinstance(several, Sized):
+        raise TypeError(f"{argument} must be a sequence, not {several!r}")
+    if not 1 <= len(several) <= MOST_AT_ONCE:
+        raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")
+
+
+def checked_size(maxsize: object) -> int:
+    """Return how many items there may be; TypeError or ValueError for what is no number of them."""
+    if isinstance(maxsize, int) and maxsize < 0:
+        raise ValueError(f"maxsize must be 0 (no bound) or more, got {maxsize!r}")
+    return 0 if maxsize == 0 and maxsize is not False else checked_count("maxsize", maxsize)
