@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from asgiref.sync import SyncToAsync, ThreadSensitiveContext
 from django.core.signals import request_finished, request_started
 
-from distlock.concurrency import work
+from distlock.concurrency import fork, work
 from distlock.concurrency.work import Work
 from distlock.types.lease import MAX_DESCRIPTION
 from distlock.types.printable import escaped
@@ -40,10 +40,15 @@ class _Doing:
     work: Work | None = None
     ended: bool = False
 
+    def begin(self) -> None:
+        _current.set(self)
+        if self.work is not None:
+            self.work.begin()
+
     def end(self) -> None:
-        self.ended = True
         if self.work is not None:
             self.work.end()
+        self.ended = True
 
 
 _UID = "distlock.activity"
@@ -73,10 +78,14 @@ def activity(text: str) -> Iterator[None]:
     """
     if not isinstance(text, str):
         raise TypeError(f"an activity is described by a str, not {text!r}")
-    doing = _begin(text)
+    doing = _new(text)
     try:
-        yield
-    finally:
+        try:
+            doing.begin()
+            yield
+        finally:
+            doing.end()
+    finally:  # once more, for an interrupt may have come while it was ended
         doing.end()
         # A generator may end in another context than the one in which it began.
         if _current.get() is doing:
@@ -114,6 +123,7 @@ def _on_started(
     scope: Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> None:
+    fork.ensure_reset()  # so that watches go on here, if this is a worker's first request
     _end("request")  # one of this thread whose server never closed the response
     if environ is not None:
         raw = f"{environ.get('SCRIPT_NAME', '')}{environ.get('PATH_INFO', '')}"[:MAX_DESCRIPTION]
@@ -145,16 +155,19 @@ def _on_task_end(**kwargs: Any) -> None:
     _end("task")
 
 
-def _begin(text: str, kind: str = "") -> _Doing:
+def _begin(text: str, kind: str) -> _Doing:
+    doing = _new(text, kind)
+    doing.begin()
+    return doing
+
+
+def _new(text: str, kind: str = "") -> _Doing:
     text = escaped(text[: MAX_DESCRIPTION + 1])
     if len(text) > MAX_DESCRIPTION:
         text = f"{text[: MAX_DESCRIPTION - 1]}…"
-    doing = _Doing(text, _running(), kind)
     loop = asyncio._get_running_loop()
-    if loop is None or asyncio.current_task(loop) is None:
-        doing.work = work.begin()
-    _current.set(doing)
-    return doing
+    in_task = loop is not None and asyncio.current_task(loop) is not None
+    return _Doing(text, _running(), kind, None if in_task else work.new_work())
 
 
 def _end(kind: str) -> None:
@@ -162,7 +175,8 @@ def _end(kind: str) -> None:
     doing = last = _running()
     while last is not None and last.kind != kind:
         last = last.outer
-    if last is None:
+    # Another thread may end a request of its own in a copy of this context.
+    if last is None or (last.work is not None and not last.work.is_here):
         return
     while doing is not None and doing is not last.outer:
         doing.end()

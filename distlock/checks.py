@@ -6,15 +6,18 @@ database, too.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 from django.apps import AppConfig
-from django.core.checks import CheckMessage, Error, Tags, register
+from django.conf import settings
+from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.core.exceptions import ImproperlyConfigured
+from django.db import connections
 
 from distlock.backends.base import BaseBackend
-from distlock.conf import GROUPS_SETTING, configured_groups, locks
+from distlock.conf import DEFAULT_ALIAS, GROUPS_SETTING, configured_groups, locks
+from distlock.types.owners import host_problem
 
 TAG = "distlock"
 
@@ -37,6 +40,7 @@ def check_settings(app_configs: Apps, **kwargs: Any) -> list[CheckMessage]:
     backends, messages = _backends()
     for backend in backends:
         messages.extend(backend.checks())
+    messages.extend(_atomic_requests(backends))
     try:
         configured_groups()
     except ImproperlyConfigured as error:
@@ -62,14 +66,37 @@ def check_databases(
     return [message for backend in backends for message in backend.database_checks(databases)]
 
 
+def _atomic_requests(backends: list[BaseBackend]) -> Iterator[CheckMessage]:
+    """Warn of requests that are transactions, unless somebody has said when locks are freed."""
+    atomic = [
+        repr(name) for name in connections if connections.settings[name].get("ATOMIC_REQUESTS")
+    ]
+    for backend in backends if atomic else ():
+        if backend.settings.release is None:
+            yield Warning(
+                f"ATOMIC_REQUESTS is set for {', '.join(atomic)}: a lock that a view leaves is free"
+                " before the transaction of the request commits, so the next holder does not"
+                " see what was written under it.",
+                hint='Set "RELEASE" to "commit", which keeps the locks until the transaction has'
+                ' ended; or to "now" if you agree with this, for example because locks in views are'
+                " used with atomic() only.",
+                obj=f"DISTLOCK[{backend.alias!r}]",
+                id="distlock.W009",
+            )
+
+
 def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:
     """Return the backends that can be made, and what is wrong with the others."""
     try:
         aliases = list(locks)
     except ImproperlyConfigured as error:
         return [], [_invalid("DISTLOCK", error)]
+    if problem := host_problem():
+        return [], [Error(f"No lock works here: {problem}.", id="distlock.E010")]
     backends: list[BaseBackend] = []
     messages: list[CheckMessage] = []
+    if DEFAULT_ALIAS not in (getattr(settings, "DISTLOCK", None) or aliases):
+        aliases.append(DEFAULT_ALIAS)  # what is without using= would be in this one
     for alias in aliases:
         try:
             backends.append(locks[alias])

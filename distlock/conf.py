@@ -12,8 +12,12 @@ from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.settings import KEYS
 from distlock.concurrency import fork
+from distlock.concurrency.reentry import refuse_reentry
+from distlock.exceptions import NotSupported
 from distlock.types.arguments import checked_name
+from distlock.types.owners import host_problem
 
 DEFAULT_ALIAS = "default"
 DEFAULTS: Mapping[str, Mapping[str, Any]] = {
@@ -34,26 +38,48 @@ class BackendHandler:
 
     def __init__(self) -> None:
         self._backends: dict[str, BaseBackend] = {}
-        self._making = threading.Lock()
+        self._making = threading.RLock()
+        #: whether this process has been found fit for locks
+        self._in_good_host = False
         fork.reset_in_child(self)
 
     @property
     def settings(self) -> Mapping[str, Any]:
+        """What each alias stands for; ImproperlyConfigured if the setting is no such dictionary.
+
+        Without the setting, or where it is empty, this is the default database. A setting without
+        "default", or with None for it, has no such alias: a mistyped one moves no lock.
+        """
         configured = getattr(settings, "DISTLOCK", None)
         if configured is None:
             return DEFAULTS
         if not isinstance(configured, Mapping):
             raise ImproperlyConfigured(f"DISTLOCK must be a dictionary, not {configured!r}.")
-        return configured if DEFAULT_ALIAS in configured else {**DEFAULTS, **configured}
+        if misplaced := [key for key in configured if key in KEYS]:
+            raise ImproperlyConfigured(
+                "DISTLOCK must have an entry for each alias, such as {'default': {'BACKEND': …}};"
+                f" {', '.join(map(repr, misplaced))} belongs into such an entry."
+            )
+        if configured.get(DEFAULT_ALIAS, configured) is None:
+            return {key: entry for key, entry in configured.items() if key != DEFAULT_ALIAS}
+        return configured or DEFAULTS
 
     def __getitem__(self, alias: str) -> BaseBackend:
-        """Return the backend of ``alias``; ImproperlyConfigured if there is none."""
+        """Return the backend of ``alias``; ImproperlyConfigured if there is none.
+
+        Raises NotSupported where no lock can work, because threads are not what they should be.
+        """
+        fork.ensure_reset()
         backend = self._backends.get(alias)
-        if backend is not None:
+        if backend is not None and self._in_good_host:
             return backend
+        if problem := host_problem():
+            raise NotSupported(problem)
+        self._in_good_host = True
         with self._making:
             if alias not in self._backends:
-                self._backends[alias] = self._make(alias)
+                # A signal handler may have made it meanwhile, on this very thread.
+                self._backends.setdefault(alias, self._make(alias))
             return self._backends[alias]
 
     def __iter__(self) -> Iterator[str]:
@@ -68,11 +94,17 @@ class BackendHandler:
 
     def made(self) -> list[BaseBackend]:
         """Return the backends that have been used since they were last closed."""
+        fork.ensure_reset()
         with self._making:
             return list(self._backends.values())
 
     def close_all(self) -> None:
         """Close the backends that have been made; the next use makes them anew."""
+        refuse_reentry(2)
+        self._close_all()
+
+    def _close_all(self) -> None:
+        fork.ensure_reset()
         with self._making:
             backends = list(self._backends.values())
             self._backends.clear()
@@ -81,16 +113,21 @@ class BackendHandler:
 
     def after_fork_in_child(self) -> None:
         """Replace a mutex that another thread of the parent may have held; forget its renewer."""
-        self._making = threading.Lock()
+        self._making = threading.RLock()
+        self._in_good_host = False  # gunicorn's workers for gevent replace threads after the fork
         for backend in self._backends.values():
             backend.listener = None
 
     def _make(self, alias: str) -> BaseBackend:
         if alias not in self.settings:
             known = ", ".join(map(repr, self.settings))
-            raise ImproperlyConfigured(
-                f"DISTLOCK[{alias!r}] is not configured; the aliases are: {known}."
-            )
+            message = f"DISTLOCK[{alias!r}] is not configured; the aliases are: {known}."
+            if alias == DEFAULT_ALIAS:
+                message += (
+                    " Give the lock using=, or add this alias; for the default database:"
+                    " {'default': {'BACKEND': 'distlock.backends.database.DatabaseBackend'}, …}."
+                )
+            raise ImproperlyConfigured(message)
         params = self.settings[alias]
         if not isinstance(params, Mapping) or "BACKEND" not in params:
             raise ImproperlyConfigured(
@@ -139,7 +176,7 @@ def configured_groups() -> dict[str, str]:
 
 def _reset(*, setting: str, **kwargs: Any) -> None:
     if setting == "DISTLOCK":
-        locks.close_all()
+        locks._close_all()
 
 
 setting_changed.connect(_reset)

@@ -37,8 +37,25 @@ class LockUnavailable(LockError):
     maybe_applied = True
 
 
+class NotPermitted(LockUnavailable):
+    """The backend refuses this client: its user lacks a right, or its credentials are wrong.
+
+    To try again does not help before somebody has changed that. Who waits is told at once.
+    """
+
+
 class LockDeadlock(LockError):
     """Waiting would never end: the owners wait for one another in a circle, all without a limit."""
+
+
+class ReentrantCall(Exception):
+    """A signal handler or destructor uses a lock while its own thread takes or leaves one.
+
+    Nothing was begun. In a signal handler ``raise SystemExit``, so that ``with`` releases the lock,
+    or let another thread do it, without waiting for it. If the handler does not catch this, it ends
+    what was interrupted, as every error of a handler does. So it is no LockError, which the code
+    that was interrupted might take for its own.
+    """
 
 
 class ValueNotAgreed(LockError):

@@ -9,11 +9,14 @@ from typing import Self
 
 from django.utils.asyncio import async_unsafe
 
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
 from distlock.core.held import OnLost
 from distlock.core.options import LockOptions
-from distlock.exceptions import BodyEnded, LockLost, LockTimeout, LockUnavailable
+from distlock.core.section import add_leave_error
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockTimeout, LockUnavailable
+from distlock.types.arguments import Release
 
 logger = logging.getLogger("distlock")
 
@@ -42,6 +45,7 @@ class Lock(BaseLock):
         description: str = "",
         owner: str | None = None,
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe a lock; nothing is asked or taken yet.
 
@@ -66,11 +70,16 @@ class Lock(BaseLock):
         - ``on_lost``: called with the lease when the hold has been lost, on another thread; where
           a lock is entered again, every callback is. A hold that another process adopts by its
           owner's name is not lost.
+        - ``release``: what leaving it inside a transaction of this thread does. "now" frees it at
+          once, and warns: the next holder does not see yet what was written. "commit" keeps and
+          renews it until the outermost transaction has ended, by commit or rollback; with several
+          databases the last of them. None takes the backend's ``RELEASE``, by default "now". An
+          asyncio task has no transaction, and frees it at once.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
         options = LockOptions(
-            blocking, timeout, lease, at_least, renew, description, owner, on_lost
+            blocking, timeout, lease, at_least, renew, description, owner, on_lost, release
         )
         super().__init__(name, using, options)
 
@@ -86,25 +95,47 @@ class Lock(BaseLock):
         the next holder sees all of it. ``using`` is the database of the transaction; it must be
         the one that the locks live in, which is the default.
 
+        Inside atomic() of another lock it is a savepoint: what is outside of it commits only while
+        both are held, and then both are freed. With a rollback to the savepoint this lock no longer
+        counts.
+
         Raises LockLost, with everything rolled back, if the lock was lost before the commit. Before
-        the lock is taken or waited for: LockError if a transaction is open already, NotSupported
-        where the backend cannot give it.
+        the lock is taken or waited for: LockError if another transaction is open already, or one of
+        another lock above READ COMMITTED, NotSupported where the backend cannot give it.
         """
+        refuse_reentry()
         self._backend.check_atomic(using, self._hold.lease if self.held else None)
         if not self.acquire():
             raise LockTimeout(self._busy())
+        is_part = False
         try:
             hold = self._hold
-            with hold.backend.atomic(hold.lease, using):
+            with hold.backend.atomic(hold.lease, using) as is_part:
                 yield self
                 self.check()  # what this process knows to be lost must not be committed
         except BaseException as error:
-            self.__exit__(type(error), error, error.__traceback__)
+            if is_part:
+                self._leave_to_transaction(error)
+            else:
+                self.__exit__(type(error), error, error.__traceback__)
             raise
         try:
-            self.release()
+            if is_part:
+                self._leave_to_transaction()
+            else:
+                self.release()
         except (LockLost, LockUnavailable) as error:
             if isinstance(error, BodyEnded):
                 raise  # another lock was lost, in whose body this is
             # It was ours at the commit, which stands: an error now would say that it does not.
             logger.warning("after the commit under lock %r: %s", self.name, error)
+
+    def _leave_to_transaction(self, body_error: BaseException | None = None) -> None:
+        """Leave it at the end of the transaction of the atomic() that this one is part of."""
+        try:
+            self._keep_until_commit()
+            self._leave(self._current_owner, warns=False)
+        except LockError as error:
+            if body_error is None or isinstance(error, BodyEnded):
+                raise
+            add_leave_error(body_error, error)

@@ -10,7 +10,6 @@ not answer keeps neither a worker nor a request waiting. It leaves when the proc
 
 from __future__ import annotations
 
-import atexit
 import logging
 import time
 from collections.abc import Mapping
@@ -50,6 +49,7 @@ class ProcessMembers:
 
     def join(self, role: str, data: Mapping[str, Any]) -> None:
         """Join the group of a role soon, unless this was said before; errors go to the log."""
+        fork.ensure_reset()
         if role in self._groups:
             return
         try:
@@ -69,7 +69,7 @@ class ProcessMembers:
                 return
             try:
                 group.join()
-                atexit.register(self.leave)  # now, so that it comes before backends close
+                fork.at_exit(self.leave)  # now, so that it comes before backends close
                 break
             except LockUnavailable as error:
                 thread_logger.warning("%r cannot be joined yet: %s", group, error)
@@ -82,6 +82,7 @@ class ProcessMembers:
 
     def leave(self) -> None:
         """Leave all groups, for the process ends; it gets a moment for that."""
+        fork.ensure_reset()
         groups, self._groups = self._groups, {}
         for group in groups.values():
             _leave(group)

@@ -22,5 +22,13 @@ lock_broken = Signal()
 @fork.in_child
 def _after_fork() -> None:
     # Another thread of the parent may have been sending one.
+    _renew_mutexes()
+
+
+def _renew_mutexes() -> None:
     for signal in (lock_acquired, lock_released, lock_lost, lock_broken):
-        signal.lock = threading.Lock()
+        # A signal handler may interrupt its thread in connect(), and take a lock.
+        signal.lock = threading.RLock()  # type: ignore[assignment]
+
+
+_renew_mutexes()

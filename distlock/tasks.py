@@ -7,6 +7,7 @@ from collections.abc import Collection
 from celery import shared_task
 
 from distlock.backends.shared import sweep_every_kind
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import locks
 
 
@@ -18,6 +19,7 @@ def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
     expired and how many rows or nodes were removed. If a backend cannot be asked, the others are
     swept all the same; the last such error is raised at the end.
     """
+    refuse_reentry()
     swept = {}
     failure: Exception | None = None
     for alias in locks if using is None else using:

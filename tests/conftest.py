@@ -38,6 +38,7 @@ _ONCE = [
         "etcd",
         "faults",
         "harness",
+        "hosts",
         "queue",
         "readme",
         "renewal",

@@ -10,6 +10,7 @@ import pytest
 from distlock import Lock, LockLost, LockNotHeld, locks
 from tests.contract.actor_process import Processes, actors
 from tests.contract.actors import Loop
+from tests.contract.forks import WAYS
 from tests.contract.watch import events
 from tests.databases import DATABASES
 
@@ -18,6 +19,12 @@ from tests.databases import DATABASES
 def name(request):
     """A name that no other test uses."""
     return f"{request.function.__name__[:80]}:{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture(params=WAYS)
+def way(request):
+    """How a process forks: with Python's hooks, or as uWSGI and other C code does."""
+    return request.param
 
 
 @pytest.fixture

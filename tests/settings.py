@@ -7,6 +7,9 @@ import os
 from typing import Any
 
 from locksite import settings as site
+from tests.other_drivers import use_if_asked
+
+use_if_asked()
 
 #: What a test run hands to its child processes, as JSON.
 INHERITED = "DISTLOCK_TEST_SETTINGS"

@@ -18,5 +18,6 @@ cleanup         takes back what may have been granted to nobody
 paging          a page of a list where only names can be listed
 blocking_calls  the threads on which tasks make calls that block
 durable         a transaction that is the outermost one
+open_transactions  those of this thread, and what is called at their end
 testcase        what is special inside Django's test cases
 """

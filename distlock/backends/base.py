@@ -6,12 +6,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar, Protocol, TypeAlias
 
 from django.core.checks import CheckMessage
 
-from distlock.backends.blocking_calls import BlockingCalls
+from distlock.backends.blocking_calls import BlockingCalls, answer_due
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import RecordStore
@@ -68,7 +68,10 @@ class BaseBackend(ABC):
     Every method that asks the backend may raise :class:`~distlock.LockUnavailable`, and raises it
     only when the backend could not be asked: it never means that someone else has the lock.
     No driver's exception passes. ``deadline`` is of :func:`distlock.concurrency.clock.clock`; None
-    waits for ever, or, where nothing is waited for, for as long as the backend gives an answer.
+    waits for ever, or, where nothing is waited for, for as long as the backend gives an answer. A
+    blocking method ends by then, or some hundredths of a second later. :meth:`enqueue` and
+    :meth:`attempt` take the caller's own deadline, see
+    :func:`distlock.backends.blocking_calls.answer_due`.
 
     The threads of a process may share one backend.
     """
@@ -105,7 +108,7 @@ class BaseBackend(ABC):
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.alias!r}>"
 
-    @cached_property
+    @property
     def store(self) -> RecordStore:
         """The small records that recipes are built on, beside the locks; asks nobody yet.
 
@@ -155,7 +158,8 @@ class BaseBackend(ABC):
         If a task is cancelled in it, what was granted is cancelled in the background.
         """
         undo = partial(self.cleanup.add, claim)
-        return Call(partial(self.try_acquire, claim), deadline, undo, executor=self.calls)
+        due = answer_due(deadline)
+        return Call(partial(self.try_acquire, claim), due, undo, executor=self.calls)
 
     @abstractmethod
     def renew(self, leases: Sequence[Lease], deadline: float | None = None) -> Mapping[str, bool]:
@@ -247,6 +251,13 @@ class BaseBackend(ABC):
     def sweep(self) -> SweepResult:
         """Clear what nobody will clear any more; trusts nothing but the end of the lease."""
 
+    def frees_inside(self, database: str) -> bool:
+        """Whether an open transaction of the caller on this database frees what is left in it.
+
+        Then it is free for others when that commits, and not before.
+        """
+        return False
+
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         """Raise what atomic() has to refuse, before a lock is taken for it; connects to nothing.
 
@@ -258,10 +269,13 @@ class BaseBackend(ABC):
             " (distlock.fencing.FencedModel) or use a lock of the database backend."
         )
 
-    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
-        """Return a transaction that commits only while ``lease`` is the current hold.
+    def atomic(
+        self, lease: Lease, using: str | None, others: Sequence[Lease] = ()
+    ) -> AbstractContextManager[bool]:
+        """Return a transaction that commits only while ``lease`` and ``others`` are held.
 
-        Raises what check_atomic() raises.
+        What ``with`` gives tells whether it is part of atomic() of another lock, and so commits
+        later. Raises what check_atomic() raises.
         """
         self.check_atomic(using, lease)
         raise NotImplementedError

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import weakref
 from collections.abc import Callable
@@ -10,6 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from distlock.backends.settings import BackendSettings
+from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.workers import NotDone, WorkerThreads
 from distlock.exceptions import LockUnavailable
@@ -18,10 +18,24 @@ T = TypeVar("T")
 
 #: The most threads for the calls of one kind on one backend.
 MOST_THREADS = 8
-#: Seconds beyond a time limit that the answer to the last question may take.
-_LAST_ANSWER = 1.0
+#: Seconds that a question gets for its answer although the caller's time is over, or nearly so.
+LAST_ANSWER = 0.4
+#: Seconds beyond that in which another thread notes the answer.
+_HANDOVER = 0.1
 #: Seconds that the end of the process waits for locks that are being released.
 _AT_EXIT = 2.0
+
+
+def answer_due(deadline: float | None) -> float | None:
+    """Return when an answer is due, if its question is asked now by a caller with a time limit.
+
+    It is the caller's deadline (None: never). But a free lock must be had within any limit, and the
+    last look at a lock is made when the time is over. So a question has LAST_ANSWER seconds, and
+    all that are asked one after the other end so many seconds after the deadline at the latest.
+    """
+    if deadline is None:
+        return None
+    return max(deadline, min(clock(), deadline) + LAST_ANSWER)
 
 
 class BlockingCalls:
@@ -39,7 +53,8 @@ class BlockingCalls:
     def due(self, deadline: float | None = None) -> float | None:
         """Return when an answer is due that is asked for now: by ``deadline`` at the latest.
 
-        None where the backend sets no limit, and the caller has none.
+        That is not the caller's own: see answer_due(). None where the backend sets no limit, and
+        the caller has none.
         """
         limit = self._settings.options.get("timeout")
         if limit is None:
@@ -63,7 +78,7 @@ class BlockingCalls:
         it returned None.
         """
         until = self.due(deadline)
-        limit = None if until is None else max(until, clock()) + _LAST_ANSWER
+        limit = None if until is None else max(until, clock()) + _HANDOVER
         try:
             return await self._workers.run(partial(call, until), limit, undo)
         except NotDone as late:
@@ -83,7 +98,7 @@ class BlockingCalls:
 _at_exit: weakref.WeakSet[BlockingCalls] = weakref.WeakSet()
 
 
-@atexit.register
+@fork.at_exit
 def _settle_all() -> None:
     until = clock() + _AT_EXIT
     for calls in list(_at_exit):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Protocol
-from weakref import ref
+from weakref import WeakSet, ref
 
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
@@ -23,6 +23,10 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: a statement whose answer was not waited for may be carried out just after it, a server notices
 #: after 2.5 s that a client is gone, and a network sends again for that long.
 _REPEAT_AFTER = (0.2, 2.5, 30.0, 120.0)
+
+#: Seconds that the end of the process waits for claims that are being taken back: a signal that
+#: ends a program often comes while it takes a lock.
+_AT_EXIT, _SETTLE_PAUSE = 2.0, 0.005
 
 #: Takes a claim back by a deadline; raises a LockError if the backend cannot be asked.
 Cancel = Callable[[float], object]
@@ -43,6 +47,9 @@ class CanCancel(Protocol):
     def kept_until(self, claim: Claim) -> float: ...
 
 
+_all: WeakSet[Cleanup] = WeakSet()
+
+
 class Cleanup:
     """Claims that one backend has to take back, on one thread that lives while there are any.
 
@@ -56,6 +63,7 @@ class Cleanup:
         self._backend = backend
         self.after_fork_in_child()
         fork.reset_in_child(self)
+        _all.add(self)
 
     def after_fork_in_child(self) -> None:
         """Have nothing to take back: the claims are the parent's."""
@@ -122,6 +130,13 @@ class Cleanup:
                 # One that was added meanwhile is for a request that was granted after the cancel.
                 if self._pending.get(nonce) is entry:
                     del self._pending[nonce]
+
+
+@fork.at_exit
+def _settle_all() -> None:
+    until = clock() + _AT_EXIT
+    while any(cleanup.pending for cleanup in list(_all)) and clock() < until:
+        time.sleep(_SETTLE_PAUSE)
 
 
 def _repeat(cleanup: ref[Cleanup], claim: Claim) -> None:

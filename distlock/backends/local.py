@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 from django.conf import settings
@@ -15,7 +16,7 @@ from django.core.checks import CheckMessage, Warning
 from django.db import DEFAULT_DB_ALIAS, transaction
 
 from distlock.backends.base import BaseBackend, Capabilities
-from distlock.backends.durable import check_durable, durable, is_inside
+from distlock.backends.durable import check_durable, durable, is_inside, is_joining, joined
 from distlock.backends.local_store import LocalStore
 from distlock.backends.testcase import in_test_environment
 from distlock.concurrency import fork
@@ -164,18 +165,27 @@ class LocalBackend(BaseBackend):
         check_durable(using or DEFAULT_DB_ALIAS, lease)
 
     @contextmanager
-    def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
-        database = using or DEFAULT_DB_ALIAS
-        if is_inside(lease, database):
+    def atomic(
+        self, lease: Lease, using: str | None, others: Sequence[Lease] = ()
+    ) -> Iterator[bool]:
+        database, leases = using or DEFAULT_DB_ALIAS, (lease, *others)
+        if all(is_inside(one, database) for one in leases):
             with transaction.atomic(database):
-                yield
+                yield False
+            return
+        guard = partial(self._set_committing, leases, True)
+        after = partial(self._set_committing, leases, False)
+        if is_joining(database):
+            check_durable(database, None)
+            with joined(database, *leases, guard=guard, after=after):
+                yield True
             return
         try:
-            with durable(database, lease):
-                yield
-                self._set_committing(lease, True)
+            with durable(database, *leases):
+                yield False
+                guard()
         finally:
-            self._set_committing(lease, False)
+            after()
 
     def checks(self) -> Iterator[CheckMessage]:
         if not settings.DEBUG and not in_test_environment():
@@ -186,12 +196,13 @@ class LocalBackend(BaseBackend):
                 id="distlock.W001",
             )
 
-    def _set_committing(self, lease: Lease, committing: bool) -> None:
+    def _set_committing(self, leases: Sequence[Lease], committing: bool) -> None:
         with self._mutex:
-            held = self._current(lease.claim)
-            if committing and (held is None or held.expired):
-                raise LockLost(f"lock {lease.name!r} was lost before the commit: rolled back")
-            if held:
+            found = tuple((lease, self._current(lease.claim)) for lease in leases)
+            lost = tuple(lease for lease, held in found if held is None or held.expired)
+            if committing and lost:
+                raise LockLost(f"lock {lost[0].name!r} was lost before the commit: rolled back")
+            for held in tuple(held for _, held in found if held is not None):
                 held.committing = committing
 
     def _current(self, claim: Claim) -> _Held | None:
@@ -214,7 +225,7 @@ class LocalBackend(BaseBackend):
             until=until,
             held_for=now - held.taken_at,
             remaining=max(held.expires_at - now, 0.0),
-            description=held.claim.label,
+            description=held.claim.label or held.claim.description,
             lease=held.lasts,
             renews=held.claim.renews,
             renewed_at=until - timedelta(seconds=held.lasts),

@@ -204,11 +204,16 @@ class RecipeRecords:
         )
 
     def leave(
-        self, leases: Sequence[Lease], plan: Plan | Decide, deadline: float | None = None
+        self,
+        leases: Sequence[Lease],
+        plan: Plan | Decide,
+        deadline: float | None = None,
+        *,
+        read: Callable[[float | None], Snapshot] | None = None,
     ) -> int | None:
         """Remove the records of members of one directory, and do what is planned with it.
 
-        None, and nothing is changed, if one was gone already.
+        None, and nothing is changed, if one was gone already. ``read``: see change().
         """
         (directory,) = {directory_of(lease.claim.kind, lease.name) for lease in leases}
         keys = [held_key(lease.nonce) for lease in leases]
@@ -225,10 +230,9 @@ class RecipeRecords:
                 changes += more.beside(lease.claim)
             return Plan(changes, [*map(Exists, keys), *more.conditions])
 
-        read = None if callable(plan) else _unread
-        revision = self.change(
-            directory, decide, deadline, read=read, once=not callable(plan)
-        ).revision
+        read = read if callable(plan) else _unread
+        once = not callable(plan)
+        revision = self.change(directory, decide, deadline, read=read, once=once).revision
         # Of several those that are there still are members.
         for lease in leases if revision is not None or len(leases) == 1 else ():
             self.forget(lease, deadline)

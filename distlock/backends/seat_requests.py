@@ -11,10 +11,12 @@ from dataclasses import dataclass
 from distlock.backends.process_session import ProcessSession
 from distlock.backends.seats import (
     LIMIT,
+    Overdue,
     Seats,
     cancelled_key,
     directory_of,
     held_key,
+    kind_and_name,
     value_of,
     waiting_key,
 )
@@ -34,7 +36,7 @@ from distlock.backends.store import (
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
-from distlock.exceptions import LockUnavailable
+from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.types.lease import Claim, Lease
 
 logger = logging.getLogger("distlock")
@@ -55,7 +57,8 @@ class Look:
     lease: Lease | None
     revision: int
     behind: str | None = None
-    overdue: str | None = None
+    overdue: Overdue | None = None
+    processes: int = 0
 
 
 class SeatRequests:
@@ -89,7 +92,7 @@ class SeatRequests:
         self,
         claim: Claim,
         wait: bool,
-        passed_over: frozenset[str],
+        passed_over: frozenset[str | None],
         deadline: float | None,
         *,
         waits: bool = False,
@@ -111,7 +114,9 @@ class SeatRequests:
                     return Look(lease, 0)
                 limit = seats.limit_for(claim, self._alias)
                 turn = seats.turn(claim, limit, passed_over)
-                look = Look(None, seats.snapshot.revision, turn.behind, turn.overdue)
+                look = Look(
+                    None, seats.snapshot.revision, turn.behind, turn.overdue, turn.processes
+                )
                 if turn.granted:
                     if lease := self._grant(seats, claim, limit, passed_over, deadline):
                         return Look(lease, 0)
@@ -128,7 +133,7 @@ class SeatRequests:
                     continue
             except LockUnavailable as error:
                 # Who has a place in the queue keeps it over an outage that ends in time.
-                if not waits or pause <= 0:
+                if isinstance(error, NotPermitted) or not waits or pause <= 0:
                     error.maybe_applied = error.maybe_applied or waits
                     if not error.maybe_applied:
                         self.bound.pop(claim.nonce, None)  # nobody will have to cancel it
@@ -159,7 +164,7 @@ class SeatRequests:
         seats: Seats,
         claim: Claim,
         limit: int,
-        passed_over: frozenset[str],
+        passed_over: frozenset[str | None],
         deadline: float | None,
     ) -> Lease | None:
         """Write down that a claim has its seats; None if others were faster, or did not agree."""
@@ -218,6 +223,24 @@ class SeatRequests:
             self._session.drop(session)
         return joined is not None
 
+    def resize(self, name: str, limit: int, deadline: float | None) -> int | None:
+        """See SharedBackend.resize()."""
+        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
+            seats = Seats(self._store.read(name, deadline))
+            record, before = seats.limit_record, seats.limit
+            same = Exists(LIMIT, record.revision) if record else Absent(LIMIT)
+            said = Put(LIMIT, {"limit": limit, "resized": True})
+            if self._store.apply(name, [said], [same], deadline):
+                if before != limit:
+                    kind, plain = kind_and_name(name)
+                    logger.warning(
+                        "%s %r on %r was resized: it had %s, and has %d seats now",
+                        kind, plain, self._alias, before or "no number yet", limit,
+                    )  # fmt: skip
+                return before
+            time.sleep(pause)
+        raise LockUnavailable(f"{name!r} on {self._alias!r}: others changed it all the time")
+
     def drop_session(self, claim: Claim, session: Session) -> None:
         """Note that the session that a claim was to be bound to has ended."""
         self._session.drop(session)
@@ -234,6 +257,13 @@ class SeatRequests:
         if session is not None and not self.shares_session(claim):
             with suppress(LockUnavailable):  # it ends by itself
                 self._store.end_session(session.id, deadline)
+
+    def leave_queue(self, claim: Claim, deadline: float | None) -> None:
+        """Give the place in the queue up."""
+        self.forget(claim, deadline)
+        # A request whose answer was lost may have come late, and have granted the seat.
+        leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
+        self._store.apply(directory_of(claim.kind, claim.name), leave, (), deadline)
 
     def session_for(self, claim: Claim, deadline: float | None) -> Session:
         """Return the session that what a claim is granted is to be bound to, with time left."""

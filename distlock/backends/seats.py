@@ -17,11 +17,11 @@ takes one and a writer takes all.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
-from typing import Any
+from typing import Any, NamedTuple
 
 from distlock.backends.store import Record, Snapshot
 from distlock.exceptions import LockError, ValueNotAgreed
@@ -69,11 +69,18 @@ def value_of(claim: Claim) -> dict[str, Any]:
     return {
         "seats": claim.seats,
         **claim.owner.to_fields(),
-        "description": claim.label,
+        "description": claim.label or claim.description,
         "lease": claim.duration,
         "renews": claim.renews,
         "since": time.time_ns() // 1000,
     }
+
+
+class Overdue(NamedTuple):
+    """One who could have its seats and has not taken them: which record, and of which session."""
+
+    key: str
+    session: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +89,16 @@ class Availability:
 
     - ``granted``: they can be had now.
     - ``behind``: the key of the record to wait for, None for any change of the directory.
-    - ``overdue``: the first in line, if it could have its seats now and has not taken them.
+    - ``overdue``: the first in line, if it could have its seats now and has not taken them: the key
+      of its record, and the session of its process.
+    - ``processes``: how many others have to come to nothing before it is this one's turn, see
+      Seats.processes_of().
     """
 
     granted: bool
     behind: str | None = None
-    overdue: str | None = None
+    overdue: Overdue | None = None
+    processes: int = 0
 
 
 class Seats:
@@ -155,22 +166,37 @@ class Seats:
             )
         return wanted
 
-    def turn(self, claim: Claim, limit: int, passed_over: Collection[str] = ()) -> Availability:
+    def turn(
+        self, claim: Claim, limit: int, passed_over: Collection[str | None] = ()
+    ) -> Availability:
         """Return whether it is a claim's turn: it is served after all who came before.
 
-        ``passed_over`` are waiters that had their turn and did not come.
+        ``passed_over`` are the sessions of the processes whose first one did not come in its turn.
         """
-        ahead = [record for record in self._ahead_of(claim) if record.key not in passed_over]
+        ahead = [record for record in self._ahead_of(claim) if record.session not in passed_over]
         free = limit - self.taken
+        # Whoever has the only seat of a line may be gone, too; see Claim.
+        before = [*self.holders, *ahead] if claim.keeps_place else ahead
+        processes = self.processes_of(before, claim)
         if ahead:
             first = ahead[0]
-            due = int(first.value["seats"]) <= free
-            return Availability(False, ahead[-1].key, first.key if due else None)
-        return Availability(claim.seats <= free)
+            is_due = int(first.value["seats"]) <= free
+            overdue = Overdue(first.key, first.session) if is_due else None
+            return Availability(False, ahead[-1].key, overdue, processes)
+        return Availability(claim.seats <= free, processes=processes)
 
-    def passed_by(self, claim: Claim, passed_over: Collection[str]) -> list[str]:
+    def processes_of(self, before: Iterable[Record], claim: Claim) -> int:
+        """Return how many processes the records are of.
+
+        0 if the claim's own process has one: that one notices if those before it are gone.
+        """
+        sessions, own = {record.session for record in before}, waiting_key(claim.nonce)
+        found = self.snapshot.records.get(own)
+        return 0 if found is not None and found.session in sessions else len(sessions)
+
+    def passed_by(self, claim: Claim, passed_over: Collection[str | None]) -> list[str]:
         """Return the keys of those who came before a claim and are passed over by it."""
-        return [record.key for record in self._ahead_of(claim) if record.key in passed_over]
+        return [record.key for record in self._ahead_of(claim) if record.session in passed_over]
 
     def _ahead_of(self, claim: Claim) -> list[Record]:
         own = waiting_key(claim.nonce)

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, Self
 
 from django.core.exceptions import ImproperlyConfigured
 
-from distlock.types.arguments import checked_seconds
+from distlock.types.arguments import Release, checked_release, checked_seconds
 
 DEFAULT_LEASE = 30.0
 #: A renewal may fail once and be tried again in time if leases outlast three of their intervals.
@@ -30,7 +30,8 @@ class Secret(str):
         return repr(self)
 
 
-_KNOWN = ("BACKEND", "LEASE", "RENEW", "LOCATION", "OPTIONS")
+#: What an entry may have.
+KEYS = ("BACKEND", "LEASE", "RENEW", "RELEASE", "LOCATION", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class BackendSettings:
 
     - ``LEASE``: seconds that a lease lasts unless a lock says otherwise (30).
     - ``RENEW``: seconds between two renewals; at most, and by default, a third of ``LEASE``.
+    - ``RELEASE``: when a lock is free that is left inside a transaction, "now" or "commit", unless
+      it says otherwise; None where it is not set, which means "now".
     - ``LOCATION``: where the servers are, for backends that do not take this from elsewhere.
     - ``OPTIONS``: what else the backend understands.
     """
@@ -48,6 +51,7 @@ class BackendSettings:
     renew: float
     location: Any
     options: Mapping[str, Any] = field(repr=False)  # there may be passwords in it
+    release: Release | None = None
 
     @classmethod
     def parse(
@@ -62,7 +66,7 @@ class BackendSettings:
 
         Raises ``ImproperlyConfigured``.
         """
-        _refuse_unknown(alias, "", params, _KNOWN)
+        _refuse_unknown(alias, "", params, KEYS)
         location = params.get("LOCATION", "")
         if location and not uses_location:
             _refuse(alias, "LOCATION has no meaning for this backend")
@@ -79,7 +83,14 @@ class BackendSettings:
                 f"RENEW is {renew:g}, but with LEASE {lease:g} it may be at most {longest:g}"
                 " seconds, so that a renewal that fails can be tried again in time",
             )
-        return cls(alias, lease, renew, location, MappingProxyType({**default_options, **options}))
+        release = None
+        if "RELEASE" in params:
+            try:
+                release = checked_release("RELEASE", params["RELEASE"])
+            except ValueError as error:
+                _refuse(alias, str(error))
+        all_options = MappingProxyType({**default_options, **options})
+        return cls(alias, lease, renew, location, all_options, release)
 
     def interval(self, duration: float) -> float:
         """Return the seconds between two renewals of a lease of ``duration`` seconds."""

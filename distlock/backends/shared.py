@@ -6,32 +6,30 @@ news of a loss, reports. How the records stand for seats is said in seats.py.
 
 from __future__ import annotations
 
-import logging
+import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import cast
 
 from distlock.backends.base import BaseBackend, Capabilities, PendingLease
+from distlock.backends.blocking_calls import answer_due
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.process_session import ProcessSession
 from distlock.backends.recipe_records import RecipeRecords
-from distlock.backends.seat_requests import FIRST_PAUSE, LONGEST_PAUSE, Look, SeatRequests
+from distlock.backends.seat_requests import Look, SeatRequests
 from distlock.backends.seats import (
     LIMIT,
     Seats,
     cancelled_key,
     directory_of,
     held_key,
-    kind_and_name,
     value_of,
     waiting_key,
 )
 from distlock.backends.settings import BackendSettings
 from distlock.backends.store import (
-    Absent,
     Change,
     Delete,
     Exists,
@@ -40,22 +38,18 @@ from distlock.backends.store import (
     Unchanged,
 )
 from distlock.concurrency import fork
-from distlock.concurrency.backoff import backoff_until
-from distlock.concurrency.clock import clock
+from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.exceptions import LockUnavailable, NotSupported
 from distlock.types.lease import Claim, Kind, Lease, LockInfo, State, SweepResult
 
-logger = logging.getLogger("distlock")
-
 #: Seconds between two looks of one who waits, though nothing has woken it: hints may be lost.
 _LONGEST_WAIT = 5.0
 #: Seconds after which the first in line loses its place, if it could have its seats and has not
-#: taken them: its process may have been stopped or killed. If it goes on, it lines up anew.
+#: taken them: its process may have been stopped or killed. With it go all who wait in its process.
+#: Those that go on line up anew.
 _PATIENCE = 1.0
-#: Seconds that the last answer may take, beyond the caller's time limit.
-_LAST_ANSWER = 1.0
 #: Seconds for which a cancelled claim is remembered, so that a request that comes late finds that.
 _REMEMBERED = 300.0
 
@@ -122,29 +116,57 @@ class SharedBackend(BaseBackend):
         """See BaseBackend.enqueue(). Those who wait are served first come, first served.
 
         Each waits for a change of the record of the one before it, and only the first in line for
-        any change. So one who leaves wakes one, however many wait.
+        any change. So one who leaves wakes one, however many wait. The first one of each process
+        looks by itself, too: those in front of it may be gone.
+
+        Who keeps its place (see Claim) gets None when it has looked by itself.
         """
-        directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str]()
-        look = yield from self._look(claim, passed_over, deadline, waits=False)
+        directory, passed_over = directory_of(claim.kind, claim.name), frozenset[str | None]()
+        began, known_until = clock(), self.calls.due()
+        look = yield from self._look(claim, passed_over, deadline, waits=claim.keeps_place)
         overdue, since = look.overdue, clock()
         while look.lease is None:
-            if deadline is not None and clock() >= deadline:
-                yield self.asking(partial(self._leave_queue, claim), deadline)
-                return None
-            until = clock() + (self.pause if overdue is None else min(self.pause, _PATIENCE))
-            hint = self.hint(directory, look.revision, look.behind)
             try:
-                yield Wait(hint, until if deadline is None else min(until, deadline))
-            finally:
-                hint.abandon()
-            # Who comes after one that is passed over is told of nothing: it looks now and then.
-            patience = _PATIENCE + (self.pause if passed_over else 0.0)
-            if overdue is not None and clock() - since >= patience:
-                passed_over |= {overdue}
-            look = yield from self._look(claim, passed_over, deadline, waits=True)
+                if deadline is not None and clock() >= deadline:
+                    known_until = math.inf  # the last look was answered
+                    yield self.asking(partial(self._requests.leave_queue, claim), deadline)
+                    return None
+                pause = self.pause_behind(look.processes if overdue is None else 1)
+                hint = self.hint(directory, look.revision, look.behind)
+                try:
+                    yield Wait(hint, clock() + left(deadline, pause))
+                finally:
+                    hint.abandon()
+                if claim.keeps_place and clock() - began >= pause:
+                    return None
+                if overdue is not None and clock() - since >= self.patience(len(passed_over)):
+                    passed_over |= {overdue.session}
+                asked_until = self.calls.due()
+                look = yield from self._look(claim, passed_over, deadline, waits=True)
+                known_until = asked_until
+            except LockUnavailable:
+                if left(deadline, 1.0) > 0 or known_until is None or clock() >= known_until:
+                    raise
+                self.cleanup.add(claim)  # others had the seats, as was said in this very wait
+                return None
             if look.overdue != overdue:
                 overdue, since = look.overdue, clock()
         return look.lease
+
+    def pause_behind(self, processes: int) -> float:
+        """Return the seconds between two looks of the first one who waits in its process.
+
+        The more processes are before it, the fewer looks: so their number does not grow with them.
+        0 is for all others.
+        """
+        return min(self.pause, processes * _PATIENCE) if processes else self.pause
+
+    def patience(self, passed_over: int) -> float:
+        """Return the seconds that one may take to come when so many before it were passed over.
+
+        Whoever comes after such a one is told of nothing, and looks by itself.
+        """
+        return _PATIENCE + (self.pause_behind(passed_over) if passed_over else 0.0)
 
     def hint(self, directory: str, since: int, key: str | None) -> Pending[None]:
         """See RecordStore.watch(); in an outage there is none: who waits looks by itself, too."""
@@ -154,12 +176,16 @@ class SharedBackend(BaseBackend):
             return Pending()
 
     def _look(
-        self, claim: Claim, passed_over: frozenset[str], deadline: float | None, *, waits: bool
+        self,
+        claim: Claim,
+        passed_over: frozenset[str | None],
+        deadline: float | None,
+        *,
+        waits: bool,
     ) -> Steps[Look]:
         look = partial(self._requests.look, claim, True, passed_over, waits=waits)
         try:
-            answer: Look = yield self.asking(look, deadline, partial(self.cleanup.add, claim))
-            return answer
+            return (yield self.asking(look, deadline, partial(self.cleanup.add, claim)))  # type: ignore[no-any-return]
         except LockUnavailable as error:
             # Its place in the queue has to be taken back, also if this very look was never made.
             error.maybe_applied = error.maybe_applied or waits
@@ -172,17 +198,13 @@ class SharedBackend(BaseBackend):
         undo: Callable[[], object] | None = None,
     ) -> Call:
         """Return the step that makes a blocking call with a deadline; its result is the call's."""
-        # The last look is made when the time is up, and must not fail just for that.
-        until = None if deadline is None else max(deadline, clock() + _LAST_ANSWER)
-        return Call(question, self.calls.due(until), undo, executor=self.calls)
+        due = self.calls.due(answer_due(deadline))
+        return Call(question, due, undo, executor=self.calls)
 
-    def _leave_queue(self, claim: Claim, deadline: float | None) -> None:
-        self._requests.forget(claim, deadline)
-        directory = directory_of(claim.kind, claim.name)
+    def leave_queue(self, claim: Claim, deadline: float | None) -> None:
+        """Give up the place in the queue, now or in the background."""
         try:
-            # A request whose answer was lost may have come late, and have granted the seat.
-            leave = [Delete(waiting_key(claim.nonce)), Delete(held_key(claim.nonce))]
-            self._store.apply(directory, leave, (), deadline)
+            self._requests.leave_queue(claim, deadline)
         except LockUnavailable:
             self.cleanup.add(claim)
 
@@ -246,11 +268,10 @@ class SharedBackend(BaseBackend):
         Doing it twice does no harm.
         """
         claim, key = replace(lease.claim, seats=1), held_key(lease.nonce)
-        session = self._requests.bound.get(lease.nonce)
-        if session is None:
+        directory = directory_of(claim.kind, claim.name)
+        if (session := self._requests.bound.get(lease.nonce)) is None:
             return False
         changes = [Put(key, value_of(claim), session.id)]
-        directory = directory_of(claim.kind, claim.name)
         try:
             return self._store.apply(directory, changes, [Exists(key)], deadline) is not None
         except SessionEnded:
@@ -260,8 +281,8 @@ class SharedBackend(BaseBackend):
 
     def verify(self, lease: Lease, deadline: float | None = None) -> bool:
         """See BaseBackend.verify()."""
-        directory = directory_of(lease.claim.kind, lease.name)
-        return self._store.get(directory, held_key(lease.nonce), deadline) is not None
+        place = directory_of(lease.claim.kind, lease.name), held_key(lease.nonce)
+        return self._store.get(*place, deadline) is not None
 
     def is_held(self, claim: Claim, deadline: float | None = None) -> bool:
         """See BaseBackend.is_held()."""
@@ -287,8 +308,7 @@ class SharedBackend(BaseBackend):
         record = next((record for record in seats.holders if record.created == token), None)
         if record is None:
             return None
-        broken = self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline)
-        if broken is None:
+        if self._store.apply(name, [Delete(record.key)], [Exists(record.key)], deadline) is None:
             return None
         lease = seats.lease_of(record)
         if self.listener:
@@ -301,21 +321,7 @@ class SharedBackend(BaseBackend):
         Nobody is evicted: if more seats are taken than there are now, new ones are granted when
         enough of them have been left.
         """
-        for pause in backoff_until(deadline, FIRST_PAUSE, LONGEST_PAUSE):
-            seats = Seats(self._store.read(name, deadline))
-            record, before = seats.limit_record, seats.limit
-            same = Exists(LIMIT, record.revision) if record else Absent(LIMIT)
-            said = Put(LIMIT, {"limit": limit, "resized": True})
-            if self._store.apply(name, [said], [same], deadline):
-                if before != limit:
-                    kind, plain = kind_and_name(name)
-                    logger.warning(
-                        "%s %r on %r was resized: it had %s, and has %d seats now",
-                        kind, plain, self.alias, before or "no number yet", limit,
-                    )  # fmt: skip
-                return before
-            time.sleep(pause)
-        raise LockUnavailable(f"{name!r} on {self.alias!r}: others changed it all the time")
+        return self._requests.resize(name, limit, deadline)
 
     def sweep(self) -> SweepResult:
         """Forget how many seats there were of what nobody uses, unless resize() has said it.

@@ -186,6 +186,11 @@ class Renewal(NamedTuple):
     missing: frozenset[Address]
 
 
+#: Called after each change that this process has made, with the store, the directory and the new
+#: revision. For distlock.testing.
+observers: list[Callable[[RecordStore, str, int], object]] = []
+
+
 class RecordStore(ABC):
     """The records of one backend.
 
@@ -276,6 +281,11 @@ class RecordStore(ABC):
         Raises SessionEnded, with nothing changed, if a record is to be bound to a session that has
         ended.
         """
+
+    def tell_observers(self, directory: str, revision: int) -> None:
+        """Say that apply() has made a change."""
+        for observer in tuple(observers):
+            observer(self, directory, revision)
 
     @abstractmethod
     def directories(self, prefix: str = "", deadline: float | None = None) -> Iterable[str]:

@@ -17,8 +17,9 @@ from distlock.celery import queueing
 from distlock.celery.publishing import RunningTask, lifetime, running_task
 from distlock.celery.queueing import HEADER, LockHeader, QueueLockHandle
 from distlock.celery.task_options import TERMINATE, TaskOptions, backend_of
-from distlock.core.base_lock import BaseLock, busy_message, run_under
+from distlock.core.base_lock import BaseLock
 from distlock.core.interrupters import body_interrupter
+from distlock.core.run_under import busy_message, run_under
 from distlock.exceptions import (
     Cancelled,
     LockError,
@@ -100,6 +101,7 @@ class TaskExecution(RunningTask):
                 lease=options.lease,
                 at_least=options.at_least,
                 on_lost=options.on_lost if interrupter is None else interrupter.on_lost,
+                release=options.release,
             )
             lock.claim_nonce = self.header.claim_nonce
 

@@ -22,6 +22,8 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.base import BaseBackend
 from distlock.celery.task_options import queueing_backend
 from distlock.concurrency.clock import clock
+from distlock.concurrency.reentry import interrupted_frame, refuse_reentry
+from distlock.concurrency.threads import start
 from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.core.held import Entrant, HeldLease
@@ -144,6 +146,7 @@ def acquire(task: Any, name: str, task_id: str, seconds: float) -> QueueLockHand
     Raises AlreadyQueued, with the id of the task that has it, if one has; LockUnavailable if the
     backend cannot be asked.
     """
+    refuse_reentry()
     backend = queueing_backend(task.name, task.locking)
     owner = current_owner(new_owner_name(task_id))
     described = describe(f"{task.name}[{task_id}]")
@@ -214,8 +217,11 @@ def release(handle: QueueLockHandle) -> None:
 
 
 def release_soon(handle: QueueLockHandle) -> None:
-    """Free exactly this hold without making the caller wait."""
-    handle.backend.cleanup.add(handle.lease.claim)
+    """Free exactly this hold without making the caller wait, which may be a signal handler."""
+    if interrupted_frame() is None:
+        handle.backend.cleanup.add(handle.lease.claim)
+    else:
+        start(handle.backend.cleanup.add, "distlock-undo", handle.lease.claim)
 
 
 def unqueue(backend: BaseBackend, name: str) -> str | None:
@@ -223,6 +229,7 @@ def unqueue(backend: BaseBackend, name: str) -> str | None:
 
     Raises LockUnavailable if the backend cannot be asked.
     """
+    refuse_reentry()
     for _ in range(_TRIES):
         info = backend.inspect(name)
         if not is_queued(info):
@@ -237,6 +244,7 @@ def unqueue_task(backend: BaseBackend, task_id: str) -> None:
 
     Raises LockUnavailable if the backend cannot be asked.
     """
+    refuse_reentry()
     for info in locks_of(backend, task_id):
         if is_queued(info):
             _break(backend, info)

@@ -16,6 +16,7 @@ from django.utils.asyncio import async_unsafe
 from distlock.celery import queueing, worker
 from distlock.celery.execution import TaskExecution
 from distlock.celery.publishing import publish, running_task
+from distlock.celery.received_arguments import ReceivedArguments
 from distlock.celery.results import LockedResult, SkippedBackend
 from distlock.celery.task_options import (
     NAMES,
@@ -36,6 +37,7 @@ from distlock.exceptions import LockNotHeld
 from distlock.lock import Lock
 from distlock.recipes.progress import Progress
 from distlock.recipes.slots import Slots
+from distlock.types.arguments import Release
 
 if TYPE_CHECKING:
     from distlock.celery.typed_tasks import Bind, TaskMaker  # a stub
@@ -94,7 +96,8 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
                 value = vars(cls)[name]
                 given[name] = value.__func__ if isinstance(value, staticmethod) else value
                 delattr(cls, name)
-        if not given and "run" not in vars(cls):
+        # Names are made of what the serializer gives back, which binding to an app has set.
+        if not given and not {"run", "serializer"} & vars(cls).keys():
             return
         task = cls.name or cls.__qualname__
         try:
@@ -105,11 +108,14 @@ class LockedTask(DjangoTask):  # type: ignore[misc]
         if run is Task.run:
             return  # a base class
         body = run.__get__(object(), cls)  # as its callers see it, without `self`
+        received = ReceivedArguments(cls, body)
         for option, attribute, prefix in _NAMED:
             template = getattr(cls.locking, option)
             what = f"task {task}: {option}={template!r}"
-            unnamed = template is None or template is True
-            setattr(cls, attribute, None if unnamed else CallName(template, body, what, prefix))
+            if template is None or template is True:
+                setattr(cls, attribute, None)
+            else:
+                setattr(cls, attribute, CallName(template, body, what, prefix, received))
         locking = cls.locking
         if (locking.queueing_lock, locking.slots, locking.progress) != (None, None, None):
             declare(task, locking)
@@ -233,6 +239,7 @@ def locked_task(
     lease: float | None = _OF_BASE,
     at_least: float | None = _OF_BASE,
     on_lost: OnLost | Terminate | None = _OF_BASE,
+    release: Release | None = _OF_BASE,
     using: str = _OF_BASE,
     progress: Template | Literal[True] | None = _OF_BASE,
     queueing_lock: Template | None = _OF_BASE,

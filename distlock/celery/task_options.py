@@ -20,7 +20,12 @@ from distlock.core.held import OnLost
 from distlock.core.name_template import Template
 from distlock.exceptions import NotSupported
 from distlock.recipes.slots import Slots, checked_slots
-from distlock.types.arguments import checked_callback, checked_seconds
+from distlock.types.arguments import (
+    Release,
+    checked_callback,
+    checked_release,
+    checked_seconds,
+)
 
 OnBusy = Literal["raise", "retry", "skip", "wait"]
 OnUnavailable = Literal["raise", "retry"]
@@ -55,7 +60,8 @@ class TaskOptions:
       with ValueNotAgreed because of ``slots``.
     - ``unavailable_timeout``: for "retry", the longest sum of these pauses in an outage; the task
       then fails with that error. Its own retries are not counted among these, either.
-    - ``lease``, ``at_least``: as of ``Lock``.
+    - ``lease``, ``at_least``, ``release``: as of ``Lock``. A task runs inside a transaction of
+      others where it is called directly or eagerly.
     - ``on_lost``: as of ``Lock``; or "terminate", which raises LockLost inside the task.
     - ``using``: the alias of the backend in the DISTLOCK setting.
 
@@ -90,6 +96,7 @@ class TaskOptions:
     lease: float | None = None
     at_least: float | None = None
     on_lost: OnLost | Terminate | None = None
+    release: Release | None = None
     using: str = DEFAULT_ALIAS
     progress: Template | Literal[True] | None = None
     queueing_lock: Template | None = None
@@ -116,6 +123,8 @@ class TaskOptions:
             checked_seconds("lease", self.lease)
         if self.at_least is not None:
             checked_seconds("at_least", self.at_least)
+        if self.release is not None:
+            checked_release("release", self.release)
         checked_slots("slots", self.slots, at_least=self.at_least)
         if self.busy_delay > self.busy_delay_max:
             raise ValueError(
@@ -154,7 +163,8 @@ NAMES = tuple(field.name for field in fields(TaskOptions))
 #: The options that say more of a lock, by the option that gives its name.
 OF_LOCK = {
     "lock": ("slots", "on_busy", "busy_result", "busy_timeout", "busy_delay", "busy_delay_max")
-    + ("busy_limit", "on_unavailable", "unavailable_timeout", "lease", "at_least", "on_lost"),
+    + ("busy_limit", "on_unavailable", "unavailable_timeout", "lease", "at_least", "on_lost")
+    + ("release",),
     "queueing_lock": ("until", "on_queued", "queueing_ttl", "queueing_using"),
 }
 

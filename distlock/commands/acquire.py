@@ -15,7 +15,8 @@ from distlock.commands.exit_codes import DONE, FAILED, UNAVAILABLE, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
-from distlock.core.base_lock import BaseLock, busy_message, run_under
+from distlock.core.base_lock import BaseLock
+from distlock.core.run_under import busy_message, run_under
 from distlock.exceptions import LockError, LockLost, LockUnavailable, NotSupported
 
 T = TypeVar("T")

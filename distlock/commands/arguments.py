@@ -18,6 +18,7 @@ from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
 from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
 from distlock.commands.output import escaped
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError
 from distlock.recipes.slots import AGREED, Slots, checked_slots
@@ -209,6 +210,7 @@ class Backends:
 
     def ask(self, question: Callable[[BaseBackend], Iterable[T]]) -> Iterator[T]:
         """Yield what the backends answer; note a failure instead of raising it."""
+        refuse_reentry()
         for alias in self._aliases:
             try:
                 yield from question(locks[alias])

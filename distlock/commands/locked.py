@@ -27,6 +27,7 @@ from distlock.recipes.semaphore import Semaphore
 from distlock.recipes.slots import Slots, lock_or_slot
 from distlock.recipes.track import track
 from distlock.supervisor.signal_handling import ended_by_signals
+from distlock.types.arguments import Release
 
 T = TypeVar("T")
 
@@ -64,6 +65,9 @@ class LockedCommand(BaseCommand):
     lock_description: ClassVar[str] = ""
     #: seconds to wait for the lock where --lock-timeout is not given; None waits for ever
     lock_timeout: ClassVar[float | None] = 0
+    #: when the lock is freed if ``call_command()`` runs it inside a transaction: "now" or "commit",
+    #: as of ``Lock``; None takes the backend's ``RELEASE``
+    lock_release: ClassVar[Release | None] = None
     #: whether ``handle()`` is ended with LockLost, as soon as Python can, when the lock is lost;
     #: else it finds out by ``self.lock.check()``, or when it has ended
     lock_terminates: ClassVar[bool] = True
@@ -125,6 +129,7 @@ class LockedCommand(BaseCommand):
                 at_least=self.lock_at_least,
                 description=self.lock_description,
                 on_lost=interrupter.on_lost if self.lock_terminates else None,
+                release=self.lock_release,
             )
             self.lock = cast(Lock, lock)
             _ = locks[lock.using]

@@ -8,10 +8,12 @@ what, so this reads their callbacks. What it does not find out counts as nobody.
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from asyncio import Future as TaskFuture
 from concurrent.futures import Future
 from contextlib import suppress
+from types import FrameType
 from typing import Any
 
 from asgiref.sync import AsyncToSync
@@ -39,6 +41,16 @@ def tasks_awaiting(job: Future[Any]) -> list[asyncio.Task[Any]]:
                 if isinstance(value, Future | TaskFuture) and not isinstance(value, asyncio.Task)
             )
     return tasks
+
+
+def runs_the_loop(task: asyncio.Task[Any]) -> bool:
+    """Return whether the current thread runs its event loop until this very task is done."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is asyncio.BaseEventLoop.run_until_complete.__code__:
+            return frame.f_locals.get("future") is task
+        frame = frame.f_back
+    return False
 
 
 def thread_awaiting(task: asyncio.Task[Any]) -> threading.Thread | None:

@@ -6,16 +6,27 @@ made anew there.
 
 Hooks run in the order of their registration, but all functions come before all objects: an object
 that forgets its connections needs them to be the parent's alone by then. An error in one hook keeps
-no other from running; Python writes the first one to ``sys.stderr``.
+no other from running; the first one is written to ``sys.stderr``.
+
+Python runs them after ``os.fork()``. A C extension or an embedding server, such as uWSGI, calls
+fork(2) itself, and no hook of Python's is called. Only the pid tells such a child, so
+ensure_reset() compares it wherever distlock is entered: where an owner is determined, a backend is
+looked up, or what this process holds is read; before another fork, and before the process ends.
 """
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import os
+import traceback
 import weakref
 from collections.abc import Callable
+from threading import TIMEOUT_MAX, get_ident
 from typing import Protocol, TypeVar
+
+from distlock.concurrency.pending import Latch
+from distlock.concurrency.reentry import calls_others
 
 Hook = Callable[[], object]
 H = TypeVar("H", bound=Hook)
@@ -27,6 +38,17 @@ class ResetInChild(Protocol):
     def after_fork_in_child(self) -> object: ...
 
 
+class _Process:
+    """The process that everything here was made for."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        #: By the pid of a child that was forked without hooks: the thread that resets all there,
+        #: and whether it has. It is empty in this process itself.
+        self.resets: dict[int, tuple[int, Latch]] = {}
+
+
+_process = _Process()
 _functions: list[Hook] = []
 #: Objects by the number of their registration. Who deletes one takes no mutex for that, so it may
 #: be the garbage collector.
@@ -61,7 +83,53 @@ def after_hooks(hook: Hook) -> None:
     _after_hooks.append(hook)
 
 
+def at_exit(hook: H) -> H:
+    """Call a function when the process ends, which it does not do to what is the parent's.
+
+    Usable as a decorator. See atexit.register().
+    """
+
+    @calls_others
+    def call() -> None:
+        ensure_reset()
+        hook()
+
+    atexit.register(call)
+    return hook
+
+
+def ensure_reset() -> None:
+    """Run the hooks first if this process is the child of a fork that called none.
+
+    The first thread that comes here runs them, the others wait for it. Costs one look at the pid.
+    """
+    if os.getpid() != _process.pid:
+        _reset_once()
+
+
+def _reset_once() -> None:
+    parent, pid, own = _process, os.getpid(), (get_ident(), Latch())
+    if parent.pid == pid:  # another thread was faster
+        return
+    try:
+        # No mutex: a thread of the parent may have held it at the fork. This is one atomic step.
+        runner, done = parent.resets.setdefault(pid, own)
+        if done is own[1]:
+            _run_in_child()
+        elif runner != own[0]:  # else a hook has called this
+            done.wait(TIMEOUT_MAX)
+            ensure_reset()
+    except Exception:  # as Python does after os.fork()
+        traceback.print_exc()
+    finally:
+        if parent.resets.get(pid) is own:
+            if _process is parent:  # interrupted: the next one begins anew
+                del parent.resets[pid]
+            own[1].set()
+
+
 def _run_in_child() -> None:
+    global _process
     objects = list(_objects.values())
     first: BaseException | None = None
     hooks = iter([*_functions, *(obj.after_fork_in_child for obj in objects)])
@@ -70,8 +138,9 @@ def _run_in_child() -> None:
             hook()
         except BaseException as error:
             first = first or error
+    _process = _Process()
     if first is not None:
         raise first
 
 
-os.register_at_fork(after_in_child=_run_in_child)
+os.register_at_fork(after_in_child=_reset_once)

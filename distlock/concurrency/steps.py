@@ -26,10 +26,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from distlock.concurrency import fork
 from distlock.concurrency.pending import Pending, wait_any, wait_any_async
+from distlock.concurrency.reentry import calls_others
+from distlock.concurrency.threads import start
+from distlock.exceptions import LockError
 
 T = TypeVar("T")
 
@@ -67,6 +72,19 @@ def run(steps: Steps[T]) -> T:
         steps.close()
 
 
+def run_soon(steps: Steps[object]) -> None:
+    """Run a body on another thread, without making the caller wait; a LockError is for nobody.
+
+    The garbage collector may call this, in a thread that has a mutex of ours.
+    """
+    start(_run_quietly, "distlock-undo", steps)
+
+
+def _run_quietly(steps: Steps[object]) -> None:
+    with suppress(LockError):
+        run(steps)
+
+
 async def arun(steps: Steps[T]) -> T:
     """Run a body in this task, and return what it returns."""
     resume: Callable[[Any], Step] = steps.send
@@ -78,6 +96,7 @@ async def arun(steps: Steps[T]) -> T:
                 while True:
                     step = steps.send(await step.arun())
             except GeneratorExit:  # nothing can be awaited any more
+                fork.ensure_reset()  # the request may be the parent's, which goes on with it
                 raise
             except BaseException as error:
                 if steps.gi_frame is None:  # type: ignore[attr-defined]
@@ -147,6 +166,20 @@ class Either:
     def run(self) -> object:
         return self._function()
 
+    async def arun(self) -> object:
+        return await self._async_function()
+
+
+class Nested(Either):
+    """See Either; the functions may take and leave locks themselves, or are other people's."""
+
+    __slots__ = ()
+
+    @calls_others
+    def run(self) -> object:
+        return self._function()
+
+    @calls_others
     async def arun(self) -> object:
         return await self._async_function()
 

@@ -14,10 +14,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from distlock.concurrency.pending import Latch
+from distlock.concurrency.reentry import calls_others
 
 T = TypeVar("T")
 
 _ALL_SIGNALS = signal.valid_signals()
+#: Seconds that the caller waits until a thread has begun. A signal handler that has interrupted
+#: code of ``threading`` may have a mutex of that below it: then the thread begins when it returns.
+_LONGEST_START = 1.0
 
 
 def without_signals(call: Callable[[], T]) -> T:
@@ -51,6 +55,7 @@ def start_for_callbacks(call: Callable[..., object], name: str, *args: object) -
     return start(_with_signals, name, call, *args)
 
 
+@calls_others
 def _with_signals(call: Callable[..., object], *args: object) -> None:
     # A thread has the mask of the one that started it, which may be one that takes none.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -83,9 +88,22 @@ def _start_elsewhere(thread: threading.Thread) -> None:
         over.set()
 
     _thread.start_new_thread(begin, ())
-    over.wait(threading.TIMEOUT_MAX)
+    over.wait(_LONGEST_START)
     if problems:
         raise problems[0]
+
+
+def undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
+    """Clean up after an error or an interrupt. What is called may be called twice."""
+    if isinstance(error, GeneratorExit):
+        # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
+        start(call, "distlock-undo", *args)
+        return
+    try:
+        call(*args)
+    except BaseException:  # a second interrupt: signals often come in twos
+        call(*args)
+        raise
 
 
 class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
@@ -95,6 +113,7 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
     meets in writing a line, it is printed; see ``logging.raiseExceptions``.
     """
 
+    @calls_others
     def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
         try:
             # Two frames up is who called warning() or the like: logging does not count its own.
@@ -111,3 +130,18 @@ class _ThreadLogger(logging.LoggerAdapter[logging.Logger]):
 
 #: What threads of our own log with; code that runs on the caller's threads has a plain logger.
 thread_logger = _ThreadLogger(logging.getLogger("distlock"), {})
+
+
+def warn_if_threads_stand_still() -> None:
+    """Log that nothing is renewed while this process waits for requests, where that is so.
+
+    uWSGI keeps the GIL then, unless it was started with --enable-threads, as newer ones always are.
+    In a request, threads run as everywhere.
+    """
+    uwsgi = sys.modules.get("uwsgi")
+    if uwsgi is not None and not getattr(uwsgi, "has_threads", True):
+        thread_logger.warning(
+            "uWSGI runs no threads while it waits for a request: what is held for longer than a"
+            " request (an election, a group, a lock) is not renewed, and will be lost. Start uWSGI"
+            " with --enable-threads"
+        )

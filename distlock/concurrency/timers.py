@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
-from distlock.concurrency.threads import start, thread_logger
+from distlock.concurrency.threads import start, thread_logger, warn_if_threads_stand_still
 
 Action = Callable[[], object]
 
@@ -91,6 +91,7 @@ class Timers:
         wakeups.put(due)
 
     def _run(self, wakeups: SimpleQueue[float]) -> None:
+        warn_if_threads_stand_still()
         planned = math.inf
         while self._wakeups is wakeups:
             self._wakes_at = math.inf  # who adds a timer from here on wakes this thread

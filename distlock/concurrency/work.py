@@ -4,8 +4,8 @@ A thread of a server or a pool does many pieces of work, one after the other. Wh
 left behind must not pass to the next one. Pieces of work nest: asgiref runs a synchronous view as a
 job inside the middleware that waits for it on the same thread.
 
-Some pieces are marked: begin() and Work.end() are called around them. Jobs of executors are found
-on the stack, because executors have no hooks.
+Some pieces are marked: Work.begin() and Work.end() are called around them. Jobs of executors are
+found on the stack, because executors have no hooks.
 """
 
 from __future__ import annotations
@@ -22,12 +22,16 @@ from weakref import WeakKeyDictionary, ref
 class Work:
     """A piece of work of one thread (or greenlet), from its begin to its end."""
 
-    __slots__ = ("__weakref__", "_ended", "_strand", "_unfinished", "known", "outer")
+    __slots__ = ("__weakref__", "_ended", "_job", "_strand", "_unfinished", "known", "outer")
 
     def __init__(self, strand: Strand, outer: Work | None) -> None:
         self._strand = strand
         #: the piece of work on the same thread that cannot go on before this one has ended
         self.outer = outer
+        #: the nearest job of an executor around it
+        self._job: Work | None = None
+        if outer is not None:
+            self._job = outer if isinstance(outer, Job | PoolJob) else outer._job
         self._ended = False
         self._unfinished: dict[Any, Callable[[Work], object]] = {}
         #: for whoever wants to keep something with it
@@ -35,13 +39,18 @@ class Work:
 
     @property
     def over(self) -> bool:
-        """Whether it has ended: it, the one around it, or its thread."""
+        """Whether it has ended: it, the job of an executor around it, or its thread."""
         return (
             self._ended
             or not self._strand.runs()
-            or (self.outer is not None and self.outer.over)
+            or (self._job is not None and self._job.over)
             or self._is_done()
         )
+
+    @property
+    def is_here(self) -> bool:
+        """Whether it is of the current thread."""
+        return self._strand is current_strand()
 
     def is_inside(self, other: Work) -> bool:
         """Return whether ``other`` is this one, or around it."""
@@ -49,6 +58,20 @@ class Work:
         while work is not None and work is not other:
             work = work.outer
         return work is not None
+
+    def futures(self) -> list[Future[Any]]:
+        """Return the futures of the jobs of executors that it is, or is inside of."""
+        found = []
+        work: Work | None = self
+        while work is not None:
+            if isinstance(work, Job) and (future := work.future) is not None:
+                found.append(future)
+            work = work.outer
+        return found
+
+    def begin(self) -> None:
+        """Begin it, if it was not found on the stack; whoever calls this calls end()."""
+        self._strand.marks.append(self)
 
     def end(self) -> None:
         """Note its end, and call what add() was given for what is not finished. Once is enough."""
@@ -204,12 +227,10 @@ def work_on(strand: Strand) -> Work | None:
     return _inner(strand.mark(), strand.job(frame))
 
 
-def begin() -> Work:
-    """Begin a piece of work on the current thread; whoever calls this calls its end()."""
+def new_work() -> Work:
+    """Return a piece of work of the current thread that is to begin."""
     strand = current_strand()
-    work = Work(strand, work_on(strand))
-    strand.marks.append(work)
-    return work
+    return Work(strand, work_on(strand))
 
 
 def _inner(mark: Work | None, job: Work | None) -> Work | None:

@@ -17,6 +17,7 @@ from typing import Any, Generic, TypeVar
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.reentry import calls_others
 from distlock.concurrency.threads import start, start_for_callbacks
 
 T = TypeVar("T")
@@ -60,6 +61,7 @@ class Job(Pending[T], Generic[T]):
             except RuntimeError:  # no more threads can be had: the caller has to wait after all
                 self._undo()
 
+    @calls_others
     def run(self, finish: Callable[[], object]) -> None:
         """Make the call; ``finish`` is called before anybody is told of its end."""
         self.begun = True  # before looking whether it is abandoned, see ``begun``

@@ -7,9 +7,11 @@ local_queue      threads and tasks of this process wait here, first come, first 
 held             one lock held by one owner: who is inside, and until when
 registry         all holds of the process
 renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
+renewal_steps    renews many leases some at a time, the nearest to its end first
 events           log lines, signals and ``on_lost`` callbacks
 interrupters     end a body with LockLost
-base_lock        what every lock-like object does: ``with``, decorator, looking, ``run_under()``
+base_lock        what every lock-like object does: ``with``, decorator, looking
+run_under        runs a function under a lock, for tasks and commands
 shared_options   what semaphores and read/write locks share, and their arguments
 section          whose ``with`` block ends, messages that say who has a lock
 options          the arguments of ``Lock``, checked
@@ -17,4 +19,5 @@ decorator        ``@Lock(...)``
 name_template    names such as ``"report:{account_id}"``
 queueing_owners  the owners of the queueing locks of Celery tasks
 release_warning  warns of a release inside an open transaction
+until_commit     ``release="commit"``: open transactions enter a hold that is left in them
 """

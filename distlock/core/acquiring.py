@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from functools import partial
 
 from distlock.backends.base import BaseBackend
+from distlock.backends.blocking_calls import answer_due
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.core.held import Entrant, HeldLease, Key
-from distlock.core.local_queue import Ticket
+from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State
 
-#: Seconds that the last answer may take for one who has waited.
-_LAST_ANSWER = 1.0
 #: Seconds between two looks at a lock that another of the same owner's name asks for.
 _FOLLOW_PAUSE = 0.05
+#: Seconds after which one who waits without a limit is looked at again: who waits for its task, or
+#: awaits its job, may not have begun to when it came.
+_DEADLOCK_PAUSE = 0.2
 #: The local deadline counts from before the request was sent. Where the answer took a long wait,
 #: much of the lease seems to be over, and it is renewed before anyone relies on it.
 _FRESH = 2 / 3
@@ -35,7 +37,8 @@ class AcquireRequest:
     named: bool
     #: the length in seconds that was asked for, None for the backend's own
     lease: float | None
-    #: whether to wait, and until when by the local clock (None: for ever)
+    #: Whether to wait, and until when by the local clock (None: for ever). If it is not to wait:
+    #: until when there has to be an answer (None: for as long as the backend gets for one).
     wait: bool
     deadline: float | None
     #: the alias of the backend and the name of the lock; and the kind, unless it is a lock
@@ -55,13 +58,14 @@ class AcquireRequest:
     undone: bool = False
 
     @property
-    def last_answer_due(self) -> float | None:
-        """When an answer is due that is asked for at the end, though the time is over."""
-        return self.backend.calls.due(clock() + _LAST_ANSWER if self.wait else None)
+    def answer_due(self) -> float | None:
+        """When an answer is due that is asked for now, though the time may be over."""
+        return self.backend.calls.due(answer_due(self.deadline))
 
 
 def wait_for_turn(
     request: AcquireRequest,
+    queue: LocalQueue,
     ticket: Ticket,
     enqueued: bool,
     hold: HeldLease | None,
@@ -77,9 +81,12 @@ def wait_for_turn(
     if enqueued:
         if hold is not None and hold.named and hold.loss() is None:
             ticket.joined = True
+        turn = ticket.turn if until is None else None
+        if turn is not None and not (yield Wait(turn, clock() + _DEADLOCK_PAUSE)):
+            queue.check_deadlock(ticket)
         if ticket.joined or (yield from _wait(ticket, until)):
             return True
-    return request.named and (yield from _follow(request, ticket, request.last_answer_due))
+    return request.named and (yield from _follow(request, ticket, request.answer_due))
 
 
 def _wait(ticket: Ticket, until: float | None) -> Steps[bool]:
@@ -115,7 +122,7 @@ def ask(
 
     With ``wait`` that means: someone else had it until ``deadline``.
     """
-    deadline = deadline if wait else backend.calls.due()
+    deadline = deadline if wait else backend.calls.due(deadline)
     for _ in range(_TRIES):
         lease: Lease | None
         if wait:
@@ -124,7 +131,7 @@ def ask(
             lease = yield backend.attempt(claim, deadline)
         if lease is None or lease.deadline - clock() > claim.duration * _FRESH:
             return lease
-        if renewed := (yield from _renewed(backend, lease, deadline)):
+        if renewed := (yield from _renewed(backend, lease, answer_due(deadline))):
             return renewed
         backend.discard_local(lease)
     raise _too_short(claim)

@@ -15,6 +15,8 @@ from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from distlock.backends.base import BaseBackend
+from distlock.concurrency.clock import clock
+from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.conf import locks
 from distlock.core.decorator import decorate
@@ -26,9 +28,14 @@ from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import (
     ActiveBlocks,
     add_leave_error,
-    closed_inside,
     holder_message,
     refuse_in_event_loop,
+)
+from distlock.core.until_commit import (
+    COMMIT,
+    keep_until_commit,
+    leave_until_commit,
+    refuse_unsafe_transactions,
 )
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.signals import lock_broken
@@ -37,7 +44,6 @@ from distlock.types.lease import LockInfo, Owner, State
 from distlock.types.owners import current_actor
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 class BaseLock:
@@ -61,6 +67,8 @@ class BaseLock:
         self._key: Key = (using, self.name)
         self._blocks = ActiveBlocks()
         self._options = options
+        #: whether leaving it inside a transaction waits for the commit, once that is known
+        self._until_commit: bool | None = None
 
     def __repr__(self) -> str:
         state = "held" if self.held else "not held"
@@ -80,21 +88,33 @@ class BaseLock:
 
         Raises ValueError for arguments that contradict each other, LockUnavailable if the backend
         cannot be asked, LockDeadlock if waiting would never end, LockError if the lock is held
-        already with a shorter lease than this one is to have.
+        already with a shorter lease than this one is to have, or if ``release="commit"`` would not
+        protect what is done in a transaction that is open already.
         """
+        refuse_reentry()
+        began = clock()  # the first time the backend, and its driver, have to be loaded
         backend = locks[self.using]
+        self._until_commit = (self._options.release or backend.settings.release) == COMMIT
+        if self._until_commit:
+            refuse_unsafe_transactions(self._key, self._current_owner)
         return run(
             manager.acquire(
-                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+                self._options.request(
+                    backend, self.name, self, self.claim_nonce, blocking, timeout, began
+                )
             )
         )
 
     async def aacquire(self, blocking: bool | None = None, timeout: float | None = None) -> bool:
         """See acquire(). The owner is the task that runs this; wait_for() may make another one."""
+        refuse_reentry()
+        began = clock()
         backend = locks[self.using]
         return await arun(
             manager.acquire(
-                self._options.request(backend, self.name, self, self.claim_nonce, blocking, timeout)
+                self._options.request(
+                    backend, self.name, self, self.claim_nonce, blocking, timeout, began
+                )
             )
         )
 
@@ -102,17 +122,21 @@ class BaseLock:
     def release(self) -> None:
         """Leave the lock once; it is free when it was left as often as it was entered.
 
-        With ``at_least`` it may stay taken for the rest of that time, see the constructor.
+        With ``at_least`` it may stay taken for the rest of that time, and with ``release="commit"``
+        until the open transactions of this thread have ended, see the constructor.
 
         Raises LockNotHeld if the current owner does not hold it, LockLost if it had been lost, and
         LockUnavailable if the backend cannot be told; it is then freed when the backend can be
         reached again, or when its lease ends.
         """
-        if run(manager.release(self._key, self._current_owner, self)):
-            warn_if_uncommitted(self._key)
+        if must_leave_elsewhere():
+            manager.release_soon(self._key, self._current_owner, self)
+        else:
+            self._leave(self._current_owner)
 
     async def arelease(self) -> None:
         """See release()."""
+        refuse_reentry()
         await arun(manager.release(self._key, self._current_owner, self))
 
     def __enter__(self) -> Self:
@@ -127,14 +151,17 @@ class BaseLock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        current = self._current_owner
-        owner = self._blocks.end(sys._getframe(1), current)
+        frame, current = sys._getframe(1), self._current_owner
+        elsewhere = not self._blocks.began_in(frame) and must_leave_elsewhere(
+            closed=exc_type is GeneratorExit
+        )
+        owner = self._blocks.end(frame, current)
         key = self._key
         try:
-            if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
+            if elsewhere or (exc_type is GeneratorExit and owner != current):
                 manager.release_soon(key, owner, self)
-            elif run(manager.release(key, owner, self)) and owner.key == current.key:
-                warn_if_uncommitted(key)
+            else:
+                self._leave(owner, owner.key == current.key)
         except (LockError, Warning) as error:  # others are not of leaving, such as a time limit
             if exc is None or isinstance(error, BodyEnded):
                 raise
@@ -164,6 +191,7 @@ class BaseLock:
                 # Its coroutine is being closed from outside, and cannot wait for anything.
                 manager.release_soon(self._key, owner, self)
             else:
+                refuse_reentry()
                 await arun(manager.release(self._key, owner, self))
         except (LockError, Warning) as error:
             if exc is None or isinstance(error, BodyEnded):
@@ -208,11 +236,13 @@ class BaseLock:
     @refuse_in_event_loop
     def verify(self) -> None:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
+        refuse_reentry()
         hold = self._hold
         self._verified(hold, hold.ask())
 
     async def averify(self) -> None:
         """See verify()."""
+        refuse_reentry()
         hold = self._hold
         self._verified(hold, await hold.backend.calls.run(hold.ask))
 
@@ -231,10 +261,12 @@ class BaseLock:
 
         The threads and tasks that wait in another process behind one of it are not known.
         """
+        refuse_reentry()
         return self._with_waiters(self._backend.inspect(self._backend_name))
 
     async def ainfo(self) -> LockInfo:
         """See info()."""
+        refuse_reentry()
         backend = self._backend
         return self._with_waiters(
             await backend.calls.run(partial(backend.inspect, self._backend_name))
@@ -248,6 +280,7 @@ class BaseLock:
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
         """
+        refuse_reentry()
         lease = self._backend.force_release(self._backend_name, checked_token(token))
         if lease is not None:
             send_event(lock_broken, self._backend, lease)
@@ -255,6 +288,7 @@ class BaseLock:
 
     async def aforce_release(self, token: int) -> bool:
         """See force_release()."""
+        refuse_reentry()
         backend = self._backend
         breaking = partial(backend.force_release, self._backend_name, checked_token(token))
         lease = await backend.calls.run(breaking)
@@ -284,15 +318,42 @@ class BaseLock:
     def _entered(self, owner: Owner) -> tuple[str, int]:
         """Return the nonce of an owner's hold, lost or not, and how often the owner is in it."""
         hold = manager.find(self._key, owner)
-        return ("", 0) if hold is None else (hold.lease.nonce, hold.count)
+        return ("", 0) if hold is None else (hold.lease.nonce, hold.entered)
 
     def _entered_here(self) -> tuple[str, int]:
         """See _entered(), for the current owner."""
         return self._entered(self._current_owner)
 
-    def _leaving(self, owner: Owner) -> Steps[bool]:
+    @property
+    def _is_until_commit(self) -> bool:
+        """Whether a lock that is left inside a transaction is freed when that has ended."""
+        if self._until_commit is None:  # another Lock object of the name has taken it
+            release = self._options.release or locks[self.using].settings.release
+            self._until_commit = release == COMMIT
+        return self._until_commit
+
+    def _leave(self, owner: Owner, warns: bool = True) -> None:
+        """Leave once in this thread; where that is wanted, its open transactions enter before."""
+        if self._until_commit or (self._until_commit is None and self._is_until_commit):
+            leave_until_commit(self._key, owner, self, self._options, warns)
+        elif run(manager.release(self._key, owner, self)) and warns:
+            warn_if_uncommitted(self._key)
+
+    def _keep_until_commit(self) -> None:
+        """Let the open transactions of this thread enter a lock that is about to be left."""
+        keep_until_commit(self._key, self._current_owner, self._options)
+
+    def _entering(self, wait: bool, deadline: float | None) -> Steps[bool]:
+        """Return the steps of acquire(), with the time limit of AcquireRequest."""
+        request = self._options.request(
+            locks[self.using], self.name, self, self.claim_nonce, blocking=wait
+        )
+        request.deadline = deadline
+        return manager.acquire(request)
+
+    def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
         """Return the steps of leaving once, for an owner who may not be the current one."""
-        return manager.release(self._key, owner, self)
+        return manager.release(self._key, owner, self, deadline)
 
     def _verified(self, hold: HeldLease, gone: str | None) -> None:
         if gone:
@@ -318,53 +379,3 @@ class BaseLock:
         """Say who has the lock, as far as this process knows; no backend is asked for this."""
         hold = manager.holder(self._key)
         return holder_message(LockInfo(self.name, self.using) if hold is None else hold.info())
-
-
-def run_under(
-    lock: BaseLock,
-    acquire: Callable[[], object],
-    body: Callable[[], T],
-    on_leave_error: Callable[[LockError], object],
-) -> T:
-    """Take a lock by ``acquire()``, call ``body()``, leave the lock; return what the body returned.
-
-    ``acquire`` raises if the lock is not to be had. It is left wherever an error comes, also an
-    interrupt between two steps: Ctrl-C or Celery's soft time limit may come at any moment, and the
-    process goes on. It may come between ``__enter__()`` and the body of a ``with``, which is then
-    not left. So this is a function.
-
-    ``on_leave_error`` is called with the error if the body ended well and the lock could not be
-    left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may
-    raise. If the body failed, the error of leaving becomes a note of the body's own.
-    """
-    before = lock._entered_here()
-    must_leave = False
-    try:
-        acquire()
-        must_leave = True
-        result = body()
-        must_leave = False  # release() does it, and is not to be repeated
-        try:
-            lock.release()
-        except LockError as error:
-            on_leave_error(error)
-        return result
-    except BaseException as error:
-        # An interrupt may have come after the lock was taken, but before acquire() returned.
-        if must_leave or _has_entered_since(lock, before):
-            lock.__exit__(type(error), error, error.__traceback__)
-        raise
-
-
-def _has_entered_since(lock: BaseLock, before: tuple[str, int]) -> bool:
-    """Return whether the current owner is in ``lock`` more often than before, lost or not."""
-    nonce, count = lock._entered_here()
-    return count > (before[1] if nonce == before[0] else 0)
-
-
-def busy_message(lock: BaseLock) -> str:
-    """Return who has a lock, as far as its backend can tell. It is asked, so this takes time."""
-    try:
-        return holder_message(lock.info())
-    except LockError:
-        return lock._holder_message()

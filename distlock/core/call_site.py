@@ -7,6 +7,8 @@ import sys
 from types import FrameType
 
 from distlock.concurrency.work import JOB_FUNCTIONS, runs_a_job
+from distlock.types.lease import MAX_DESCRIPTION
+from distlock.types.printable import escaped
 
 #: Code between a user's line and a lock; none of it is what people look for.
 _BETWEEN = (
@@ -28,10 +30,10 @@ _BETWEEN = (
 _DOORS = frozenset({"acquire", "__enter__"})
 
 
-def call_site() -> tuple[str, bool]:
+def call_site(description: str) -> tuple[str, str, bool]:
     """Return the user's line that asks for a lock, as ``shop/views.py:42``, "" if there is none.
 
-    And whether the asking is all that a job of an executor does, as in
+    Also its label, and whether the asking is all that a job of an executor does, as in
     ``asyncio.to_thread(lock.acquire)``: then nobody could release the lock.
     """
     frame: FrameType | None = sys._getframe(2)
@@ -39,16 +41,18 @@ def call_site() -> tuple[str, bool]:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if not module.startswith(_BETWEEN):
-            return f"{_shortened(frame.f_code.co_filename)}:{frame.f_lineno}", False
+            site = f"{_shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
+            label = f"{description} (at {site})" if description else f"(at {site})"
+            return site, label if len(label) <= MAX_DESCRIPTION else description, False
         if module.startswith("distlock."):
             outermost = frame.f_code.co_name
         elif frame.f_code.co_name in JOB_FUNCTIONS and runs_a_job(frame):
-            return "", outermost in _DOORS
+            return "", description, outermost in _DOORS
         frame = frame.f_back
-    return "", False
+    return "", description, False
 
 
 @functools.lru_cache(512)
 def _shortened(path: str) -> str:
     """Return a file and its folder: enough to find it, and short."""
-    return "/".join(path.replace("(", "").replace(")", "").split("/")[-2:])
+    return escaped("/".join(path.replace("(", "").replace(")", "").split("/")[-2:]))

@@ -8,7 +8,8 @@ from functools import partial
 from django.dispatch import Signal
 
 from distlock.backends.base import BaseBackend
-from distlock.concurrency.steps import Either
+from distlock.concurrency.reentry import calls_others
+from distlock.concurrency.steps import Nested
 from distlock.concurrency.threads import thread_logger
 from distlock.core.held import BROKEN, HANDED_OVER, HeldLease
 from distlock.signals import lock_acquired, lock_broken, lock_lost, lock_released
@@ -19,27 +20,30 @@ logger = logging.getLogger("distlock")
 _VERBS = {lock_acquired: "acquired", lock_released: "released", lock_broken: "broke"}
 
 
-def event(signal: Signal, backend: BaseBackend, lease: Lease) -> Either | None:
+def event(signal: Signal, backend: BaseBackend, lease: Lease) -> Nested | None:
     """Return the step that tells of an event, for a thread or a task; None if nobody listens."""
     if not signal.receivers and not logger.isEnabledFor(logging.DEBUG):
         return None  # nearly everywhere
-    return Either(
+    return Nested(
         partial(send_event, signal, backend, lease), partial(asend_event, signal, backend, lease)
     )
 
 
+@calls_others
 def send_event(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
     """Log the event and send its signal; an error of a receiver is logged, not raised."""
     _log(signal, backend, lease)
     signal.send_robust(type(backend), lease=lease, using=backend.alias)
 
 
+@calls_others
 async def asend_event(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
     """See send_event()."""
     _log(signal, backend, lease)
     await signal.asend_robust(type(backend), lease=lease, using=backend.alias)
 
 
+@calls_others
 def send_loss(hold: HeldLease, reason: str) -> None:
     """Log a loss, call every ``on_lost``, send ``lock_lost``; a hand-over is none."""
     lease = hold.lease
@@ -77,6 +81,7 @@ def log_unreleased(hold: HeldLease, call_site: str) -> None:
     )
 
 
+@calls_others
 def _log(signal: Signal, backend: BaseBackend, lease: Lease) -> None:
     level = logging.WARNING if signal is lock_broken else logging.DEBUG
     if logger.isEnabledFor(level):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from distlock.backends.base import BaseBackend
@@ -39,6 +39,8 @@ class Entrant:
     #: the file and the line where it was asked for, if they are known
     call_site: str = ""
     count: int = 1
+    #: whether this is no thread or task, but the end of transactions; see core.until_commit
+    until_commit: bool = False
 
 
 def task_of(entry: Entrant) -> asyncio.Task[object] | None:
@@ -74,6 +76,7 @@ class HeldLease:
         "renewal_failed",
         "renewing",
         "renews",
+        "warned",
     )
 
     def __init__(
@@ -118,13 +121,21 @@ class HeldLease:
         #: whether a renewal is under way, and whether the last one had no answer
         self.renewing = False
         self.renewal_failed = False
-        self._interval = settings.interval(claim.duration)
+        #: whether it was logged that half of the lease is over without an answer to its renewal
+        self.warned = False
+        usual = claim.duration == settings.lease
+        self._interval = settings.renew if usual else settings.interval(claim.duration)
         #: when it is to be renewed, counted from when the last renewal was sent
         self.renew_at = lease.deadline - claim.duration * RELIED_ON + self._interval
         #: the deadline about which the backend was asked already, once for each deadline
         self._confirmed_until: float | None = None
 
     # Who is inside
+
+    @property
+    def entered(self) -> int:
+        """How often it was entered by a thread or task and not left."""
+        return self.count - sum(entry.until_commit for entry in self.entries)
 
     def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""
@@ -154,7 +165,7 @@ class HeldLease:
         if candidates:
             self._set_entries(_once_less(self.entries, candidates[-1]))
 
-    def remove(self, entries: list[Entrant]) -> None:
+    def remove(self, entries: Sequence[Entrant]) -> None:
         """Take out those who can release it no more; it is orphaned if nobody else is inside."""
         others = [entry for entry in self.entries if entry not in entries]
         if others:
@@ -233,7 +244,7 @@ class HeldLease:
         """
         end = self.lease.deadline
         if self.renewing:
-            return end
+            return end if self.warned else end - self.lease.claim.relied_on / 2
         if self.needs_renewal:
             return min(self.renew_at, end)
         if self.named and self._confirmed_until != end:
@@ -251,6 +262,7 @@ class HeldLease:
     def extend(self, deadline: float) -> None:
         """Note that the lease ends at another local deadline."""
         self.lease = self.lease.until(deadline)
+        self.warned = False
         self.renew_at = deadline - self.lease.claim.relied_on + self._interval
 
     def to_renew(self, at_least: float = 0.0) -> Lease:

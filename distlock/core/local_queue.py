@@ -9,7 +9,7 @@ import threading
 from collections import deque
 from dataclasses import dataclass, field
 
-from distlock.concurrency.awaiting import thread_awaiting
+from distlock.concurrency.awaiting import runs_the_loop, tasks_awaiting, thread_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
 from distlock.core.held import Entrant, Key, task_of
@@ -58,15 +58,19 @@ class Ticket:
         return self.turn is not None and self.turn.abandoned
 
     def stands_still_for(self, other: Ticket) -> bool:
-        """Return whether its thread cannot go on before the owner of another ticket does.
+        """Return whether its owner cannot go on before the owner of another ticket does.
 
-        That one waits in the same thread, or in a task for which the thread waits.
+        That one waits in the same thread (in a task: if the thread runs its loop until that is
+        done), in a task for which the thread waits, or in a job that the task awaits.
         """
-        if task_of(self.entry) is not None or not self.entry.is_alive():
+        if not self.entry.is_alive():
             return False
+        own, task = task_of(self.entry), task_of(other.entry)
+        if own is not None:
+            work = other.entry.work
+            return work is not None and any(own in tasks_awaiting(job) for job in work.futures())
         if self.thread is other.thread:
-            return True
-        task = task_of(other.entry)
+            return task is None or runs_the_loop(task)
         return task is not None and thread_awaiting(task) is self.thread
 
     def waiting(self, now: float) -> Waiting:
@@ -108,6 +112,13 @@ class LocalQueue:
             else:
                 self._call_next(queue)
         return True
+
+    def check_deadlock(self, ticket: Ticket) -> None:
+        """Raise LockDeadlock if one who waits, it was not known then, waits for itself."""
+        with self._mutex:
+            queue = self._queues.get(ticket.key)
+            if queue and not ticket.called:
+                self._detect_deadlock(ticket, queue[0])
 
     def leave(self, ticket: Ticket) -> None:
         """Give up a place, or end one's turn: then it is the turn of the next one.

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
 from distlock.concurrency import fork
 from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Call, Sleep, Steps, run
-from distlock.concurrency.threads import start
-from distlock.concurrency.work import Job
+from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
+from distlock.concurrency.threads import undo
 from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
-from distlock.core.held import HeldLease, Key, task_of
+from distlock.core.held import Entrant, HeldLease, Key, task_of
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
@@ -25,6 +22,8 @@ from distlock.types.lease import Lease, Owner, Waiting
 
 #: How often, and after how many seconds, it is asked who awaits a job.
 _LOOKS, _LOOK_PAUSE = 10, 0.005
+#: Seconds between two looks at a lock that another thread or task of this process asks for.
+_PAUSE = 0.02
 
 
 class LockManager:
@@ -66,6 +65,7 @@ class LockManager:
                     if (enqueued and ticket.called and not request.named) or (
                         yield from wait_for_turn(
                             request,
+                            queue,
                             ticket,
                             enqueued,
                             held.find(request.key, owner) if request.named else None,
@@ -73,12 +73,12 @@ class LockManager:
                         )
                     ):
                         request.asked = not ticket.joined
-                    elif not request.named and not self._is_held_here(request.key):
-                        # The thread ahead may still be asking. Ask the backend, so that an outage
-                        # is not reported as a busy lock.
-                        looking = partial(request.backend.is_held, request.claim)
-                        due = request.last_answer_due
-                        yield Call(looking, due, executor=request.backend.calls)
+                    elif not request.named:
+                        if not wait:  # what follows has one time for all
+                            deadline = request.deadline = request.answer_due
+                        if not (yield from self._is_held(request)):
+                            queue.leave(ticket)
+                            continue
                     lease = None
                     if request.asked:
                         lease = yield from ask(request.backend, request.claim, wait, deadline)
@@ -113,8 +113,7 @@ class LockManager:
     def _reenter(self, request: AcquireRequest) -> Steps[bool]:
         """Enter what this process holds already; False if the lock has to be taken."""
         while (hold := self._entered(request)) is not None:
-            due = hold.backend.calls.due(request.deadline)
-            gone, renewed_at = yield from confirm(hold, request, due)
+            gone, renewed_at = yield from confirm(hold, request, request.answer_due)
             if gone:
                 self._renewer.lose(hold, gone)
                 continue
@@ -131,11 +130,8 @@ class LockManager:
         The task cannot release it before the job has ended. It may have submitted the job just now,
         and not await it yet.
         """
-        work, jobs = request.entry.work, []
-        while work is not None:
-            if isinstance(work, Job) and (future := work.future) is not None:
-                jobs.append(future)
-            work = work.outer
+        work = request.entry.work
+        jobs = work.futures() if work is not None else []
         for _ in range(_LOOKS if jobs else 0):
             if not (holds := self._held.of_tasks(request.key)):
                 return None
@@ -164,6 +160,27 @@ class LockManager:
         hold.on_end()
         return None
 
+    def _is_held(self, request: AcquireRequest) -> Steps[bool]:
+        """Return whether anybody holds the lock for which another thread or task has its turn here.
+
+        That one may still be asking, or leaving: then the backend is asked, so that neither that
+        nor an outage is reported as a held lock. False if nobody holds it, and that one has gone.
+        LockUnavailable if this is not known in time.
+        """
+        backend, due, ahead = request.backend, request.answer_due, self._queue.first(request.key)
+        looking = partial(backend.is_held, request.claim)
+        while not self._is_held_here(request.key):
+            if (yield Call(looking, due, executor=backend.calls)):
+                break
+            if self._queue.first(request.key) != ahead:
+                return False
+            if due is not None and clock() >= due:
+                raise LockUnavailable(
+                    f"lock {request.claim.name!r}: {ahead} has asked for it, and has no answer yet"
+                )
+            yield Sleep(_PAUSE)
+        return True
+
     def _is_held_here(self, key: Key) -> bool:
         """Return whether another thread or task of this process, the first in line, holds it."""
         hold = self.holder(key)
@@ -191,16 +208,28 @@ class LockManager:
 
     # The way out
 
-    def release(self, key: Key, owner: Owner, lock: object) -> Steps[bool]:
-        """Leave once, by this Lock object; True if it was the last time. See Lock.release()."""
-        hold = self._held.find(key, owner)
+    def release(
+        self,
+        key: Key,
+        owner: Owner,
+        lock: object,
+        deadline: float | None = None,
+        hold: HeldLease | None = None,
+    ) -> Steps[bool]:
+        """Leave once, by this Lock object; True if it was the last time. See Lock.release().
+
+        ``deadline``: by when the backend has to answer; None for as long as it gets for that.
+        ``hold`` is which one, if it is not to be a later one of the same owner.
+        """
+        if hold is None:
+            hold = self._held.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:
             try:
                 is_last = self._held.leave(hold, lock)
                 if is_last:
-                    gone = yield Call(hold.free, executor=hold.backend.release_calls)
+                    gone = yield Call(hold.free, deadline, executor=hold.backend.release_calls)
                     if gone:
                         self._renewer.tell_loss(hold, gone)
                         if loss := hold.loss():
@@ -222,12 +251,7 @@ class LockManager:
 
         It may be the garbage collector, in a thread that has a mutex of ours.
         """
-
-        def leave() -> None:
-            with suppress(LockError):
-                run(self.release(key, owner, lock))
-
-        start(leave, "distlock-undo")
+        run_soon(self.release(key, owner, lock))
 
     def _fail_to_release(self, hold: HeldLease, error: BaseException) -> None:
         """Leave nothing behind of a hold that was left for the last time with an error."""
@@ -255,6 +279,10 @@ class LockManager:
             hold.backend.cleanup.add(hold.lease.claim, hold.free if minimum else None)
         finally:  # as in _abandon()
             hold.on_end()
+
+    def enter(self, hold: HeldLease, entry: Entrant, owner: Owner) -> bool:
+        """Enter a hold of this owner once more; False if it was lost or left."""
+        return self._held.enter(hold, entry, owner)
 
     # Looking
 
@@ -286,11 +314,15 @@ class LockManager:
 
     def running(self) -> list[HeldLease]:
         """Return what this process holds, by what it knows."""
-        return [hold for hold in self._held.all() if not hold.ended]
+        return [hold for hold in self.all() if not hold.ended]
 
-    def all(self) -> list[HeldLease]:
-        """Return all holds, those included that were lost and have not been left."""
-        return self._held.all()
+    def all(self, *, renewed: bool = False) -> list[HeldLease]:
+        """Return all holds, those included that were lost and have not been left.
+
+        ``renewed``: instead all leases that are kept alive, with those that nobody enters.
+        """
+        fork.ensure_reset()
+        return self._renewer.renewed() if renewed else self._held.all()
 
     def waiting(self, key: Key) -> tuple[Waiting, ...]:
         """Return who waits for a lock in this process, behind others of it."""
@@ -331,19 +363,6 @@ class LockManager:
         """Keep it alive no more; it stays taken until it is released, or ends."""
         with self._renewer.mutex:
             self._renewer.drop(hold)
-
-
-def undo(error: BaseException, call: Callable[..., object], *args: object) -> None:
-    """Clean up after an error or an interrupt. What is called may be called twice."""
-    if isinstance(error, GeneratorExit):
-        # A coroutine is being collected as garbage, perhaps while this thread has a mutex of ours.
-        start(call, "distlock-undo", *args)
-        return
-    try:
-        call(*args)
-    except BaseException:  # a second interrupt: signals often come in twos
-        call(*args)
-        raise
 
 
 manager = LockManager()

@@ -5,12 +5,17 @@ from __future__ import annotations
 import inspect
 import string
 from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
 from typing import Any
 
 from distlock.types.arguments import checked_name
 
 #: A name with fields for the arguments of a call, or a function of these that returns the name.
 Template = str | Callable[..., str]
+
+#: Makes the arguments that a name is for from those of a call; with the parameters that it is made
+#: from, None for all.
+Conversion = Callable[[inspect.BoundArguments, Collection[str] | None], inspect.BoundArguments]
 
 _NO_NAME = (AttributeError, LookupError, TypeError, ValueError)
 
@@ -19,7 +24,9 @@ class NameTemplate:
     """``"report:{account_id}"``, filled in by name.
 
     The syntax is that of ``str.format`` (https://docs.python.org/3/library/string.html#formatstrings);
-    ``{account.pk}`` and ``{kind!r}`` work.
+    ``{account.pk}`` and ``{kind!r}`` work. Values that say the same are written in one way: an enum
+    member whose value is a str or an int as this value, dictionaries and sets in one order, and a
+    tuple as a list.
     """
 
     def __init__(
@@ -34,25 +41,25 @@ class NameTemplate:
         self._template = template
         self._prefix = prefix
         try:
-            self._fields = _fields(template)
+            self.fields = frozenset(fields := _fields(template))
         except ValueError as error:
             raise ValueError(f"name {template!r} is no template: {error}") from None
-        for field in self._fields:
+        for field in fields:
             if field not in known:
                 kind, owner = whose
                 raise ValueError(
                     f"name {template!r} mentions {field!r}, which is no {kind} of {owner}; its"
                     f" {kind}s are: {', '.join(known) or 'none'}"
                 )
-        if not self._fields:
+        if not fields:
             checked_name(prefix + template.format())
 
     def fill_in(self, values: Mapping[str, Any]) -> str:
         """Return the name for these values; ValueError if no lock can be called so."""
         try:
-            name = self._template.format(**values)
+            name = _FORMATTER.vformat(self._template, (), values)
         except _NO_NAME as error:
-            shown = {field: values[field] for field in self._fields if field in values}
+            shown = {field: values[field] for field in sorted(self.fields) if field in values}
             raise _no_name(shown, error) from error
         return checked_name(self._prefix + name)
 
@@ -61,16 +68,23 @@ class CallName:
     """The name of the lock for each call of a function, from the call's arguments and defaults."""
 
     def __init__(
-        self, template: Template, function: Callable[..., Any], what: str = "", prefix: str = ""
+        self,
+        template: Template,
+        function: Callable[..., Any],
+        what: str = "",
+        prefix: str = "",
+        convert: Conversion | None = None,
     ) -> None:
         """Prepare the names for the calls of ``function``.
 
         ``template`` is a NameTemplate, or a function that gets the arguments and returns the name.
-        ``what`` begins each message. ValueError if no call can give a name.
+        ``what`` begins each message. ``convert`` makes the arguments that the name is for; its
+        errors are raised as they are. ValueError if no call can give a name.
         """
         self._what = f"{what}: " if what else ""
         self._prefix = prefix
         self._signature = inspect.signature(function)
+        self._convert = convert
         self._function: Callable[..., str] | None = None
         if callable(template):
             self._function = template
@@ -89,19 +103,26 @@ class CallName:
         called what comes out.
         """
         try:
-            bound = self._signature.bind(*(args or ()), **(kwargs or {}))
-            bound.apply_defaults()
-            if self._function is None:
-                return self._names.fill_in(bound.arguments)
-            try:
-                name = self._function(*bound.args, **bound.kwargs)
-            except _NO_NAME as error:
-                raise _no_name(bound.arguments, error) from error
-            return checked_name(self._prefix + name if isinstance(name, str) else name)
+            return self._name(args or (), kwargs or {})
         except (TypeError, ValueError) as error:
-            if not self._what:
+            # A subclass may have another constructor.
+            if not self._what or type(error) not in (TypeError, ValueError):
                 raise
             raise type(error)(f"{self._what}{error}") from error.__cause__
+
+    def _name(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+        bound = self._signature.bind(*args, **kwargs)
+        fields = None if self._function is not None else self._names.fields
+        if self._convert is not None and fields != frozenset():
+            bound = self._convert(bound, fields)
+        bound.apply_defaults()
+        if self._function is None:
+            return self._names.fill_in(bound.arguments)
+        try:
+            name = self._function(*bound.args, **bound.kwargs)
+        except _NO_NAME as error:
+            raise _no_name(bound.arguments, error) from error
+        return checked_name(self._prefix + name if isinstance(name, str) else name)
 
 
 def _no_name(values: Mapping[str, Any], error: Exception) -> ValueError:
@@ -119,3 +140,49 @@ def _fields(template: str) -> list[str]:
         mentioned.append(field.replace("[", ".").split(".")[0])
         mentioned.extend(_fields(spec or ""))
     return mentioned
+
+
+class _Formatter(string.Formatter):
+    """Writes values that say the same in one way."""
+
+    def format_field(self, value: Any, spec: str) -> Any:
+        return super().format_field(_one_spelling(value), spec)
+
+    def convert_field(self, value: Any, conversion: Any) -> Any:
+        return super().convert_field(_one_spelling(value) if conversion else value, conversion)
+
+
+_FORMATTER = _Formatter()
+
+#: How containers are written, and whether the order of what is in them says something.
+_CONTAINERS: dict[type, tuple[str, str, bool]] = {
+    dict: ("{", "}", False),
+    frozenset: ("{", "}", False),
+    list: ("[", "]", True),
+    set: ("{", "}", False),
+    tuple: ("[", "]", True),
+}
+
+
+class _Written:
+    """A container, as it is written in a name."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _one_spelling(value: Any) -> Any:
+    if isinstance(value, Enum) and isinstance(value.value, (str, int)):
+        return value.value
+    kind = type(value)
+    if kind not in _CONTAINERS:
+        return value
+    begin, end, ordered = _CONTAINERS[kind]
+    if kind is dict:
+        texts = [f"{_one_spelling(k)!r}: {_one_spelling(v)!r}" for k, v in value.items()]
+    else:
+        texts = [repr(_one_spelling(each)) for each in value]
+    return _Written(begin + ", ".join(texts if ordered else sorted(texts)) + end)

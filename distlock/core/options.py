@@ -13,10 +13,12 @@ from distlock.core.call_site import call_site
 from distlock.core.held import Entrant, OnLost
 from distlock.exceptions import LockError, NotSupported
 from distlock.types.arguments import (
+    Release,
     checked_callback,
     checked_description,
     checked_flag,
     checked_label,
+    checked_release,
     checked_seconds,
     waiting_limit,
 )
@@ -39,6 +41,7 @@ class LockOptions:
     description: str
     owner: str | None
     on_lost: OnLost | None
+    release: Release | None
 
     def __post_init__(self) -> None:
         # The defaults are right. Each check that is called makes every lock slower.
@@ -58,11 +61,16 @@ class LockOptions:
             checked_label("owner", self.owner)
         if self.on_lost is not None:
             checked_callback("on_lost", self.on_lost)
+        if self.release is not None:
+            checked_release("release", self.release)
 
-    def limit(self, blocking: bool | None, timeout: float | None) -> tuple[bool, float | None]:
-        """Return whether to wait, and until when by the local clock (None: for ever).
+    def limit(
+        self, blocking: bool | None, timeout: float | None, began: float | None = None
+    ) -> tuple[bool, float | None]:
+        """Return whether to wait, and if so, until when by the local clock (None: for ever).
 
-        The arguments are those of ``acquire()``; these options hold where they are None.
+        The arguments are those of ``acquire()``; these options hold where they are None. ``began``
+        is when that was called, None for now.
         """
         if blocking is None:
             blocking = self.blocking if timeout is None else True
@@ -71,7 +79,9 @@ class LockOptions:
         if timeout is None and blocking:
             timeout = self.timeout
         wait, seconds = waiting_limit(blocking, timeout)
-        return wait, None if seconds is None else clock() + seconds
+        if seconds is None or not wait:
+            return wait, None
+        return True, (clock() if began is None else began) + seconds
 
     def request(
         self,
@@ -81,17 +91,18 @@ class LockOptions:
         nonce: str | None = None,
         blocking: bool | None = None,
         timeout: float | None = None,
+        began: float | None = None,
     ) -> AcquireRequest:
         """Return what the current owner wants of a backend, by way of the Lock object ``lock``.
 
         ``nonce`` names the claim, if it is not to have a new one. ``blocking`` and ``timeout`` are
-        the arguments of ``acquire()``; these options hold where they are None. NotSupported if the
-        backend cannot give what the options ask for; LockError in a job of an executor that would
-        end with the lock.
+        the arguments of ``acquire()``; these options hold where they are None. ``began``: see
+        limit(). NotSupported if the backend cannot give what the options ask for; LockError in a
+        job of an executor that would end with the lock.
         """
         wait, deadline = self.blocking, None
         if blocking is not None or timeout is not None or self.timeout is not None:
-            wait, deadline = self.limit(blocking, timeout)
+            wait, deadline = self.limit(blocking, timeout, began)
         wanted, named = self.lease, self.owner is not None
         lease = backend.settings.lease if wanted is None else checked_lease(backend, wanted)
         if named and not backend.capabilities.named_owners:
@@ -100,7 +111,8 @@ class LockOptions:
                 " process to another; leave it out"
             )
         owner, liveness, work = current_actor(self.owner)
-        site, is_whole_job = call_site()
+        description = self.description or current_activity()
+        site, label, is_whole_job = call_site(description)
         if is_whole_job and self.renew and not named:
             raise LockError(
                 f"lock {name!r}: to acquire it is all that this job of an executor does, so nobody"
@@ -112,11 +124,12 @@ class LockOptions:
             name,
             owner,
             lease,
-            self.description or current_activity(),
+            description,
             nonce or os.urandom(16).hex(),
             self.renew,
             at_least,
             call_site=site,
+            label=label,
         )
         entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
         key = backend.alias, name

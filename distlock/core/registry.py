@@ -82,12 +82,24 @@ class HeldLeases:
             if self._holds.get(hold.place) is not hold or hold.loss():
                 return False
             hold.enter(entry)
+            if entry.until_commit and owner.within and hold.place[1] in owner.keys:
+                self._give_to_thread(hold, owner)
             if entry.work is not None and hold.place[1] not in owner.keys and not hold.named:
                 self._entered_by_jobs[hold.place[0], owner.key] = hold, entry.work
             self._renewer.reschedule(hold)  # it had been orphaned, or was not renewed
             if entry.work is not None:
                 self._follow(hold, entry)
             return True
+
+    def _give_to_thread(self, hold: HeldLease, owner: Owner) -> None:
+        """Let every piece of work of the thread enter the hold.
+
+        All of them run inside the transaction that keeps it, and would wait for that in vain.
+        """
+        del self._holds[hold.place]
+        _, slash, number = hold.place[1].partition("/")  # a seat has a number
+        hold.place = hold.place[0], f"{owner.within[-1]}{slash}{number}"
+        self._holds[hold.place] = hold
 
     def _follow(self, hold: HeldLease, entry: Entrant) -> None:
         """See to it that the end of a piece of work does not leave the hold to its successors."""
@@ -99,7 +111,7 @@ class HeldLeases:
         with self._mutex:
             if self._holds.get(hold.place) is not hold or hold.ended or hold.orphaned:
                 return
-            left = [entry for entry in hold.entries if entry.work is work and entry.renews]
+            left = tuple(one for one in hold.entries if one.work is work and one.renews)
             if not left:
                 return
             hold.remove(left)
@@ -116,11 +128,13 @@ class HeldLeases:
             if self._holds.get(place) is not hold:
                 raise not_held(place[0], hold.lease.owner)  # another thread of its name was first
             # As a rule it was entered once, and then it does not matter who leaves.
-            if hold.count > 1 or hold.earlier_entries:
+            if hold.count > 1 or hold.earlier_entries or hold.entries[0].until_commit:
                 liveness = current_actor().liveness
                 if hold.is_only_in_earlier(liveness):
                     hold.leave_earlier(liveness)
                     raise _lost_before(hold)
+                if not hold.entered and all(entry.lock is not lock for entry in hold.entries):
+                    raise not_held(place[0], hold.lease.owner)  # it only waits for a commit
                 hold.leave(lock, liveness)
             else:
                 hold.count = 0

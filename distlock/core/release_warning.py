@@ -16,11 +16,12 @@ from distlock.types.lease import Kind
 _INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
 
 
-def warn_if_uncommitted(key: Key) -> None:
+def warn_if_uncommitted(key: Key, until_commit: bool = False) -> None:
     """Warn if a transaction of this thread is open, other than the one around a test case.
 
     The next holder would not see what was written under the lock, which has this key, until that
-    transaction commits.
+    transaction commits. If it was left with ``until_commit``, only those count that are ended by
+    hand.
     """
     for connection in connections.all(initialized_only=True):
         # This runs at each release, and as a rule no transaction is open.
@@ -28,14 +29,17 @@ def warn_if_uncommitted(key: Key) -> None:
             connection.autocommit and not connection.in_atomic_block
         ):
             continue
+        if until_commit and connection.in_atomic_block and connection.commit_on_exit:
+            continue
         if _has_open_transaction(connection):
             _, name, *kinds = key
             kind = kinds[0] if kinds else Kind.LOCK
-            instead = ", or use `with lock.atomic():`" if kind is Kind.LOCK else ""
+            instead = ", or `with lock.atomic():`" if kind is Kind.LOCK else ""
+            keep = "" if until_commit else ', or use release="commit"'
             warnings.warn(
                 f"{kind} {name!r} was released inside a transaction on {connection.alias!r} that is"
                 " still open: the next holder cannot see its changes yet. Release it after the"
-                f" transaction{instead}.",
+                f" transaction{keep}{instead}.",
                 ReleasedInTransaction,
                 stacklevel=_callers_level(),
             )

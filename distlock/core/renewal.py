@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
@@ -22,6 +23,7 @@ from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.core.events import log_unreleased, send_loss
 from distlock.core.held import BROKEN, ENDED, HeldLease
+from distlock.core.renewal_steps import RenewalSteps
 from distlock.exceptions import LockError
 from distlock.types.lease import Lease
 
@@ -45,6 +47,7 @@ class LeaseRenewer:
         #: The one timer, and its time. A lease that is due earlier sets a new one in its place.
         self._timer: Timer | None = None
         self._wakes_at = math.inf
+        self._steps = RenewalSteps(self._renew)
         self._notifiers = WorkerThreads(_MOST_NOTIFIERS, "distlock-lost", for_callbacks=True)
         self._outages = OutageLog()
 
@@ -54,6 +57,10 @@ class LeaseRenewer:
         self._running[hold.lease.claim.nonce] = hold
         if hold.renew_at < self._wakes_at:
             self.reschedule(hold)
+
+    def renewed(self) -> list[HeldLease]:
+        """Return the holds that are kept."""
+        return list(self._running.copy().values())
 
     def reschedule(self, hold: HeldLease) -> None:
         """Note that a lease may have to be renewed earlier. The caller has the mutex."""
@@ -123,6 +130,7 @@ class LeaseRenewer:
                 now = clock()
                 due = tuple(hold for hold in self._running.values() if hold.next_check <= now)
             self._end(due)
+            self._warn_of_silence(due)
             self._ask_for(due)
             self._renew_due(due)
         finally:
@@ -151,6 +159,16 @@ class LeaseRenewer:
             with suppress(RuntimeError):  # no more threads can be had: its end counts as a loss
                 start(self._ask, "distlock-renewal", batch)
 
+    def _warn_of_silence(self, due: Sequence[HeldLease]) -> None:
+        """Log it if half of a lease is over, and its renewal has had no answer."""
+        silent = defaultdict(list)
+        with self.mutex:
+            for hold in tuple(hold for hold in due if hold.renewing and not hold.ended):
+                hold.warned = True
+                silent[hold.backend.alias].append(hold)
+        for alias, holds in silent.items():
+            self._outages.note_silence(alias, holds)
+
     def _renew_due(self, due: Sequence[HeldLease]) -> None:
         """Renew what is due, and with it what is due soon: many leases take few statements.
 
@@ -177,9 +195,9 @@ class LeaseRenewer:
                 else:
                     hold.orphaned = True
                     orphans.append(hold)
-        for (backend, _), batch in batches.items():
+        for (backend, apart), batch in batches.items():
             try:
-                start(self._renew, "distlock-renewal", backend, batch)
+                self._steps.add(backend, apart, batch)
             except Exception as error:  # no more threads, or no memory, can be had
                 self._outages.note_failure(backend.alias, error)
                 self._note_answers(batch, {}, now)
@@ -198,11 +216,18 @@ class LeaseRenewer:
             except Exception:  # the others must be asked for all the same
                 thread_logger.exception("could not ask for %r", hold.lease.name)
 
-    def _renew(self, backend: BaseBackend, batch: Sequence[HeldLease]) -> None:
+    def _renew(
+        self, backend: BaseBackend, step: Sequence[HeldLease], others_wait: bool = False
+    ) -> None:
+        # Those that were left meanwhile need it no more.
+        if not (batch := [hold for hold in step if hold.lease.nonce in self._running]):
+            return
         sent_at = clock()
         answers: Mapping[str, bool] = {}
         try:
             deadline = min(hold.lease.deadline for hold in batch)
+            if others_wait:  # what holds these up must not take all of the others' time
+                deadline = (sent_at + deadline) / 2
             answers = backend.renew([hold.to_renew() for hold in batch], deadline)
         except Exception as error:  # one failure is no loss; the deadline decides
             self._outages.note_failure(backend.alias, error)
@@ -282,6 +307,23 @@ class OutageLog:
         outage.pause = min(2 * outage.pause, self.LONGEST_PAUSE)
         times = f" {outage.failures} times" if outage.failures > 1 else ""
         thread_logger.warning("renewal on %r failed%s, will try again: %s", alias, times, error)
+
+    def note_silence(self, alias: str, holds: Sequence[HeldLease]) -> None:
+        """Log that renewals have had no answer for half of their lease, once in an outage."""
+        now, outage = clock(), self._outages.get(alias)
+        if outage is not None and now - outage.last <= 2 * self.LONGEST_PAUSE:
+            return
+        self._outages[alias] = _Outage(last=now)
+        first = min(holds, key=attrgetter("lease.deadline"))
+        thread_logger.warning(
+            "renewal on %r has had no answer yet for %d of its leases, half of which is over;"
+            " the first to end is that of %s %r, in %.3g s",
+            alias,
+            len(holds),
+            first.lease.claim.kind,
+            first.lease.name,
+            first.lease.remaining,
+        )
 
     def note_success(self, alias: str) -> None:
         """Log a renewal that had an answer, if the last one had none."""

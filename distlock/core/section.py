@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from keyword import iskeyword
 from types import FrameType
@@ -15,16 +16,7 @@ from distlock.types.printable import escaped
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-
-def closed_inside(body: FrameType) -> bool:
-    """Return whether a body is closed where code of this package runs, which may have a mutex.
-
-    The garbage collector may close it between any two bytecodes, and must not wait for that mutex.
-    """
-    frame = body.f_back
-    while frame is not None and not frame.f_globals.get("__name__", "").startswith("distlock."):
-        frame = frame.f_back
-    return frame is not None
+_GENERATORS = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 def add_leave_error(body_error: BaseException, error: Exception) -> None:
@@ -118,6 +110,14 @@ class ActiveBlocks:
             actor = owner.key.partition("/")[0]
             same = [other for other in others if other.key.partition("/")[0] == actor]
             self._owners[key] = [*same, owner]
+
+    def began_in(self, frame: FrameType) -> bool:
+        """Return whether a body began in this frame, and nothing can end it but the same code.
+
+        A generator may be closed anywhere, by the garbage collector.
+        """
+        code = frame.f_code
+        return not code.co_flags & _GENERATORS and (id(frame), id(code)) in self._owners
 
     def end(self, frame: FrameType, current: Owner) -> Owner:
         """Return whose body in this frame ends; the current owner's, if none is known there."""

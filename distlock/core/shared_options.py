@@ -11,7 +11,7 @@ from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.conf import locks
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.base_lock import BaseLock
-from distlock.core.held import Key
+from distlock.core.held import HeldLease, Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.exceptions import LockDeadlock
@@ -47,8 +47,20 @@ class SemaphoreOptions(SharedOptions):
 
     def _owner_of(self, request: AcquireRequest) -> Owner:
         owner = request.claim.owner
-        last = latest_owner(request.key, owner).key
-        return replace(owner, key=f"{owner.key}/{int(last.rpartition('/')[2]) + 1}")
+        holds = manager.holds_of(request.key, owner)
+        # They cannot become free before this thread goes on. So they are entered again.
+        waiting = [hold for hold in holds if not hold.entered and not hold.ended]
+        for hold in waiting:
+            if hold.lease.claim.seats == self.seats:
+                return _present_owner(hold)
+        kept = sum(hold.lease.claim.seats for hold in waiting)
+        if kept and self.value is not None and kept + self.seats > self.value:
+            raise LockDeadlock(
+                f"semaphore {request.claim.name!r}: {kept} of {self.value} seats were left here,"
+                f" but wait for the open transaction, so {self.seats} cannot be had before its end"
+            )
+        last = max((int(hold.place[1].rpartition("/")[2]) for hold in holds), default=0)
+        return replace(owner, key=f"{owner.key}/{last + 1}")
 
 
 def latest_owner(key: Key, owner: Owner) -> Owner:
@@ -56,9 +68,15 @@ def latest_owner(key: Key, owner: Owner) -> Owner:
 
     Each time that it takes seats it is another owner: its own key with a number, 0 for none.
     """
-    if holds := manager.holds_of(key, owner):
-        return holds[-1].lease.owner
+    for hold in reversed(manager.holds_of(key, owner)):
+        if hold.entered:
+            return _present_owner(hold)
     return replace(owner, key=f"{owner.key}/0")
+
+
+def _present_owner(hold: HeldLease) -> Owner:
+    """Return whose hold it is: seats of a piece of work may have become its thread's."""
+    return replace(hold.lease.owner, key=hold.place[1])
 
 
 @dataclass(slots=True, eq=False)
@@ -69,9 +87,10 @@ class SideOptions(SharedOptions):
         owner = request.claim.owner
         hold = manager.find(request.key, owner)
         if hold is not None and not hold.ended and self.seats > hold.lease.claim.seats:
+            first = "leave it as a reader first" if hold.entered else "end the transaction first"
             raise LockDeadlock(
                 f"rwlock {request.claim.name!r}: a reader cannot become its writer, because it"
-                " would wait for itself; leave it as a reader first"
+                f" would wait for itself; {first}"
             )
         return owner
 

@@ -17,10 +17,11 @@ progress    Progress: how far a piece of work is, live for whoever looks
 track       track(): a loop that reports how far it is
 report      what a progress tells, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
-queue_items  what the records of a queue say
-queue_records  how the records of a queue are changed
-abandoned   items of a queue whose deliveries have gone
+queue_records  the steps that change the records of a queue
+queue_items  what the records of a queue say, and which keys they have
+abandoned   finds the items whose deliveries have gone
 delivery    one delivery of an item of a queue
+place       a place in the line of those who wait for something that is not a seat
 membership  a record of this process, for as long as it keeps it
 recipe      what all recipes over records do; a blocking method and its async twin, of one body
 slots       a lock, or a slot of a semaphore, for tasks and commands

@@ -28,9 +28,9 @@ from distlock.backends.recipe_records import GENERATION, Done, Plan
 from distlock.backends.seats import Seats
 from distlock.backends.store import Condition, Put, Snapshot, Unchanged
 from distlock.concurrency.clock import clock
-from distlock.concurrency.steps import Either, Steps
+from distlock.concurrency.steps import Nested, Steps
+from distlock.concurrency.threads import undo
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.manager import undo
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockUnavailable, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
@@ -253,7 +253,7 @@ class BaseBarrier(Recipe):
             elif is_party and {*now.full} - {token} <= now.ready:
                 if is_last and action is not None:
                     try:
-                        yield Either(action, partial(asyncio.to_thread, action))
+                        yield Nested(action, partial(asyncio.to_thread, action))
                     except BrokenBarrierError as error:  # of another one: this one is not broken
                         undo(error, self._give_up, party, error)
                         raise
@@ -383,7 +383,7 @@ class DoubleBarrier(Block, BaseBarrier):
         return self._meet(deadline, party)
 
     enter, aenter = twins("enter", _entering)
-    leave, aleave = twins("leave", _leaving)
+    leave, aleave = twins("leave", _leaving, leaves=True)
 
     def _exiting(self, error: BaseException | None) -> Steps[None]:
         """Leave; or break it for the others in the background: the caller sees its own error."""

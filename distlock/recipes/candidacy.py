@@ -15,15 +15,16 @@ from distlock.backends.store import Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait
+from distlock.concurrency.threads import undo
 from distlock.core.held import OnLost
-from distlock.core.manager import manager, undo
-from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable
+from distlock.core.manager import manager
+from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.lock import Lock
-from distlock.recipes.candidates import Candidates, Directory, Order, Orders, Term
+from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Orders, Term
 from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
-from distlock.types.lease import Lease, Owner
+from distlock.types.lease import Lease, LockInfo, Owner, State
 from distlock.types.owners import new_owner
 
 #: Seconds between two attempts to ask a backend that does not answer.
@@ -43,8 +44,9 @@ class LeaderLock(Lock):
         return self.owner
 
     def taking(self, seconds: float) -> Steps[bool]:
-        """Take it for the candidate; False if another one has it for so long."""
-        request = self._options.request(self._backend, self.name, self, timeout=seconds)
+        """Take it for the candidate; False if another one has it for so long. 0: try it once."""
+        terms: dict[str, Any] = {"timeout": seconds} if seconds else {"blocking": False}
+        request = self._options.request(self._backend, self.name, self, **terms)
         request.claim = replace(request.claim, owner=self.owner)
         request.entry.is_alive, request.entry.work = self._is_alive, None
         return manager.acquire(request)
@@ -101,6 +103,7 @@ class Candidacy:
         It goes on through outages, if it is ``patient`` from the beginning; LockUnavailable if
         there is one when the time is up.
         """
+        line = _Line(self._election, self.lock)
         while not self.decided.over:
             try:
                 with suppress(LockNotHeld, LockLost):  # it had it, and could not begin
@@ -108,29 +111,35 @@ class Candidacy:
                 yield from self._membership.joining(deadline)
                 patient = True
                 snapshot: Snapshot = yield self._election._read(deadline)
-                awaited = Candidates(snapshot).awaited_by(self.lock.owner)
-                if not awaited and (yield from self._taking_office(deadline)):
+                if self._membership.note_loss(snapshot):
+                    continue  # it was passed over, and stands anew
+                awaited, pause = yield from line.look(Candidates(snapshot), deadline)
+                # While another one leads, it tries only once: who dies in the queue of the lock
+                # keeps all others out for a lease.
+                limit = 0.0 if awaited else pause
+                if line.is_next and (yield from self._taking_office(deadline, line, limit)):
                     return True
                 if not left(deadline, 1):
                     break
                 if awaited:
+                    until = clock() + left(deadline, pause)
                     wait = self._election._wait_for_change
-                    yield from wait(snapshot, deadline, awaited, self.decided)
-            except LockUnavailable:
-                if not patient or not left(deadline, 1):
+                    yield from wait(snapshot, until, awaited, self.decided)
+            except LockUnavailable as error:
+                if isinstance(error, NotPermitted) or not patient or not left(deadline, 1):
                     raise
                 yield Wait(self.decided, clock() + left(deadline, _PAUSE))
         return False
 
-    def _taking_office(self, deadline: float | None) -> Steps[bool]:
+    def _taking_office(self, deadline: float | None, line: _Line, limit: float) -> Steps[bool]:
         """Try to get the lock, for a while, and lead if this candidate is still the next then."""
-        if not (yield from self.lock.taking(left(deadline, self._election._backend.pause))):
+        if not (yield from self.lock.taking(left(deadline, limit))):
             return False
         begun = leads = False
         with suppress(LockLost, LockNotHeld):
             lease = self.lock._hold.lease
             term = Term(lease.token, self._said["name"], self.lock.owner, datetime.now(UTC))
-            begin = Candidates.plan(Candidates.beginning, term)
+            begin = Candidates.plan(Candidates.beginning, term, line.passed_over)
             begun = (yield self._election._change(begin, deadline)).result
             self.lock.check()
             leads = begun and self.decided.resolve(None)
@@ -195,6 +204,54 @@ class Candidacy:
                 hold.orphaned = True  # it is renewed no more
             if self._on_lost is not None:
                 self._on_lost(lease)
+
+
+class _Line:
+    """What one who stands knows of those before it, and who did not lead in its turn."""
+
+    def __init__(self, election: Recipe, lock: LeaderLock) -> None:
+        self._election, self._lock = election, lock
+        #: see Candidates.before()
+        self.passed_over: frozenset[str | None] = frozenset()
+        #: whether the lock is this one's, if nobody has it
+        self.is_next = False
+        #: the key of the record of who is to lead next and does not, and since when the lock is
+        #: known to be free
+        self._overdue: str | None = None
+        self._free_since: float | None = None
+
+    def look(self, found: Candidates, deadline: float | None) -> Steps[tuple[list[str], float]]:
+        """Return the keys of the records to wait for, and the seconds after which to look again.
+
+        The first one behind another process looks more often while nobody leads. If the lock was
+        free for so long that the next one should have taken it, that one is passed over.
+        """
+        owner, backend = self._lock.owner, self._election._backend
+        if leader := found.leader_beside(owner):
+            self.passed_over = frozenset()  # one of these may have come
+        awaited = found.awaited_by(owner, self.passed_over)
+        self.is_next = not awaited
+        if self.is_next:
+            return [ORDERS, leader] if leader else [], backend.pause
+        before = found.before(owner, self.passed_over)
+        processes = found.processes_before(owner, self.passed_over)
+        if leader or not before or not found.may_lead(owner):
+            self._overdue = None
+            keys = [leader] if leader and processes == 1 and leader not in awaited else []
+            return awaited + keys, backend.pause
+        if before[0].key != self._overdue:
+            self._overdue, self._free_since = before[0].key, None
+        else:
+            looking = partial(self._lock._backend.inspect, self._lock.name)
+            info: LockInfo = yield self._election._ask(looking, deadline)
+            if info.state is State.HELD:
+                self._free_since = None
+            elif self._free_since is None:
+                self._free_since = clock()
+            elif clock() - self._free_since >= backend.patience(len(self.passed_over)):
+                self.passed_over |= {before[0].session}
+                return (yield from self.look(found, deadline))
+        return awaited, backend.pause_behind(processes)
 
 
 def _goes_on(known: ref[Candidacy]) -> bool:

@@ -13,14 +13,15 @@ The directory of an election has
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import takewhile
 from typing import Any, Literal, TypeAlias
 
 from distlock.backends.recipe_records import Decide, Plan
 from distlock.backends.seats import held_key, owner_of, since_when
-from distlock.backends.store import Exists, Put, Record, Snapshot, Unchanged
+from distlock.backends.store import Change, Delete, Exists, Put, Record, Snapshot, Unchanged
 from distlock.exceptions import LockError, ValueNotAgreed
 from distlock.recipes.following import Follower
 from distlock.recipes.recipe import Recipe
@@ -31,6 +32,8 @@ ORDERS, HISTORY = "orders", "history"
 Order: TypeAlias = Literal["first", "succession", "appointed"]
 #: How many terms are remembered. With the longest names they fit one record.
 MOST_TERMS = 50
+#: How many candidates are removed in one change: a server may take no more than 128 parts.
+_MOST_GONE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,7 @@ class Candidates:
         #: the last ones, the newest one last
         self.terms = [_term(*one) for one in self._said(HISTORY).get("terms", ())]
         members = [one for key, one in snapshot.records.items() if key.startswith(held_key(""))]
-        self._keys = {owner_of(record): record.key for record in members}
+        self._records = {owner_of(record): record for record in members}
         # Sorting keeps the order of those who are equal: that in which they came.
         line = sorted((_candidate(record, snapshot) for record in members), key=self._rank)
         #: who stands, in the order in which they lead
@@ -110,18 +113,52 @@ class Candidates:
         who = one.name if self.order == "appointed" else one.token
         return bool(self._orders.get("appointed") == who)
 
-    def awaited_by(self, owner: Owner) -> list[str]:
+    def awaited_by(self, owner: Owner, passed_over: Collection[str | None] = ()) -> list[str]:
         """Return the keys of the records that one who stands waits for; none if it is the next.
 
         Of those who stand that is the one just before it, so that one who leaves wakes one.
+        ``passed_over``: see before().
         """
-        before: list[str] = []
-        for one in self.standing.values():
-            if one.owner == owner:
-                may_lead = self.order != "appointed" or self._is_appointed(one)
-                return [ORDERS, *before] if before or not may_lead else []
-            before = [self._keys[one.owner]]
-        return [ORDERS]
+        before = self.before(owner, passed_over)
+        if self.may_lead(owner) and not before:
+            return []
+        return [ORDERS, *(record.key for record in before[-1:])]
+
+    def may_lead(self, owner: Owner) -> bool:
+        """Return whether one stands, and nobody else was appointed in its place."""
+        one = self.standing.get(owner)
+        return one is not None and (self.order != "appointed" or self._is_appointed(one))
+
+    def before(self, owner: Owner, passed_over: Collection[str | None] = ()) -> list[Record]:
+        """Return the records of those who stand before another one, the next leader first.
+
+        ``passed_over`` are the sessions of processes whose candidate did not lead in its turn: the
+        candidates of these are left out.
+        """
+        if owner not in self.standing:
+            return []
+        found = (self._records[one] for one in takewhile(lambda one: one != owner, self.standing))
+        return [record for record in found if record.session not in passed_over]
+
+    def processes_before(self, owner: Owner, passed_over: Collection[str | None]) -> int:
+        """Return of how many processes those are who are to lead before one who stands.
+
+        0 if its own is one of them.
+        """
+        before, leader = self.before(owner, passed_over), self.leader_beside(owner)
+        sessions = {record.session for record in before if record.key != leader}
+        own = self._records.get(owner)
+        return 0 if own is not None and own.session in sessions else len(sessions)
+
+    def leader_beside(self, owner: Owner) -> str | None:
+        """Return the key of the record of another one who leads.
+
+        None if it has none, or nobody is known to lead.
+        """
+        last = self.terms[-1] if self.terms else None
+        if last is None or last.why or last.owner == owner or last.owner not in self._records:
+            return None
+        return self._records[last.owner].key
 
     def is_recalled(self, name: str, term: int) -> bool:
         """Whether a leader is to step down."""
@@ -170,14 +207,19 @@ class Candidates:
         """Return the plan that asks a leader to step down; its result is whether there is one."""
         return self.ordering(step_down=term) if self.is_open(term) else Plan(result=False)
 
-    def beginning(self, new: Term) -> Plan:
-        """Return the plan for a new term; its result is whether the candidate leads."""
+    def beginning(self, new: Term, passed_over: Collection[str | None] = ()) -> Plan:
+        """Return the plan for a new term; its result is whether the candidate leads.
+
+        Those that are passed over stand no more, see before(): they have to stand anew.
+        """
         last = self.terms[-1].term if self.terms else 0
-        if last >= new.term or self.awaited_by(new.owner):
+        if last >= new.term or self.awaited_by(new.owner, passed_over):
             return Plan(result=last == new.term)
         ended = [one if one.why else _ended(one, "crashed") for one in self.terms]
-        here = Exists(self._keys[new.owner])
-        return Plan([_history([*ended, new])], [self._found.as_found(HISTORY), here], True)
+        here = Exists(self._records[new.owner].key)
+        gone = [Delete(record.key) for record in self.before(new.owner)]
+        begun: list[Change] = [_history([*ended, new]), *gone[:_MOST_GONE]]
+        return Plan(begun, [self._found.as_found(HISTORY), here], True)
 
     def ending(self, term: int, why: str) -> Plan:
         """Return the plan that writes down why a term has ended; without changes if that is so."""

@@ -14,8 +14,9 @@ from django.utils.asyncio import async_unsafe
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, run
-from distlock.core.manager import undo
+from distlock.concurrency.threads import undo
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
 from distlock.recipes.queue_items import MOST_REASON, QueueItem, taken_key
@@ -144,8 +145,8 @@ class Delivery(Block):
         leave = partial(self._put_back, item, seconds)
         self._finish("put back", (yield from self._member.leaving(leave=leave)))
 
-    ack, aack = twins("ack", _acking)
-    nack, anack = twins("nack", _nacking)
+    ack, aack = twins("ack", _acking, leaves=True)
+    nack, anack = twins("nack", _nacking, leaves=True)
 
     @async_unsafe("atomic() would block the event loop; use `await sync_to_async(function)()`.")
     @contextmanager
@@ -160,6 +161,7 @@ class Delivery(Block):
         Raises LockLost, with everything rolled back, if the delivery was lost before the commit;
         LockError if a transaction is open already; NotSupported where the queue is in no database.
         """
+        refuse_reentry()
         run(self._beginning())
         lease, commits = self.check(), list[bool]()
         keys = [held_key(lease.nonce), *self._keys]

@@ -8,10 +8,11 @@ from functools import partial
 from typing import Any, Self, get_args
 
 from distlock.concurrency import fork
-from distlock.concurrency.steps import Either, Steps
+from distlock.concurrency.reentry import refuse_reentry
+from distlock.concurrency.steps import Nested, Steps
+from distlock.concurrency.threads import undo
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
-from distlock.core.manager import undo
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
@@ -85,8 +86,13 @@ class Election(Block, Recipe):
 
     def after_fork_in_child(self) -> None:
         """Be another candidate, which does not stand: the one that did is the parent's."""
-        self._candidacy.stop()
+        self._current.stop()
         self._be_new()
+
+    @property
+    def _candidacy(self) -> Candidacy:
+        fork.ensure_reset()
+        return self._current
 
     def _be_new(self) -> None:
         owner = new_owner()
@@ -94,8 +100,8 @@ class Election(Block, Recipe):
         self.candidate = self._given or f"{owner.host}:{owner.pid}:{owner.key.rpartition(':')[2]}"
         said = {"name": self.candidate, "priority": self._priority, "data": self._data}
         self._new_candidacy = partial(Candidacy, self, said, self._order, self._on_lost)
-        self._candidacy = self._new_candidacy()
-        self._candidacy.stop()
+        self._current = self._new_candidacy()
+        self._current.stop()
 
     # Leading
 
@@ -113,7 +119,7 @@ class Election(Block, Recipe):
         before = self._candidacy
         if before.goes_on:
             raise LockError(f"{self!r}: this candidate stands already, or leads already")
-        this = self._candidacy = self._new_candidacy()
+        this = self._current = self._new_candidacy()
         try:
             with suppress(LockError):  # lost, and not left yet
                 yield from before.leaving(deadline_of(_LAST_ANSWER))
@@ -154,7 +160,7 @@ class Election(Block, Recipe):
         if this.lease is not None or not this.decided.resolve(None):  # else campaign() does it
             yield from this.leaving()
 
-    resign, aresign = twins("resign", _leaving)
+    resign, aresign = twins("resign", _leaving, leaves=True)
 
     def _run(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Steps[Any]:
         """Campaign, call a function while this one leads, resign, and return what it returned.
@@ -169,7 +175,7 @@ class Election(Block, Recipe):
             before = self._candidacy
             try:
                 yield from self._entering()
-                result = yield Either(work, work)
+                result = yield Nested(work, work)
                 if self.leading:
                     with suppress(LockError):  # the work was done; the rest is done later
                         yield from self._leaving()
@@ -205,13 +211,14 @@ class Election(Block, Recipe):
     def _verify(self) -> Steps[None]:
         """See check(), but ask the backend. Raises LockUnavailable if it does not answer."""
         self.check()
-        yield Either(self._candidacy.lock.verify, self._candidacy.lock.averify)
+        yield Nested(self._candidacy.lock.verify, self._candidacy.lock.averify)
 
     verify, averify = twins("verify", _verify)
 
     @contextmanager
     def atomic(self, using: str | None = None) -> Iterator[Self]:
         """Open a transaction that can commit only while this candidate leads; see Lock.atomic()."""
+        refuse_reentry()
         lease, lock = self._candidacy.check(), self._candidacy.lock
         lock._backend.check_atomic(using, lease)
         with lock._backend.atomic(lease, using):
@@ -286,7 +293,7 @@ class Election(Block, Recipe):
         """Break the lock of a leader; False if it does not lead any more. See Lock."""
         lock, term = self._candidacy.lock, checked_int("term", term)
         ways = partial(lock.force_release, term), partial(lock.aforce_release, term)
-        broken: bool = yield Either(*ways)
+        broken: bool = yield Nested(*ways)
         if broken:
             yield self._change(Candidates.plan(Candidates.ending, term, "broken"))
         return broken

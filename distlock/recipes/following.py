@@ -16,9 +16,10 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, Wait, arun, run
 from distlock.concurrency.threads import start_for_callbacks, thread_logger
-from distlock.exceptions import LockUnavailable
+from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, Recipe
 from distlock.types.arguments import checked_callback
 from distlock.types.owners import gevent_patched
@@ -50,9 +51,11 @@ class Follower(Iterator[T], AsyncIterator[T]):
 
     @async_unsafe("following would block the event loop; use `async for` with the async twin.")
     def __next__(self) -> T:
+        refuse_reentry()
         return next(self._each)
 
     async def __anext__(self) -> T:
+        refuse_reentry()
         return await anext(self._aeach)
 
     def _following(self) -> Iterator[T]:
@@ -92,6 +95,8 @@ class Follower(Iterator[T], AsyncIterator[T]):
         while at_once or (not self.stopped.over and left(self._deadline, 1.0) > 0):
             try:
                 return (yield recipe._read(self._deadline, keys=keys or None))  # type: ignore[no-any-return]
+            except NotPermitted:
+                raise
             except LockUnavailable:
                 at_once = False
             yield Wait(self.stopped, clock() + next(pauses))

@@ -97,7 +97,7 @@ class Group(Block, Recipe):
         self._member = None if member is None else checked_name(member, "member")
         #: what it says of itself as a member
         self._said: dict[str, Any] = {"data": checked_data(data)}
-        self._membership = Membership(self, self._plan, rejoins=True)
+        self._membership = Membership(self, self._plan, rejoins=True, read=self._look)
 
     # Being a member
 
@@ -121,7 +121,7 @@ class Group(Block, Recipe):
         plan = Plan(beside=self._departure)
         return self._membership.leaving(plan, deadline_of(timeout))
 
-    leave, aleave = twins("leave", _leaving)
+    leave, aleave = twins("leave", _leaving, leaves=True)
 
     def _update(self, data: Mapping[str, Any]) -> Steps[None]:
         """Say something else of this member, from now on, also when it joins again.
@@ -190,6 +190,14 @@ class Group(Block, Recipe):
         return Watch(partial(_Watcher, self), callback)
 
     # Inside
+
+    def _look(self, deadline: float | None) -> Snapshot:
+        """Read what joining depends on: no records, unless some are to be removed."""
+        there = held_key("")
+        seen = self._store.peek(self._directory, {}, [there, _MEMBER], deadline)
+        if seen.counts[_MEMBER] - seen.counts[there] <= _KEPT:
+            return seen
+        return self._store.read(self._directory, deadline)
 
     def _plan(self, snapshot: Snapshot) -> Plan:
         old = Roll(snapshot).gone[:-_KEPT][:_AT_ONCE]

@@ -17,13 +17,13 @@ from distlock.backends.store import Exists, Put, SessionEnded, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.steps import Call, Steps, run
-from distlock.concurrency.threads import start, thread_logger
+from distlock.concurrency.threads import start, thread_logger, undo
 from distlock.core.held import Entrant, HeldLease
-from distlock.core.manager import manager, undo
+from distlock.core.manager import manager
 from distlock.core.options import checked_lease
 from distlock.exceptions import LockError, LockNotHeld, LockUnavailable
 from distlock.recipes.recipe import Recipe
-from distlock.types.lease import Claim, Lease, Owner
+from distlock.types.lease import Claim, Lease, Owner, new_nonce
 from distlock.types.owners import current_owner
 
 #: Seconds between two attempts to join again.
@@ -45,6 +45,9 @@ class Membership:
     - ``is_alive``: says whether who joined still runs; else it is renewed no more.
     - ``owner``: who joins; by default who does it for the first time, also when it rejoins.
     - ``length``: that of its lease in seconds, None for that of the backend.
+    - ``read``: reads what the plans depend on, in place of the whole directory.
+    - ``nonce_prefix``: what the nonces of its claims begin with, so that the record can be found by
+      what its key begins with.
     """
 
     recipe: Recipe
@@ -55,6 +58,8 @@ class Membership:
     is_alive: Callable[[], bool] | None = None
     owner: Owner | None = None
     length: float | None = None
+    read: Callable[[float | None], Snapshot] | None = None
+    nonce_prefix: str = ""
 
     def __post_init__(self) -> None:
         self.after_fork_in_child()
@@ -64,7 +69,13 @@ class Membership:
         """Be no member: the record is the parent's."""
         #: protects which hold this is; no backend is asked while it is taken
         self._mutex = threading.Lock()
-        self._hold: HeldLease | None = None
+        self._current: HeldLease | None = None
+
+    @property
+    def _hold(self) -> HeldLease | None:
+        """The hold of this process, lost or not; never that of its parent."""
+        fork.ensure_reset()
+        return self._current
 
     # Knowing
 
@@ -146,7 +157,7 @@ class Membership:
         mutex = self._mutex
         while (hold := self._hold) is not None:
             backend = self.recipe._backend
-            usual = partial(backend.records.leave, [hold.lease], plan)
+            usual = partial(backend.records.leave, [hold.lease], plan, read=self.read)
             call = partial(leave, hold.lease) if leave else usual
             try:
                 if self._replace(hold, None):  # else it has joined again meanwhile
@@ -166,8 +177,19 @@ class Membership:
         May be repeated after an interrupt.
         """
         if (hold := self._hold) is not None:
-            leave = partial(self.recipe._backend.records.leave, [hold.lease], plan)
-            self._leave_later(hold, leave)
+            leave = self.recipe._backend.records.leave
+            self._leave_later(hold, partial(leave, [hold.lease], plan, read=self.read))
+
+    def note_loss(self, found: Snapshot) -> bool:
+        """Note that the record is gone, if it is not in what was read after it had been put.
+
+        Return whether it is lost.
+        """
+        hold = self._hold
+        if hold is None or held_key(hold.lease.nonce) in found.records:
+            return False
+        manager.lose(hold, "its record is gone")  # unless it is being left just now
+        return hold.why_lost() is not None
 
     def renew(self, wanted: bool) -> None:
         """Renew the record, or no more: not while it is being removed in another way."""
@@ -176,7 +198,7 @@ class Membership:
 
     def abandon(self) -> None:
         """Let the record go with its lease. The garbage collector may call this."""
-        if (hold := self._hold) is not None:
+        if (hold := self._current) is not None:
             hold.orphaned = True
 
     # Inside
@@ -186,7 +208,8 @@ class Membership:
         recipe, what = self.recipe, current_activity()
         owner = self.owner or (lost.lease.owner if lost else current_owner())
         length = checked_lease(recipe._backend, self.length)
-        return Claim(recipe.name, owner, length, what, renews=True, kind=recipe.kind)
+        nonce = self.nonce_prefix + new_nonce()
+        return Claim(recipe.name, owner, length, what, nonce, renews=True, kind=recipe.kind)
 
     def _new_hold(self, lease: Lease) -> HeldLease:
         known = ref(self)  # the renewer must not keep this alive
@@ -195,17 +218,17 @@ class Membership:
         return HeldLease(self.recipe._backend, lease, entrant, key=key)
 
     def _hold_of(self, nonce: str) -> HeldLease | None:
-        hold = self._hold
+        hold = self._current
         return hold if hold is not None and hold.lease.nonce == nonce else None
 
     def _replace(self, old: HeldLease | None, new: HeldLease | None) -> bool:
         """Be the member of another hold, or of none; False if this is not that of ``old``."""
         with self._mutex:
-            if self._hold is not old:
+            if self._current is not old:
                 return False
             if old is not None:
                 manager.unwatch(old)
-            self._hold = new
+            self._current = new
             if new is not None:
                 manager.watch(new)
             return True
@@ -239,7 +262,7 @@ def joining_all(
 
     try:
         change = partial(backend.records.change, first.recipe._directory, first.decide)
-        join = partial(change, read=read, claims=claims, once=once)
+        join = partial(change, read=read or first.read, claims=claims, once=once)
         done: Done = yield backend.asking(join, deadline, cancel_all)
         pairs = zip(members, done.leases, strict=False)
         if all(member._replace(lost, member._new_hold(lease)) for member, lease in pairs):

@@ -4,24 +4,35 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from django.utils.asyncio import async_unsafe
+
 from distlock.concurrency.clock import left
-from distlock.concurrency.steps import Either, Steps, arun, run
+from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
+from distlock.concurrency.steps import Nested, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
 from distlock.core.decorator import decorate
 from distlock.core.held import Key, OnLost
 from distlock.core.options import LockOptions
-from distlock.core.release_warning import warn_if_uncommitted
-from distlock.core.section import ActiveBlocks, closed_inside, refuse_in_event_loop
+from distlock.core.section import ActiveBlocks, refuse_in_event_loop
 from distlock.exceptions import LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.lock import Lock
-from distlock.recipes.parts import EnteredLocks, checked_part, raise_worst
+from distlock.recipes.parts import (
+    EnteredLocks,
+    checked_part,
+    parts_atomic,
+    raise_worst,
+    refuse_needless,
+    sorted_parts,
+)
+from distlock.types.arguments import Release
 from distlock.types.lease import LockInfo, Owner
 from distlock.types.owners import current_actor
 
@@ -51,6 +62,7 @@ class MultiLock:
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe the locks; nothing is asked or taken yet.
 
@@ -60,37 +72,31 @@ class MultiLock:
         - ``blocking``: False tries each lock once instead of waiting.
         - ``timeout``: seconds to wait for all locks together; None waits for ever. What the lock
           objects say about waiting does not count.
-        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``: as of :class:`Lock`, for
-          the locks that are given by name; lock objects have their own. ``on_lost`` is called with
-          the lease of each lock that is lost.
+        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``, ``release``: as of
+          :class:`Lock`, for the locks that are given by name; lock objects have their own.
+          ``on_lost`` is called with the lease of each lock that is lost.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
         self._options = LockOptions(
-            blocking, timeout, lease, None, renew, description, None, on_lost
+            blocking, timeout, lease, None, renew, description, None, on_lost, release
         )
         self._given = tuple(checked_part(part) for part in names_or_locks)
         if not self._given:
             raise ValueError("names_or_locks must not be empty, got ()")
-        of_names = {
+        of_names: dict[str, tuple[Any, Any]] = {
             "using": (using, DEFAULT_ALIAS),
             "lease": (lease, None),
             "renew": (renew, True),
             "description": (description, ""),
             "on_lost": (on_lost, None),
+            "release": (release, None),
         }
-        objects = [part for part in self._given if not isinstance(part, str)]
-        for argument, (value, default) in of_names.items():
-            # on_lost that is not called for some of the locks would be a loss that is not told.
-            needless = objects and (len(objects) == len(self._given) or argument == "on_lost")
-            if needless and value != default:
-                raise ValueError(
-                    f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
-                )
-        self._new_lock = partial(
-            Lock, using=using, lease=lease, renew=renew, description=description, on_lost=on_lost
+        refuse_needless(self._given, of_names)
+        self._new_lock: Callable[[str], Lock] = partial(
+            Lock, **{argument: value for argument, (value, _) in of_names.items()}
         )
-        self._parts = self._sorted()
+        self._parts = sorted_parts(self._given, self._new_lock)
         self._blocks = ActiveBlocks()
 
     def __repr__(self) -> str:
@@ -124,17 +130,25 @@ class MultiLock:
         Raises LockLost if one had been lost, and then LockUnavailable or LockNotHeld, as
         ``Lock.release()`` does. Further errors are notes of the one raised.
         """
-        self._release(current_actor().owner)
+        owner = current_actor().owner
+        if must_leave_elsewhere():
+            EnteredLocks.once(self._parts, owner).leave_soon()
+        else:
+            self._release(owner)
 
     async def arelease(self) -> None:
         """See release()."""
+        refuse_reentry()
         await self._arelease(current_actor().owner)
 
     def __enter__(self) -> Self:
-        if (busy := self._acquire(None, None)) is not None:
-            raise LockTimeout(busy._holder_message() + self._options.waited)
+        self._enter()
         self._blocks.begin(sys._getframe(1), current_actor().owner)
         return self
+
+    def _enter(self) -> None:
+        if (busy := self._acquire(None, None)) is not None:
+            raise LockTimeout(busy._holder_message() + self._options.waited)
 
     def __exit__(
         self,
@@ -142,9 +156,12 @@ class MultiLock:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        current = current_actor().owner
-        owner = self._blocks.end(sys._getframe(1), current)
-        if exc_type is GeneratorExit and (owner != current or closed_inside(sys._getframe(1))):
+        frame, current = sys._getframe(1), current_actor().owner
+        elsewhere = not self._blocks.began_in(frame) and must_leave_elsewhere(
+            closed=exc_type is GeneratorExit
+        )
+        owner = self._blocks.end(frame, current)
+        if elsewhere or (exc_type is GeneratorExit and owner != current):
             EnteredLocks.once(self._parts, owner).leave_soon()
         else:
             self._release(owner, exc)
@@ -171,12 +188,27 @@ class MultiLock:
             # Its coroutine is being closed from outside, and cannot wait for anything.
             EnteredLocks.once(self._parts, owner).leave_soon()
         else:
+            refuse_reentry()
             await self._arelease(owner, exc)
 
     def __call__(self, function: F) -> F:
         """Decorate a plain or async function; every call takes the locks anew."""
         templates = [part if isinstance(part, str) else part.name for part in self._given]
         return decorate(function, templates, self._named)
+
+    @async_unsafe(
+        "MultiLock.atomic() would block the event loop, as Django's transactions do; call the"
+        " function that uses it by `await sync_to_async(function)()`."
+    )
+    @contextmanager
+    def atomic(self, using: str | None = None) -> Iterator[Self]:
+        """Hold all locks around a transaction that can commit only while all are still held.
+
+        See Lock.atomic(). NotSupported unless all of them are a ``Lock`` of one alias.
+        """
+        refuse_reentry()
+        with parts_atomic(self, self._parts, using):
+            yield self
 
     # Knowing
 
@@ -216,10 +248,12 @@ class MultiLock:
     @refuse_in_event_loop
     def verify(self) -> None:
         """See check(), but ask the backends. LockUnavailable if one of them does not answer."""
+        refuse_reentry()
         run(self._verify())
 
     async def averify(self) -> None:
         """See verify()."""
+        refuse_reentry()
         await arun(self._verify())
 
     @refuse_in_event_loop
@@ -244,11 +278,12 @@ class MultiLock:
 
     def _acquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
         """Take all locks or none; return the one that someone else has, None if all are held."""
-        limit = self._options.limit(blocking, timeout)
-        entered = EnteredLocks()
+        refuse_reentry()
+        wait, deadline = self._options.limit(blocking, timeout)
+        entered = EnteredLocks(deadline)
         try:
             try:
-                busy = run(self._take(entered, *limit))
+                busy = run(self._take(entered, wait, deadline))
                 if busy is not None:
                     run(entered.leaving())
             except BaseException as error:
@@ -262,11 +297,12 @@ class MultiLock:
         return busy
 
     async def _aacquire(self, blocking: bool | None, timeout: float | None) -> BaseLock | None:
-        limit = self._options.limit(blocking, timeout)
-        entered = EnteredLocks()
+        refuse_reentry()
+        wait, deadline = self._options.limit(blocking, timeout)
+        entered = EnteredLocks(deadline)
         try:
             try:
-                busy = await arun(self._take(entered, *limit))
+                busy = await arun(self._take(entered, wait, deadline))
                 if busy is not None:
                     await arun(entered.leaving())
             except LockError as error:
@@ -286,26 +322,26 @@ class MultiLock:
         self, entered: EnteredLocks, wait: bool, deadline: float | None
     ) -> Steps[BaseLock | None]:
         owner = current_actor().owner
+        # One who does not wait has one time for all answers.
+        due = {part: deadline if wait else part._backend.calls.due() for part in self._parts}
         for part in self._parts:
             entered.add(part, owner)
-            seconds = -1 if deadline is None else left(deadline, threading.TIMEOUT_MAX)
-            terms = (True, seconds) if wait else (False, None)
-            if not (yield Either(partial(part.acquire, *terms), partial(part.aacquire, *terms))):
+            if wait and (seconds := left(deadline, threading.TIMEOUT_MAX)) > 0:
+                terms = True, -1 if deadline is None else seconds
+                taken = yield Nested(partial(part.acquire, *terms), partial(part.aacquire, *terms))
+            else:  # no more time than for one answer
+                taken = yield from part._entering(wait, due[part])
+            if not taken:
                 return part
             # One that was taken before may have been lost while this one was waited for.
             entered.check()
         return None
 
-    def _release(self, owner: Owner, body_error: BaseException | None = None) -> None:
-        entered = EnteredLocks.once(self._parts, owner)
-        entered.leave_all()
-        if body_error is not None:
-            entered.add_errors_to(body_error)
-            return
-        entered.raise_errors()
-        if owner == current_actor().owner:
-            for key in entered.freed:
-                warn_if_uncommitted(key)
+    def _release(
+        self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
+    ) -> None:
+        is_here = owner == current_actor().owner
+        EnteredLocks.once(self._parts, owner).release(body_error, is_here, is_part)
 
     async def _arelease(self, owner: Owner, body_error: BaseException | None = None) -> None:
         entered = EnteredLocks.once(self._parts, owner)
@@ -319,7 +355,7 @@ class MultiLock:
         errors = []
         for part in self._parts:
             try:
-                yield Either(part.verify, part.averify)
+                yield Nested(part.verify, part.averify)
             except LockError as error:
                 errors.append(error)
         raise_worst(errors)
@@ -330,19 +366,6 @@ class MultiLock:
             name if isinstance(part, str) else part._named(name)
             for part, name in zip(self._given, names, strict=True)
         )
-        lock._parts = lock._sorted()
+        lock._parts = sorted_parts(lock._given, lock._new_lock)
         lock._blocks = ActiveBlocks()
         return lock
-
-    def _sorted(self) -> tuple[BaseLock, ...]:
-        """Return the locks in the order in which they are taken."""
-        parts: dict[Key, tuple[BaseLock, str | BaseLock]] = {}
-        for given in self._given:
-            part: BaseLock = self._new_lock(given) if isinstance(given, str) else given
-            _, earlier = parts.setdefault(part._key, (part, given))
-            if earlier is not given and not (isinstance(earlier, str) and isinstance(given, str)):
-                raise ValueError(
-                    f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"
-                    f" and as {given!r}"
-                )
-        return tuple(parts[key][0] for key in sorted(parts))

@@ -1,30 +1,37 @@
 """Names and numbers that nobody else has, and the addresses that are registered under names.
 
-Each registration is a member's record, ``h/NONCE``. A name has a record of its own, too:
-``n/HASH`` is written by each registration of that name, on the condition that it is as it was when
-nobody was found that keeps it from that. Both are bound to the session of the process.
+Each registration is a member's record, ``h/HASH/RANDOM``; HASH is that of its name, so those of one
+name are found among thousands. A name has a record of its own, too: ``n/HASH`` is written by each
+registration of that name, on the condition that it is as it was when nobody was found that keeps it
+from that. Both are bound to the session of the process.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from distlock.backends.recipe_records import Plan
 from distlock.backends.seats import held_key, owner_of, since_when
 from distlock.backends.store import Delete, Exists, Snapshot
+from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
+from distlock.concurrency.threads import undo
 from distlock.core.held import OnLost
-from distlock.core.manager import undo
 from distlock.exceptions import LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.types.arguments import checked_callback, checked_data, checked_flag, checked_name
 from distlock.types.lease import Kind, Owner
+
+T = TypeVar("T")
+
+#: More registrations of one name than there can be.
+_ALL = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ class Names(Recipe):
         checked_callback("on_lost", on_lost)
         deadline, registration = deadline_of(timeout), Registration(self, said, on_lost)
         while (joined := (yield from registration._membership.joining(deadline))).lease is None:
-            free = self._until(lambda seen: registration._obstacle(seen) is None or None, deadline)
+            free = self._until_found(name, registration._is_free, deadline)
             if not (yield from free):
                 raise LockTimeout(f"{self!r}: {_taken(joined.result)}")
         return registration
@@ -106,8 +113,11 @@ class Names(Recipe):
 
     def _resolve_all(self, name: str | None = None) -> Steps[tuple[Address, ...]]:
         """Return all that is registered under a name, or under any name; the oldest first."""
-        wanted = None if name is None else checked_name(name)
-        return tuple(self._found((yield self._read()), wanted).values())
+        if name is None:
+            seen = yield self._read()
+        else:
+            seen = yield self._ask(self._looking_for(checked_name(name)))
+        return tuple(self._found(seen, name).values())
 
     resolve_all, aresolve_all = twins("resolve_all", _resolve_all)
 
@@ -118,7 +128,7 @@ class Names(Recipe):
         def look(snapshot: Snapshot) -> Address | None:
             return next(iter(self._found(snapshot, wanted).values()), None)
 
-        return (yield from self._until(look, deadline))
+        return (yield from self._until_found(wanted, look, deadline))
 
     wait_for, await_for = twins("wait_for", _wait_for)
 
@@ -139,11 +149,30 @@ class Names(Recipe):
     def _found(self, snapshot: Snapshot, name: str | None = None) -> dict[str, Address]:
         """Return by key what is registered under a name, or any; the oldest first."""
         found = {}
-        for key, record in snapshot.records.items():
+        for key, record in sorted(snapshot.records.items(), key=lambda one: one[1].created):
             if (said := record.value.get("data")) and name in (None, said["name"]):
                 owner, since = owner_of(record), since_when(record, snapshot)
                 found[key] = Address(**said, owner=owner, token=record.created, since=since)
         return found
+
+    def _looking_for(self, name: str) -> Callable[[float | None], Snapshot]:
+        """Return what reads the records of a name, and no others."""
+        first = {held_key(_of(name)): _ALL, _key_of(name): 1}
+        return partial(self._store.peek, self._directory, first, ())
+
+    def _until_found(
+        self, name: str, look: Callable[[Snapshot], T | None], deadline: float | None
+    ) -> Steps[T | None]:
+        """See Recipe._until(); it looks at a name, whenever that changes."""
+        ask, key = partial(self._ask, self._looking_for(name)), _key_of(name)
+        while True:
+            seen: Snapshot = yield from self._patiently(ask, deadline)
+            found = look(seen)
+            if found is not None or (deadline is not None and clock() >= deadline):
+                return found
+            # An owner that was lost may leave the other record behind.
+            keys = [key, *(one for one in seen.records if one != key)][:2]
+            yield from self._wait_for_change(seen, deadline, keys)
 
 
 class Registration(Block):
@@ -156,8 +185,15 @@ class Registration(Block):
         """``said`` is what Names.register() was given, and others read."""
         self.name, self.address = said["name"], said["address"]
         self._names, self._said, self._unique = names, said, said["unique"]
-        self._key = "n/" + hashlib.sha256(self.name.encode()).hexdigest()
-        self._membership = Membership(names, self._plan, rejoins=not self._unique, on_lost=on_lost)
+        self._key = _key_of(self.name)
+        self._membership = Membership(
+            names,
+            self._plan,
+            rejoins=not self._unique,
+            on_lost=on_lost,
+            read=names._looking_for(self.name),
+            nonce_prefix=_of(self.name),
+        )
 
     @property
     def held(self) -> bool:
@@ -183,7 +219,7 @@ class Registration(Block):
         """
         return self._membership.leaving(Plan([Delete(self._key)]) if self._unique else self._end)
 
-    unregister, aunregister = twins("unregister", _unregister)
+    unregister, aunregister = twins("unregister", _unregister, leaves=True)
 
     def _hand_over(self, address: str, timeout: float | None = None) -> Steps[bool]:
         """Let whoever registers the name with ``address`` have it; wait until somebody has.
@@ -202,7 +238,8 @@ class Registration(Block):
 
         # A function of its own: an interrupt at the end of a loop would pass by the `try`.
         def until_taken() -> Steps[bool | None]:
-            while (taken := (yield from self._names._until(look, deadline))) is None:
+            until_found = self._names._until_found
+            while (taken := (yield from until_found(self.name, look, deadline))) is None:
                 if (yield from membership.updating(self._said)) is not None:
                     break
             return taken
@@ -254,6 +291,10 @@ class Registration(Block):
                 return other
         return None
 
+    def _is_free(self, snapshot: Snapshot) -> bool | None:
+        """Whether nobody keeps this from being registered; None if somebody does."""
+        return self._obstacle(snapshot) is None or None
+
     def _entering(self) -> Steps[None]:
         self.check()
         yield from ()
@@ -262,6 +303,16 @@ class Registration(Block):
         had = self._membership.lease is not None
         if not (yield from self._unregister()) and had and self._unique:
             raise LockLost(f"{self._names!r}: the name {self.name!r} was lost")
+
+
+def _key_of(name: str) -> str:
+    """Return the key of the record of a name."""
+    return "n/" + hashlib.sha256(name.encode()).hexdigest()
+
+
+def _of(name: str) -> str:
+    """Return what the nonces of the registrations of a name begin with."""
+    return _key_of(name).removeprefix("n/") + "/"
 
 
 def _taken(other: Address) -> str:

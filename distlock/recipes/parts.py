@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import copy
-from typing import Self
+from typing import Protocol, Self
 
+from distlock.backends.base import BaseBackend
+from distlock.backends.blocking_calls import answer_due
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start
+from distlock.conf import locks
 from distlock.core.base_lock import BaseLock
 from distlock.core.held import Key
+from distlock.core.release_warning import warn_if_uncommitted
 from distlock.core.section import add_leave_error
-from distlock.exceptions import BodyEnded, LockError, LockLost
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable, NotSupported
+from distlock.lock import Lock
 from distlock.types.lease import Owner
-from distlock.types.owners import is_named
+from distlock.types.owners import current_actor, is_named
+
+logger = logging.getLogger("distlock")
 
 #: So often a task that is cancelled meanwhile goes on leaving.
 _TRIES = 5
@@ -29,6 +38,41 @@ def checked_part(part: object) -> str | BaseLock:
     )
 
 
+def refuse_needless(
+    given: Sequence[str | BaseLock], of_names: Mapping[str, tuple[object, object]]
+) -> None:
+    """Raise ValueError for an argument of locks given by name that does not go with the objects.
+
+    ``of_names`` has the value of each, and its default.
+    """
+    objects = [part for part in given if not isinstance(part, str)]
+    for argument, (value, default) in of_names.items():
+        # on_lost that is not called for some of the locks would be a loss that is not told, and one
+        # that is freed before the commit lets the next holder see what is old.
+        of_all = argument in ("on_lost", "release")
+        needless = objects and (len(objects) == len(given) or of_all)
+        if needless and value != default:
+            raise ValueError(
+                f"{argument}={value!r} is for locks given by name; give it to {objects[0]!r}"
+            )
+
+
+def sorted_parts(
+    given: Sequence[str | BaseLock], new_lock: Callable[[str], Lock]
+) -> tuple[BaseLock, ...]:
+    """Return the locks in the order in which they are taken."""
+    parts: dict[Key, tuple[BaseLock, str | BaseLock]] = {}
+    for one in given:
+        part: BaseLock = new_lock(one) if isinstance(one, str) else one
+        _, earlier = parts.setdefault(part._key, (part, one))
+        if earlier is not one and not (isinstance(earlier, str) and isinstance(one, str)):
+            raise ValueError(
+                f"names_or_locks has lock {part.name!r} on {part.using!r} twice, as {earlier!r}"
+                f" and as {one!r}"
+            )
+    return tuple(parts[key][0] for key in sorted(parts))
+
+
 class EnteredLocks:
     """Locks to be left again until their owner is in each as often as before.
 
@@ -36,11 +80,13 @@ class EnteredLocks:
     does no harm, and what it left undone the next call does.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, until: float | None = None) -> None:
+        """``until``: the deadline of the one who leaves; None: each backend has its own time."""
+        self._until = until
         self._entries: list[tuple[BaseLock, Owner, tuple[str, int]]] = []
         self._errors: list[LockError] = []
-        #: the keys of the locks that are free now
-        self.freed: list[Key] = []
+        #: the locks that are free now
+        self._freed: list[BaseLock] = []
 
     @classmethod
     def once(cls, parts: Iterable[BaseLock], owner: Owner) -> Self:
@@ -69,14 +115,37 @@ class EnteredLocks:
             part, owner, before = self._entries[-1]
             if before[1] < 0 or _is_inside(part, owner, before):
                 try:
-                    if (yield from part._leaving(owner)):
-                        self.freed.append(part._key)
+                    if (yield from part._leaving(owner, answer_due(self._until))):
+                        self._freed.append(part)
                 except LockError as error:
                     # The loss of another lock, in whose body this runs, is to end that.
                     if isinstance(error, BodyEnded) or _is_inside(part, owner, before):
                         raise
                     self._errors.append(error)
             self._entries.pop()
+
+    def _keep_until_commit(self, is_part: bool) -> None:
+        for part, *_ in self._entries:
+            if is_part or part._is_until_commit:
+                part._keep_until_commit()
+
+    def release(self, body_error: BaseException | None, is_here: bool, is_part: bool) -> None:
+        """Leave as MultiLock.release(); with ``body_error``, errors become notes of that.
+
+        ``is_here``: whether the owner is the current one, whose open transactions count. They keep
+        the locks that are to be kept until the commit, and each if ``is_part`` of atomic().
+        """
+        try:
+            if is_here:
+                self._keep_until_commit(is_part)
+        finally:  # also after an interrupt
+            self.leave_all()
+        if body_error is not None:
+            self.add_errors_to(body_error)
+            return
+        self.raise_errors()
+        for part in self._freed if is_here and not is_part else ():
+            warn_if_uncommitted(part._key, part._is_until_commit)
 
     def leave_all(self) -> None:
         """Make the steps of leaving()."""
@@ -125,6 +194,57 @@ class EnteredLocks:
         for other in self._errors:
             if str(other) != str(error):  # who was told of a loss is told once
                 add_leave_error(error, other)
+
+
+class _Joint(Protocol):
+    """A MultiLock, as far as a transaction needs it."""
+
+    @property
+    def held(self) -> bool: ...
+    def check(self) -> None: ...
+    def _enter(self) -> None: ...
+    def _release(
+        self, owner: Owner, body_error: BaseException | None = None, is_part: bool = False
+    ) -> None: ...
+
+
+@contextmanager
+def parts_atomic(lock: _Joint, parts: Sequence[BaseLock], using: str | None) -> Iterator[None]:
+    """See MultiLock.atomic(), of ``lock``, whose parts these are."""
+    first, *others = parts
+    backend = _backend_of(parts)
+    backend.check_atomic(using, first._hold.lease if lock.held else None)
+    lock._enter()
+    owner, is_part = current_actor().owner, False
+    try:
+        leases = [part._hold.lease for part in others]
+        with backend.atomic(first._hold.lease, using, leases) as is_part:
+            yield
+            lock.check()  # what this process knows to be lost must not be committed
+    except BaseException as error:
+        lock._release(owner, error, is_part)
+        raise
+    try:
+        lock._release(owner, None, is_part)
+    except (LockLost, LockUnavailable) as error:
+        if isinstance(error, BodyEnded):
+            raise  # another lock was lost, in whose body this is
+        # They were ours at the commit, which stands: an error now would say that it does not.
+        logger.warning("after the commit under %r: %s", lock, error)
+
+
+def _backend_of(parts: Sequence[BaseLock]) -> BaseBackend:
+    """Return the backend of all parts; NotSupported where one transaction cannot be tied to all."""
+    for part in parts:
+        if not isinstance(part, Lock):
+            raise NotSupported(f"MultiLock.atomic() is for locks only, and {part!r} is none")
+    aliases = sorted({part.using for part in parts})
+    if len(aliases) > 1:
+        raise NotSupported(
+            "MultiLock.atomic(): a transaction can be tied to the locks of one alias only, and"
+            f" these are of {', '.join(map(repr, aliases))}"
+        )
+    return locks[aliases[0]]
 
 
 def _is_inside(part: BaseLock, owner: Owner, before: tuple[str, int]) -> bool:

@@ -26,6 +26,7 @@ from distlock.backends.store import Delete, Exists, Put, Snapshot
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, arun, run
 from distlock.concurrency.threads import start, thread_logger
 from distlock.conf import DEFAULT_ALIAS
@@ -36,7 +37,7 @@ from distlock.recipes.recipe import Block, Recipe, deadline_of, twins
 from distlock.recipes.report import Report, checked_number, report_of, reporter_of, shown_text
 from distlock.types.arguments import checked_token
 from distlock.types.lease import Claim, Kind
-from distlock.types.owners import current_liveness, current_owner
+from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock")
 
@@ -63,6 +64,9 @@ class Progress(Block, Recipe):
     Reporting never fails the work, and advance() only counts. Once a second at the most a thread of
     distlock's own writes what has changed, outside of any transaction of the caller. The start and
     the end write at once, and wait for the answer; an outage is logged, and the work goes on.
+
+    It goes on until it is finished, this object is garbage, or the process ends, whatever becomes
+    of the thread, task or job that has begun it.
     """
 
     kind = Kind.PROGRESS
@@ -107,7 +111,7 @@ class Progress(Block, Recipe):
         claim = Claim(self.name, current_owner(), 0.0, current_activity())
         #: who reports; the run tells it from others who have reported under the name
         self._who = {**value_of(claim), "run": claim.nonce}
-        self._membership = Membership(self, self._decide, rejoins=True, is_alive=current_liveness())
+        self._membership = Membership(self, self._decide, rejoins=True)
         yield from self._reporting()
         with suppress(RuntimeError):  # no more threads can be had: its end is reported all the same
             start(_report_on, "distlock-progress", ref(self), self._ended)
@@ -120,18 +124,20 @@ class Progress(Block, Recipe):
 
         Raises Cancelled if somebody has asked this work to end.
         """
+        fork.ensure_reset()
         if n != 1:  # nearly all say that
             checked_number("n", n)
         with self._mutex:
             self._done += n
-        self.check()
+        self._check()
 
     def set(self, n: float) -> None:
         """Say how many are done in all; a smaller number than before changes nothing."""
+        fork.ensure_reset()
         checked_number("n", n)
         with self._mutex:
             self._done = max(self._done, n)
-        self.check()
+        self._check()
 
     def step(self, text: str) -> None:
         """Say what is being done now; of a long text the beginning is shown."""
@@ -143,6 +149,10 @@ class Progress(Block, Recipe):
 
         A request is seen within some seconds.
         """
+        fork.ensure_reset()
+        self._check()
+
+    def _check(self) -> None:
         if self._cancelled:
             raise Cancelled(f"{self!r}: somebody has asked this work to end")
 
@@ -151,6 +161,7 @@ class Progress(Block, Recipe):
         if state not in ("done", "failed", "cancelled"):
             raise ValueError(f"state must be 'done', 'failed' or 'cancelled', not {state!r}")
         error = shown_text("error", error)
+        fork.ensure_reset()
         self._ended.resolve(None)
         membership, self._membership = self._membership, None
         if membership is None:
@@ -163,7 +174,7 @@ class Progress(Block, Recipe):
         except LockError as failed:
             self._warn(failed)
 
-    finish, afinish = twins("finish", _leaving)
+    finish, afinish = twins("finish", _leaving, leaves=True)
 
     def _failing(self, error: BaseException) -> Steps[None]:
         """Return the steps of leaving, which tell of an error of the block."""
@@ -180,11 +191,13 @@ class Progress(Block, Recipe):
 
         What has ended, or was lost, is told of for a day, see ``manage.py locks sweep``.
         """
+        refuse_reentry()
         return run(cls(name, using=using)._report())
 
     @classmethod
     async def aget(cls, name: str, *, using: str = DEFAULT_ALIAS) -> Report | None:
         """See get()."""
+        refuse_reentry()
         return await arun(cls(name, using=using)._report())
 
     def changes(self, timeout: float | None = None) -> Follower[Report]:

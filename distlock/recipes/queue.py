@@ -14,16 +14,17 @@ from typing import Any, TypeAlias
 from distlock.backends.store import MOST_KEYS, Overtaken, Snapshot
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock, left
-from distlock.concurrency.steps import Either, Sleep, Steps
-from distlock.core.manager import undo
-from distlock.exceptions import LockUnavailable
+from distlock.concurrency.steps import Sleep, Steps
+from distlock.concurrency.threads import undo
+from distlock.exceptions import LockUnavailable, NotPermitted
 from distlock.recipes import queue_items as items
 from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
+from distlock.recipes.place import Place
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, deadline_of, twins
-from distlock.recipes.semaphore import Semaphore, checked_count
+from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import checked_flag, checked_int, checked_token, waiting_limit
 from distlock.types.owners import current_actor
 
@@ -268,37 +269,43 @@ class Queue(QueueRecords):
                 result = yield from self._in_line(side, answered, deadline)
             except LockUnavailable as error:
                 gives_up = gives_up or clock() + lasts
-                if error.maybe_applied or clock() >= gives_up:
+                refused = isinstance(error, NotPermitted)
+                if refused or error.maybe_applied or clock() >= gives_up:
                     raise
                 yield Sleep(left(deadline, next(pauses)))
         return result
 
     def _in_line(self, side: str, attempt: Attempt, deadline: float | None) -> Steps[Any]:
-        """Wait behind others for a time; as the first one, for what an attempt can make use of."""
-        seat = Semaphore(f"{self.kind}:{side}:{self.name}", 1, using=self.using)
+        """Wait behind others; as the first one, for what an attempt can make use of."""
+        place = Place(f"{self.kind}:{side}:{self.name}", using=self.using)
         entered = EnteredLocks()
-        entered.add(seat, current_actor().owner)
+        entered.add(place, current_actor().owner)
+        first = False
         try:
-            # Who has the seat may have been stopped: look after some time in any case. It costs
-            # more than a look of one who waits for the seat, so it is done less often.
-            terms = True, left(deadline, 2 * self._backend.pause)
-            try:
-                first = yield Either(partial(seat.acquire, *terms), partial(seat.aacquire, *terms))
-            except LockUnavailable as error:
-                error.maybe_applied = False  # the attempt was not made
-                raise
             while True:  # an interrupt at the end of a `while` with a condition would pass by
+                if not first:
+                    # Whoever is before it may have been stopped: it makes an attempt now and then.
+                    try:
+                        first = yield from place.waiting(deadline)
+                    except LockUnavailable as error:
+                        error.maybe_applied = False  # the attempt was not made
+                        raise
                 # The last time, too, others must not be too fast for it.
                 result, seen = yield from attempt(deadline, first or left(deadline, 1) <= 0)
-                if result is not None or not first or left(deadline, 1) <= 0:
+                if result is not None or left(deadline, 1) <= 0:
                     break
-                yield from self._wait_for_change(seen, deadline)
+                if first:
+                    yield from self._wait_for_change(seen, deadline)
+            if not first:
+                yield from place.giving_up(deadline)
             yield from entered.leaving()
-        except GeneratorExit:  # nothing can be waited for any more
-            entered.leave_soon()
-            raise
-        except BaseException:  # also an interrupt while it was left
-            yield from entered.leaving()
+        except BaseException as error:  # also an interrupt while it was left
+            if not first:
+                undo(error, place.give_up_soon)
+            if isinstance(error, GeneratorExit):  # nothing can be waited for any more
+                entered.leave_soon()
+            else:
+                yield from entered.leaving()
             raise
         return result
 

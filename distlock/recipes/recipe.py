@@ -16,11 +16,11 @@ from distlock.backends.store import MAX_VALUE, Put, RecordStore, Snapshot, TooLa
 from distlock.concurrency.backoff import backoff
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
-from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run
-from distlock.concurrency.threads import start
+from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
+from distlock.concurrency.steps import Call, Sleep, Steps, WaitAny, arun, run, run_soon
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import add_leave_error, refuse_in_event_loop, twin_of
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
 from distlock.types.json_values import check_value, shortened
 from distlock.types.lease import Kind
@@ -134,8 +134,8 @@ class Recipe:
         for pause in backoff(FIRST_PAUSE, LONGEST_PAUSE):
             try:
                 return (yield ask(deadline))
-            except LockUnavailable:
-                if clock() + pause >= gives_up:
+            except LockUnavailable as error:
+                if isinstance(error, NotPermitted) or clock() + pause >= gives_up:
                     raise
             yield Sleep(pause)
         raise AssertionError("backoff() goes on for ever")
@@ -167,19 +167,26 @@ class Block(ABC):
 
     @async_unsafe("`with` would block the event loop; use `async with`.")
     def __enter__(self) -> Self:
+        refuse_reentry()
         run(self._entering())
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not self._ends_elsewhere(error):
+        if self._ends_elsewhere(error):
+            return
+        if must_leave_elsewhere():
+            run_soon(self._exiting(error))
+        else:
             run(self._exiting(error))
 
     async def __aenter__(self) -> Self:
+        refuse_reentry()
         await arun(self._entering())
         return self
 
     async def __aexit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if not self._ends_elsewhere(error):
+            refuse_reentry()
             await arun(self._exiting(error))
 
     def _ends_elsewhere(self, error: BaseException | None) -> bool:
@@ -188,17 +195,18 @@ class Block(ABC):
         The garbage collector may close it, and cannot wait.
         """
         if isinstance(error, GeneratorExit):
-            start(run, "distlock-undo", self._exiting(error))
+            run_soon(self._exiting(error))
         return isinstance(error, GeneratorExit)
 
 
 def twins(
-    name: str, body: Callable[P, Steps[T]]
+    name: str, body: Callable[P, Steps[T]], *, leaves: bool = False
 ) -> tuple[Callable[P, T], Callable[P, Coroutine[Any, Any, T]]]:
     """Return the method ``name`` for threads, and its twin for tasks, whose name begins with "a".
 
     That of ``wait`` is ``await_``: ``await`` is a word of Python. Both have the docstring of the
-    body. The first one is refused in an event loop::
+    body. The first one is refused in an event loop; with ``leaves``, for a body that returns
+    nothing, it may be called by a destructor, see must_leave_elsewhere()::
 
         put, aput = twins("put", _put)
     """
@@ -208,10 +216,16 @@ def twins(
 
     @wraps(body)
     def method(*args: P.args, **kwargs: P.kwargs) -> T:
+        if not leaves:
+            refuse_reentry()
+        elif must_leave_elsewhere():
+            run_soon(body(*args, **kwargs))
+            return None  # type: ignore[return-value]
         return run(body(*args, **kwargs))
 
     @wraps(body)
     async def twin(*args: P.args, **kwargs: P.kwargs) -> T:
+        refuse_reentry()
         return await arun(body(*args, **kwargs))
 
     method.__name__, twin.__name__ = name, twin_of(name)

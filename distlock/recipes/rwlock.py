@@ -6,12 +6,14 @@ from functools import partial
 
 from django.utils.asyncio import async_unsafe
 
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import BROKEN, HeldLease, OnLost
 from distlock.core.manager import manager
 from distlock.core.shared_options import SharedLock, SideOptions
 from distlock.exceptions import LockError, LockNotHeld
+from distlock.types.arguments import Release
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo
 
 
@@ -48,18 +50,22 @@ class Writer(_Side):
 
         Raises LockNotHeld, LockLost, LockUnavailable; LockError if it was entered more than once.
         """
+        refuse_reentry()
         run(self._downgrading())
 
     async def adowngrade(self) -> None:
         """See downgrade()."""
+        refuse_reentry()
         await arun(self._downgrading())
 
     def _downgrading(self) -> Steps[None]:
         hold = manager.hold(self._key, self._current_owner)
+        if not hold.entered:
+            raise LockNotHeld(f"rwlock {self.name!r} was left, and is kept until the commit only")
         if hold.count > 1:
             raise LockError(
-                f"rwlock {self.name!r} was entered {hold.count} times by its writer, who can become"
-                " a reader when all but one of these have been left"
+                f"rwlock {self.name!r} was entered {hold.count} times by its writer (a transaction"
+                " that keeps it is one), who can become a reader when all but one have been left"
             )
         backend = self._backend
         # First here: if the answer is lost, there may be other readers already.
@@ -104,15 +110,17 @@ class RWLock:
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe a read/write lock; nothing is asked or taken yet.
 
         The arguments are as of a Lock. A lock and a read/write lock of one name have nothing to do
         with each other.
         """
-        terms = blocking, timeout, lease, None, renew, description, None, on_lost, Kind.RWLOCK
-        self._reading = partial(Reader, name, using, SideOptions(*terms, 1, ALL_SEATS))
-        self._writing = partial(Writer, name, using, SideOptions(*terms, ALL_SEATS, ALL_SEATS))
+        terms = blocking, timeout, lease, None, renew, description, None, on_lost, release
+        of_side = partial(SideOptions, *terms, Kind.RWLOCK)
+        self._reading = partial(Reader, name, using, of_side(1, ALL_SEATS))
+        self._writing = partial(Writer, name, using, of_side(ALL_SEATS, ALL_SEATS))
         either = self._reading()
         self.name, self.using = either.name, either.using
 

@@ -8,11 +8,13 @@ from functools import partial
 
 from django.utils.asyncio import async_unsafe
 
+from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.held import OnLost
 from distlock.core.manager import manager
 from distlock.core.shared_options import SemaphoreOptions, SharedLock, latest_owner
+from distlock.types.arguments import Release
 from distlock.types.lease import ALL_SEATS, Kind, LockInfo, Owner
 from distlock.types.owners import current_owner
 
@@ -44,6 +46,7 @@ class Semaphore(SharedLock):
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
+        release: Release | None = None,
     ) -> None:
         """Describe a semaphore; nothing is asked or taken yet.
 
@@ -54,8 +57,9 @@ class Semaphore(SharedLock):
           for all. None takes the number that resize() or those who use it have said last; that of
           the latter is forgotten by a sweep when nobody uses it.
         - ``n``: how many seats acquire() takes, all at once or none.
-        - ``using``, ``blocking``, ``timeout``, ``lease``, ``renew``, ``description``, ``on_lost``:
-          as of a Lock.
+        - ``using``, ``blocking``, ``timeout``, ``lease``, ``renew``, ``description``, ``on_lost``,
+          ``release``: as of a Lock. A seat that waits for a commit is the one that the next
+          acquire of as many seats gets in the same transaction.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -70,6 +74,7 @@ class Semaphore(SharedLock):
             description,
             None,
             on_lost,
+            release,
             Kind.SEMAPHORE,
             _checked_seats(n, value),
             value,
@@ -110,10 +115,12 @@ class Semaphore(SharedLock):
         wait; when nobody does, the old number holds again. So leave ``value`` out where the number
         is to change without a deploy.
         """
+        refuse_reentry()
         return self._resize(checked_count("value", value), None)
 
     async def aresize(self, value: int) -> int | None:
         """See resize()."""
+        refuse_reentry()
         calls = self._backend.calls
         return await calls.run(partial(self._resize, checked_count("value", value)))
 
@@ -151,13 +158,13 @@ class Semaphore(SharedLock):
         return latest_owner(self._key, current_owner())
 
     def _entered(self, owner: Owner) -> tuple[str, int]:
-        return "", len(manager.holds_of(self._key, owner))
+        return "", sum(hold.entered > 0 for hold in manager.holds_of(self._key, owner))
 
     def _entered_here(self) -> tuple[str, int]:
         return self._entered(current_owner())
 
-    def _leaving(self, owner: Owner) -> Steps[bool]:
-        return manager.release(self._key, latest_owner(self._key, owner), self)
+    def _leaving(self, owner: Owner, deadline: float | None = None) -> Steps[bool]:
+        return manager.release(self._key, latest_owner(self._key, owner), self, deadline)
 
     def _holder_message(self) -> str:
         seats, value = self._options.seats, self.value

@@ -1,23 +1,30 @@
 """For the tests of projects: a test that does not leave a lock fails, and the lock is free again.
 
 There is a mixin for Django's test cases, a context manager that is also a decorator, and a fixture
-for pytest of the same name.
+for pytest of the same name. ``held_elsewhere()`` has somebody else hold a lock.
 """
 
 from __future__ import annotations
 
+import threading
 import time
 import unittest
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from concurrent.futures import Future
+from contextlib import ExitStack, contextmanager, suppress
 
 from distlock.conf import locks
+from distlock.core.base_lock import BaseLock
 from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import PREFIX as QUEUEING
+from distlock.core.run_under import busy_message
+from distlock.exceptions import LockLost, LockNotHeld, LockTimeout
+from distlock.lock import Lock
+from distlock.testing.records import WrittenRecords
 from distlock.types.owners import current_liveness, current_owner, is_reserved
 
-__all__ = ["IsolatedLocksMixin", "LeakedLock", "isolated_locks"]
+__all__ = ["IsolatedLocksMixin", "LeakedLock", "held_elsewhere", "isolated_locks"]
 
 #: Seconds that other threads and tasks get to leave what they hold when a test ends.
 _TIME_TO_LEAVE = 5.0
@@ -37,19 +44,64 @@ def isolated_locks() -> Iterator[None]:
 
     All locks that this process has taken inside are free afterwards: those that no thread or task
     has left, queueing locks of tasks that no worker ran, and what ``at_least`` would keep taken
-    (except in ZooKeeper).
+    (except in ZooKeeper). What it has made with recipes, such as items of a queue or a value of a
+    Config, is removed. What was there before stays, as the test has left it.
 
     Raises LeakedLock, which names the locks that were taken inside and not left. Other threads and
     tasks get five seconds to leave theirs. If the body fails, the names become a note of its error.
     """
-    before = _entered()
+    before, written = _entered(), WrittenRecords()
     try:
-        yield
+        with written.noting():
+            yield
     except BaseException as error:
-        if leaked := _free_again(before):
+        if leaked := _free_again(before, written):
             error.add_note(leaked)
         raise
-    _check_for_leaks(before)
+    _check_for_leaks(before, written)
+
+
+@contextmanager
+def held_elsewhere(*wanted: str | BaseLock) -> Iterator[None]:
+    """Have somebody else hold locks until the block ends: another thread of this process.
+
+    Each is the name of a Lock, or any lock with its options: ``Semaphore("mail", 1)``,
+    ``RWLock("stock").writer()``, ``Lock("report", using="zookeeper")``. Naming a semaphore twice
+    takes two of its seats. The test may break them.
+
+    Raises LockTimeout if one is not free, LockUnavailable if its backend cannot be asked.
+    """
+    each = [Lock(one) if isinstance(one, str) else one for one in wanted]
+    held: Future[None] = Future()
+    done = threading.Event()
+
+    def hold() -> None:
+        try:
+            with ExitStack() as entered:
+                for lock in each:
+                    if not lock.acquire(blocking=False):
+                        raise LockTimeout(busy_message(lock))
+                    entered.callback(_leave, lock)
+                held.set_result(None)
+                done.wait()
+        except BaseException as error:
+            if held.done():
+                raise
+            held.set_exception(error)
+
+    thread = threading.Thread(target=hold, name="distlock-test-holder")
+    thread.start()
+    try:
+        held.result()
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _leave(lock: BaseLock) -> None:
+    with suppress(LockLost, LockNotHeld):  # the test has broken it
+        lock.release()
 
 
 class IsolatedLocksMixin(unittest.TestCase):
@@ -60,21 +112,26 @@ class IsolatedLocksMixin(unittest.TestCase):
 
     def run(self, result: unittest.TestResult | None = None) -> unittest.TestResult | None:
         """See TestCase.run()."""
-        self.addCleanup(_check_for_leaks, _entered())  # the first clean-up runs last
-        return super().run(result)
+        written = WrittenRecords()
+        self.addCleanup(_check_for_leaks, _entered(), written)  # the first clean-up runs last
+        with written.noting():
+            return super().run(result)
 
 
 def _entered() -> Entered:
-    return {hold: hold.count for hold in manager.all()}
+    return {hold: hold.entered for hold in manager.all()}
 
 
-def _check_for_leaks(before: Entered) -> None:
-    if leaked := _free_again(before):
+def _check_for_leaks(before: Entered, written: WrittenRecords) -> None:
+    if leaked := _free_again(before, written):
         raise LeakedLock(leaked)
 
 
-def _free_again(before: Entered) -> str:
-    """Free what was taken since then; return a message about what was not left, or nothing."""
+def _free_again(before: Entered, written: WrittenRecords) -> str:
+    """Free what was taken since then, and remove what was written.
+
+    Returns a message about what was not left, or nothing.
+    """
     until = time.monotonic() + _TIME_TO_LEAVE
     while any(map(_is_elsewhere, leaked := _leaked(before))) and time.monotonic() < until:
         time.sleep(_PAUSE)
@@ -84,6 +141,7 @@ def _free_again(before: Entered) -> str:
             with suppress(Exception):  # its backend may be down, or closed to this test
                 manager.free(hold)
     _free_without_holder()
+    written.remove()
     return message
 
 
@@ -92,7 +150,7 @@ def _leaked(before: Entered) -> list[HeldLease]:
     return [
         hold
         for hold in manager.all()
-        if hold.count > before.get(hold, 0) and not (hold.named and hold.ended)
+        if hold.entered > before.get(hold, 0) and not (hold.named and hold.ended)
     ]
 
 

@@ -14,9 +14,12 @@ def isolated_locks(request: pytest.FixtureRequest) -> Iterator[None]:
     The setting ``usefixtures = ["isolated_locks"]`` gives it to every test.
     """
     # Rows of locks are freed after the test, so the test's access to the database must end later.
-    for database in ("transactional_db", "db"):
-        if database in request.fixturenames:
-            request.getfixturevalue(database)
+    # pytest sets up what an ini file names before the fixtures of plugins.
+    if request.config.pluginmanager.hasplugin("django") and (
+        request.node.get_closest_marker("django_db")
+        or {"db", "live_server", "transactional_db"}.intersection(request.fixturenames)
+    ):
+        request.getfixturevalue("db")
     from distlock.testing import isolated_locks as isolated
 
     with isolated():

@@ -11,7 +11,7 @@ import math
 import threading
 import unicodedata
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from distlock.types.json_values import check_value, shortened
 from distlock.types.lease import LONGEST_LEASE, MAX_DESCRIPTION
@@ -21,6 +21,9 @@ MAX_NAME = 564
 MAX_OWNER = 200
 #: Bytes of JSON that a member of a group says of itself: all who look read it.
 MAX_DATA = 4096
+
+#: When a lock that is left inside a transaction is freed: now, or when the transaction has ended.
+Release = Literal["now", "commit"]
 
 #: Control characters, and halves of surrogate pairs, which no database can store.
 _REFUSED = frozenset({"Cc", "Cs"})
@@ -69,6 +72,13 @@ def checked_flag(argument: str, value: object) -> bool:
     if not isinstance(value, int) or value not in (0, 1):
         raise TypeError(f"{argument} must be True or False, not {value!r}")
     return bool(value)
+
+
+def checked_release(argument: str, value: object) -> Release:
+    """Return when a lock is freed that is left inside a transaction; ValueError for others."""
+    if value == "now" or value == "commit":
+        return value
+    raise ValueError(f"{argument} must be 'now' or 'commit', not {value!r}")
 
 
 def checked_token(token: object) -> int:

@@ -120,7 +120,11 @@ class Claim:
     ``kind`` is what kind of lock that is. Of a semaphore or a read/write lock ``seats`` are wanted,
     of ``limit`` seats that there are; None takes the number that others have agreed on.
 
-    ``call_site`` is the file and the line where the lock was asked for, where that is known.
+    ``call_site`` is the file and the line where the lock was asked for, where that is known, and
+    ``label`` the description with it, as backends store it: ``nightly (at jobs/nightly.py:12)``.
+
+    ``keeps_place``: who waits stays in the queue when it is told that it has to wait on, and asks
+    again under the same nonce.
     """
 
     name: str
@@ -134,15 +138,8 @@ class Claim:
     seats: int = 1
     limit: int | None = 1
     call_site: str = ""
-
-    @property
-    def label(self) -> str:
-        """The description and the call site as backends store them: ``nightly (at jobs.py:12)``."""
-        if not self.call_site:
-            return self.description
-        site = f"(at {self.call_site})"
-        label = f"{self.description} {site}" if self.description else site
-        return label if len(label) <= MAX_DESCRIPTION else self.description
+    label: str = ""
+    keeps_place: bool = False
 
     @property
     def reserved(self) -> float:

@@ -69,6 +69,7 @@ class _Known(NamedTuple):
 
 def current_actor(name: str | None = None) -> Actor:
     """Return who takes a lock here and now; see current_owner() for ``name``."""
+    fork.ensure_reset()  # first: what is known of this thread may be of its parent process
     loop = asyncio._get_running_loop()  # get_running_loop() would raise an error for nearly all
     if loop is not None and (task := asyncio.current_task(loop)) is not None:
         key = f"{_process_nonce}:{_serial_of(task)}"
@@ -169,6 +170,27 @@ def gevent_patched() -> bool:
     """Return whether gevent has replaced threads by greenlets in this process."""
     monkey: Any = sys.modules.get("gevent.monkey")
     return monkey is not None and bool(monkey.is_module_patched("threading"))
+
+
+#: Modules that were imported before threads were replaced go on with the old ones.
+_patched_when_imported = gevent_patched()
+
+
+def host_problem() -> str | None:
+    """Return why no lock can be used in this process; None if locks can."""
+    eventlet: Any = sys.modules.get("eventlet.patcher")
+    if eventlet is not None and eventlet.is_monkey_patched("thread"):
+        return (
+            "eventlet has replaced the threads of this process, and offers no poll() to wait with:"
+            " use threads, processes or gevent"
+        )
+    if gevent_patched() and not _patched_when_imported:
+        return (
+            "gevent has replaced the threads of this process after distlock was imported (gunicorn"
+            " does so with --preload): do not preload, or put"
+            " `from gevent import monkey; monkey.patch_all()` into gunicorn.conf.py"
+        )
+    return None
 
 
 def _serial_of(task: asyncio.Task[Any]) -> int:

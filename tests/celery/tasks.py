@@ -8,8 +8,9 @@ from types import SimpleNamespace
 
 from celery.exceptions import Ignore, Reject
 from kombu.exceptions import OperationalError
+from pydantic import BaseModel
 
-from distlock import LockTimeout, LockUnavailable
+from distlock import Lock, LockTimeout, LockUnavailable
 from distlock.celery import LockedTask, locked_task
 from distlock.recipes import track
 from locksite.demo.models import Entry
@@ -330,9 +331,54 @@ def echo(value=None):
     return value
 
 
+@app.task(name="plain.leave_behind")
+def leave_behind(key, using):
+    return Lock(key, using=using).acquire(blocking=False)
+
+
+@app.task(name="plain.tries")
+def tries(key, using):
+    lock = Lock(key, using=using)
+    if got := lock.acquire(blocking=False):
+        lock.release()
+    return got
+
+
 @app.task(name="plain.gather")
 def gather(values):
     return values
+
+
+@locked_task(
+    name="mariadb.of_value",
+    lock="{key}:{value}",
+    queueing_lock="{key}:{value}",
+    on_busy="skip",
+    using="mariadb",
+    bind=True,
+)
+def of_value(self, key, value):
+    return act(self, key)
+
+
+class Article(BaseModel):
+    """What a task may be about."""
+
+    number: int
+    tags: dict[str, int] = {}
+
+
+@locked_task(
+    name="mariadb.of_model",
+    lock="{key}:{article}",
+    queueing_lock="{key}:{article}",
+    on_busy="skip",
+    using="mariadb",
+    bind=True,
+    pydantic=True,
+)
+def of_model(self, key: str, article: Article):
+    return act(self, key)
 
 
 class Report(LockedTask):

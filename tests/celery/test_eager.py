@@ -252,6 +252,19 @@ def test_groups_and_chains_run(app):
     assert chain(task.s(1), task.s(), task.s())().get() == 4
 
 
+@pytest.mark.parametrize("options", [{}, {"slots": 1}, {"on_lost": "terminate"}])
+@pytest.mark.parametrize("call", ["delay", "__call__"])
+def test_a_task_in_a_transaction_keeps_its_lock_until_the_commit(app, options, call):
+    task = task_of(app, lambda: None, lock="a", release="commit", **options)
+    lock = Semaphore("a", 1) if "slots" in options else Lock("a")
+    with transaction.atomic():
+        getattr(task, call)()
+        assert lock.locked()
+        getattr(task, call)()
+        assert lock.locked()
+    assert not lock.locked()
+
+
 def test_delay_on_commit_takes_the_lock_at_the_commit(app):
     seen = []
     task = task_of(app, lambda: seen.append(locks["default"].inspect("queueing:a").state),

@@ -8,7 +8,7 @@ from distlock import LockLost, locks
 from distlock.celery import SKIPPED
 from distlock.types.lease import State
 from tests.celery.stage import LIMIT, cue, published
-from tests.celery.tasks import BACKENDS, OF, QUEUEING
+from tests.celery.tasks import BACKENDS, OF, QUEUEING, leave_behind, tries
 
 pytestmark = pytest.mark.once
 
@@ -101,3 +101,20 @@ def test_a_warm_shutdown_lets_tasks_end(start_worker, key, pool):
     assert results[0].get(timeout=LIMIT)
     worker.wait()
     assert locks["mariadb"].inspect(f"{key}-mariadb").state is State.FREE
+
+
+@pytest.mark.parametrize(
+    "pool",
+    [
+        "prefork",
+        "threads",
+        *(pytest.param(one, marks=pytest.mark.slow) for one in ("gevent", "solo")),
+    ],
+)
+def test_a_plain_task_does_not_enter_what_another_one_has_left_behind(start_worker, key, pool):
+    """Both run in one process, and on one thread."""
+    worker = start_worker(f"plain-{pool}", pool, 1).ready()
+    send = {"args": (key, "mariadb"), "queue": worker.queue}
+    assert leave_behind.apply_async(**send).get(timeout=LIMIT) is True
+    assert tries.apply_async(**send).get(timeout=LIMIT) is False
+    assert worker.await_log(f"ended without releasing lock {key!r}")

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 from django.core.checks import run_checks
 from django.core.management import call_command
 from django.db import connections
 
+from distlock import Lock, LockUnavailable, NotPermitted
 from distlock.conf import locks
+from distlock.recipes import Config, Election, Group, Names, Queue, Semaphore
 from tests.contract.watch import eventually
 from tests.databases import ALIASES, DATABASES, SERVERS, migrate, publish
 from tests.servers.mariadb import MariaDB
@@ -105,7 +108,10 @@ class TestOnEveryDatabase:
         with changed(database, kind, *statements):
             assert ids(kind) == ["distlock.E004"]
 
-    def test_nobody_is_asked_without_leave(self, database, kind):
+    def test_nobody_is_asked_without_leave(self, database, kind, monkeypatch):
+        # From Django 6.1 on its checks of models ask every MariaDB that there is.
+        running = {alias: connections.settings[alias] for alias in ("memory", ALIASES[kind])}
+        monkeypatch.setattr(connections, "settings", running)
         with changed(database, kind, "DROP TABLE database_lock"):
             for databases in (None, ["memory"]):
                 found = {message.id for message in run_checks(databases=databases)}
@@ -212,3 +218,90 @@ def test_a_server_that_is_too_old_is_an_error(database, kind, monkeypatch):
     monkeypatch.setattr(connection.features, "minimum_database_version", (999,))
     monkeypatch.setattr("django.db.backends.base.base.RAN_DB_VERSION_CHECK", set())
     assert ids(kind) == ["distlock.E007"]
+
+
+#: a user of the database who may not do what locks need, and what is said of it
+RIGHTS = {
+    "mariadb": {
+        "read-only": (
+            "CREATE USER reader@'127.0.0.1' IDENTIFIED BY 'not-a-secret'",
+            "GRANT SELECT ON distlock.* TO reader@'127.0.0.1'",
+        ),
+    },
+    "postgresql": {
+        "read-only": (
+            "CREATE ROLE reader LOGIN PASSWORD 'not-a-secret'",
+            "GRANT SELECT ON ALL TABLES IN SCHEMA public TO reader",
+        ),
+        "cannot write": (
+            "CREATE ROLE reader LOGIN PASSWORD 'not-a-secret'",
+            "GRANT ALL ON ALL TABLES IN SCHEMA public TO reader",
+            "ALTER ROLE reader SET default_transaction_read_only = on",
+        ),
+        "row-level security": (
+            "CREATE ROLE reader LOGIN PASSWORD 'not-a-secret'",
+            "GRANT ALL ON ALL TABLES IN SCHEMA public TO reader",
+            "ALTER TABLE database_lock ENABLE ROW LEVEL SECURITY",
+        ),
+    },
+}
+REMOVE_USER = {
+    "mariadb": ("DROP USER reader@'127.0.0.1'",),
+    "postgresql": (
+        "ALTER TABLE database_lock DISABLE ROW LEVEL SECURITY",
+        "DROP OWNED BY reader",
+        "DROP ROLE reader",
+    ),
+}
+#: the message of the check, and what a lock raises
+TOLD = {
+    ("mariadb", "read-only"): ("INSERT command denied", "command denied"),
+    ("postgresql", "read-only"): ("may not INSERT, UPDATE, DELETE", "permission denied for table"),
+    ("postgresql", "cannot write"): ("sessions are read-only", "in a read-only transaction"),
+    ("postgresql", "row-level security"): (
+        "row-level security applies",
+        "violates row-level security policy",
+    ),
+}
+
+
+@pytest.fixture
+def reader(database, kind, right):
+    """The alias is used by somebody else for a while."""
+    for statement in RIGHTS[kind][right]:
+        database.execute(statement)
+    publish(ALIASES[kind], {"USER": "reader"})
+    yield
+    publish(ALIASES[kind], {"USER": "distlock"})
+    locks.close_all()
+    for statement in REMOVE_USER[kind]:
+        database.execute(statement)
+
+
+@pytest.mark.usefixtures("reader")
+@pytest.mark.parametrize(("kind", "right"), list(TOLD), indirect=["kind"])
+class TestAUser:
+    def test_who_may_not_write_is_told_by_the_check(self, kind, right):
+        message = next(one for one in messages(kind) if one.id == "distlock.W010")
+        assert TOLD[kind, right][0] in message.msg
+
+    def test_who_may_not_write_is_told_by_the_lock(self, kind, right):
+        # A server that was not promoted yet says the same of all transactions.
+        error = LockUnavailable if right == "cannot write" else NotPermitted
+        with pytest.raises(error, match=TOLD[kind, right][1]):
+            Lock("of somebody else").acquire(timeout=5)
+
+    def test_so_it_is_by_the_recipes_at_once(self, kind, right):
+        """They wait through an outage for as long as a lease, and this is none."""
+        if right != "read-only":
+            return
+        for ask in (
+            Semaphore("of somebody else", 1).acquire,
+            partial(Queue("of somebody else").put, "an item"),
+            partial(Names("of somebody else").register, "front", "1", timeout=None),
+            partial(Config("of somebody else").set, 1),
+            Election("of somebody else").campaign,
+            Group("of somebody else").join,
+        ):
+            with pytest.raises(NotPermitted, match=TOLD[kind, right][1]):
+                ask()

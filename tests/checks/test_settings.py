@@ -56,6 +56,7 @@ class TestTheEntry:
             ({"BACKEND": LOCAL, "OPTIONS": {"x": 1}}, "OPTIONS: unknown setting 'x'"),
             ({"BACKEND": LOCAL, "LEASE": 0}, "LEASE must be finite and greater than 0"),
             ({"BACKEND": LOCAL, "LEASE": 9, "RENEW": 4}, "RENEW is 4, but with LEASE 9"),
+            ({"BACKEND": LOCAL, "RELEASE": None}, "RELEASE must be 'now' or 'commit', not None"),
             ({"BACKEND": "distlock.nowhere.Backend"}, "cannot import BACKEND"),
             ({"BACKEND": "distlock.lock.Lock"}, "is no lock backend"),
             ({"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}, "OPTIONS['database'] is 'x'"),
@@ -83,6 +84,24 @@ class TestTheEntry:
         (message,) = messages()
         assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK")
 
+    def test_that_is_not_called_default_is_an_error(self, settings):
+        settings.DISTLOCK = {"Default": {"BACKEND": LOCAL}}
+        (message,) = messages()
+        assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK['default']")
+        assert "the aliases are: 'Default'" in message.msg
+        assert str(message).count("DISTLOCK['default']") == 1
+
+    def test_none_means_that_there_is_no_default(self, settings):
+        settings.DISTLOCK = {"orders": {"BACKEND": LOCAL}, "default": None}
+        assert messages() == []
+
+    @pytest.mark.parametrize("wrong", [{"BACKEND": LOCAL}, {"LEASE": 60}])
+    def test_that_has_no_alias_is_one_error(self, settings, wrong):
+        settings.DISTLOCK = wrong
+        (message,) = messages()
+        assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK")
+        assert "must have an entry for each alias" in message.msg
+
     def test_does_not_hide_what_is_wrong_with_the_next(self, settings):
         settings.DISTLOCK = {
             "default": {"BACKEND": LOCAL},
@@ -94,9 +113,9 @@ class TestTheEntry:
     def test_can_be_silenced(self, settings):
         settings.DISTLOCK = {"default": {"BACKEND": LOCAL, "LEASE": -1}}
         with pytest.raises(CommandError, match="distlock.E001"):
-            call_command("check", stderr=StringIO())
+            call_command("check", tags=["distlock"], stderr=StringIO())
         settings.SILENCED_SYSTEM_CHECKS = ["distlock.E001"]
-        call_command("check", stdout=StringIO(), stderr=StringIO())
+        call_command("check", tags=["distlock"], stdout=StringIO(), stderr=StringIO())
 
 
 class TestAMissingDriver:
@@ -128,15 +147,6 @@ class TestAMissingDriver:
         (message,) = check_settings(None)
         assert message.id == "distlock.E002"
         assert "django-distlock[postgresql]" in message.hint
-
-
-def test_psycopg2_alone_is_refused_by_name(settings, database_entry):
-    database_entry("x", {"ENGINE": "tests.checks.psycopg2_only"})
-    settings.DISTLOCK = {"default": {"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}}
-    (message,) = check_settings(None)
-    assert (message.id, message.obj) == ("distlock.E001", "DISTLOCK['default']")
-    assert "need psycopg 3, and Django has found psycopg2 only" in message.msg
-    assert "django-distlock[postgresql]" in message.msg
 
 
 class TestInProduction:
@@ -235,3 +245,22 @@ class TestTheGroups:
         (message,) = messages()
         assert message.id == "distlock.E009"
         assert problem in message.msg
+
+
+class TestRequestsThatAreTransactions:
+    @pytest.fixture
+    def atomic_requests(self, settings):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
+        connections.settings["default"]["ATOMIC_REQUESTS"] = True
+        yield
+        connections.settings["default"]["ATOMIC_REQUESTS"] = False
+
+    def test_are_warned_of(self, atomic_requests):
+        (message,) = messages()
+        assert (message.id, message.obj) == ("distlock.W009", "DISTLOCK['default']")
+        assert "'default'" in message.msg
+
+    @pytest.mark.parametrize("release", ["now", "commit"])
+    def test_are_not_if_somebody_has_decided(self, atomic_requests, settings, release):
+        settings.DISTLOCK = {"default": {"BACKEND": LOCAL, "RELEASE": release}}
+        assert messages() == []

@@ -170,6 +170,7 @@ class TestJSON:
             "renews": True,
             "renewed_at": info.renewed_at.isoformat(),
             "description": "<b>",
+            "call_site": info.call_site,
             "waiters": None,
         }
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import enum
 import io
 import signal
 import threading
@@ -11,6 +12,7 @@ import pytest
 from django.contrib.auth.models import Group
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
+from django.db import transaction
 
 from distlock import Lock, LockLost, LockNotHeld, locks
 from distlock.commands import LockedCommand
@@ -49,6 +51,20 @@ def kind():
 def nightly(child, shared):
     """Start the command ``nightly`` in a process."""
     return lambda *arguments: child(manage, "nightly", *arguments)
+
+
+@pytest.mark.parametrize("slots", [None, 1])
+def test_in_a_transaction_it_may_keep_its_lock_until_the_commit(local, slots):
+    class Keeping(Here):
+        lock_release = "commit"
+        lock_slots = slots
+
+    command = Keeping()
+    with transaction.atomic():
+        call_command(command)
+        call_command(command)
+        assert command.lock.locked()
+    assert not command.lock.locked()
 
 
 def test_it_is_named_after_its_app_and_itself(nightly):
@@ -304,6 +320,19 @@ def test_options_that_give_no_name_are_wrong_use(local):
     with pytest.raises(CommandError, match="lock_name=") as raised:
         call_command(Named(), shop="a\nb")
     assert raised.value.returncode == USAGE
+
+
+def test_an_option_makes_one_name_from_the_command_line_and_from_code(local):
+    class Shop(enum.Enum):
+        BERLIN = "berlin"
+
+    class Named(Here):
+        lock_name = "{shop}"
+
+    seen = []
+    for shop in (Shop.BERLIN, "berlin"):
+        call_command(Named(lambda command: seen.append(command.lock.name)), shop=shop)
+    assert seen == ["berlin", "berlin"]
 
 
 def test_attributes_that_cannot_be_are_told_by_name(local):

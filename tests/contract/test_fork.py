@@ -1,4 +1,7 @@
-"""After a fork the child holds nothing and can work, and the parent goes on undisturbed."""
+"""After a fork the child holds nothing and can work, and the parent goes on undisturbed.
+
+So it does if the fork has called no hooks of Python's.
+"""
 
 import threading
 
@@ -6,15 +9,15 @@ import pytest
 
 from distlock import Lock, LockNotHeld
 from tests.contract.actors import PATIENCE
-from tests.contract.forks import forked
-from tests.contract.watch import eventually
+from tests.contract.forks import begin_forked, forked
+from tests.contract.watch import eventually, in_line
 from tests.kinds import ONE_PROCESS
 
 # What is called in the child process, which then forks. The fork is not made in the process of the
 # test run, whose other threads and servers it does not concern.
 
 
-def look_after_fork(using, name):
+def look_after_fork(using, name, way):
     """What a forked child sees of a lock that its parent holds."""
     lock = Lock(name, using=using)
 
@@ -31,13 +34,13 @@ def look_after_fork(using, name):
 
     with lock:
         token = lock.token
-        seen = forked(child)
+        seen = forked(child, way=way)
         lock.verify()
         assert lock.token == token
     return seen
 
 
-def keep_working_after_fork(using, name):
+def keep_working_after_fork(using, name, way):
     """The parent's and the child's sessions do not mix: both work at the same time."""
     lock = Lock(f"{name}:parent", using=using)
 
@@ -47,25 +50,21 @@ def keep_working_after_fork(using, name):
                 mine.verify()
         return True
 
-    results = []
     with lock:
-        forking = threading.Thread(target=lambda: results.append(forked(child)))
-        forking.start()
+        wait_for_child = begin_forked(child, way=way)
         for number in range(20):
             with Lock(f"{name}:{number}", using=using) as other:
                 other.verify()
-        forking.join(PATIENCE)
+        worked = wait_for_child()
         lock.verify()
-    return results
+    return worked
 
 
-def fork_while_another_thread_waits(using, name):
+def fork_while_another_thread_waits(using, name, way):
     """The child is not in line; the waiting thread of the parent still is."""
     got = threading.Event()
-    waiting = threading.Event()
 
     def wait():
-        waiting.set()
         with Lock(name, using=using):
             got.set()
 
@@ -76,8 +75,8 @@ def fork_while_another_thread_waits(using, name):
     with Lock(name, using=using):
         waiter = threading.Thread(target=wait)
         waiter.start()
-        waiting.wait(PATIENCE)
-        works = forked(child)
+        eventually(lambda: in_line(using, name) == 2)
+        works = forked(child, way=way)
         assert not got.is_set()
     assert got.wait(PATIENCE)
     waiter.join(PATIENCE)
@@ -110,20 +109,25 @@ def fork_while_threads_work(using, name):
             worker.join(PATIENCE)
 
 
-def end_of_a_forked_child(using, name):
+def end_of_a_forked_child(using, name, way):
     """A child that ends, releasing nothing, takes nothing from its parent."""
     with Lock(name, using=using) as lock:
-        forked(lambda: None)
+        forked(lambda: None, way=way)
         lock.verify()
-        taken = forked(lambda: Lock(name, using=using).acquire(blocking=False))
+        taken = forked(lambda: Lock(name, using=using).acquire(blocking=False), way=way)
     return taken
 
 
-def child_of_a_child(using, name):
+def child_of_a_child(using, name, way):
     with Lock(name, using=using):
-        return forked(
-            lambda: forked(lambda: Lock(f"{name}:deep", using=using).acquire(blocking=False))
-        )
+
+        def child():
+            return forked(grandchild, way=way)
+
+        def grandchild():
+            return Lock(f"{name}:deep", using=using).acquire(blocking=False)
+
+        return forked(child, way=way)
 
 
 @pytest.fixture
@@ -131,8 +135,8 @@ def process(actor):
     return actor("new process")
 
 
-def test_a_forked_child_holds_nothing_and_can_work(process, kind, using, name):
-    held, refused, got_it, works = process.call(look_after_fork, using, name).result(PATIENCE)
+def test_a_forked_child_holds_nothing_and_can_work(process, kind, using, name, way):
+    held, refused, got_it, works = process.call(look_after_fork, using, name, way).result(PATIENCE)
     assert held is False
     assert refused is True
     assert got_it is (kind in ONE_PROCESS)
@@ -140,12 +144,12 @@ def test_a_forked_child_holds_nothing_and_can_work(process, kind, using, name):
 
 
 @pytest.mark.eager
-def test_parent_and_child_work_side_by_side(process, using, name):
-    assert process.call(keep_working_after_fork, using, name).result(PATIENCE) == [True]
+def test_parent_and_child_work_side_by_side(process, using, name, way):
+    assert process.call(keep_working_after_fork, using, name, way).result(PATIENCE)
 
 
-def test_a_fork_while_another_thread_waits(process, using, name):
-    assert process.call(fork_while_another_thread_waits, using, name).result(PATIENCE) is True
+def test_a_fork_while_another_thread_waits(process, using, name, way):
+    assert process.call(fork_while_another_thread_waits, using, name, way).result(PATIENCE) is True
 
 
 @pytest.mark.slow
@@ -154,10 +158,10 @@ def test_a_fork_while_other_threads_take_and_leave_locks(process, using, name):
     assert results == [True] * 12
 
 
-def test_the_end_of_a_child_takes_nothing_from_its_parent(process, kind, using, name):
-    taken = process.call(end_of_a_forked_child, using, name).result(PATIENCE)
+def test_the_end_of_a_child_takes_nothing_from_its_parent(process, kind, using, name, way):
+    taken = process.call(end_of_a_forked_child, using, name, way).result(PATIENCE)
     assert taken is (kind in ONE_PROCESS)
 
 
-def test_a_grandchild_can_work(process, using, name):
-    assert process.call(child_of_a_child, using, name).result(PATIENCE) is True
+def test_a_grandchild_can_work(process, using, name, way):
+    assert process.call(child_of_a_child, using, name, way).result(PATIENCE) is True

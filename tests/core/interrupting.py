@@ -23,7 +23,30 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
 
     The moments are those in files whose paths begin with ``code``. What runs may handle the error.
     """
-    passed, raised = 0, []
+    raised = []
+
+    def strike(frame):
+        raised.append(error())
+        raise raised[0]
+
+    with contextlib.suppress(error):
+        at_moment(call, moment, strike, code)
+    return raised.pop() if raised else None  # left there, it would know itself by its traceback
+
+
+def at_moment(call, moment, act, code=CODE):
+    """Return ``call()``, and whether ``act(frame)`` was called at the given moment of it."""
+    result, passed = _watched(call, moment, act, code)
+    return result, passed == moment
+
+
+def moments_of(call, code=CODE):
+    """Call ``call()``; return how many moments it has."""
+    return _watched(call, 0, None, code)[1]
+
+
+def _watched(call, moment, act, code):
+    passed = 0
 
     def profile(frame, event, arg):
         nonlocal passed
@@ -37,17 +60,14 @@ def interrupted(call, moment, error=KeyboardInterrupt, code=CODE):
                 passed -= 1  # of garbage, where an error reaches nobody, too
             elif passed == moment:
                 sys.setprofile(None)
-                raised.append(error())
-                raise raised[0]
+                act(frame)
 
     sys.setprofile(profile)
     try:
-        call()
-    except error:
-        pass
+        result = call()
     finally:
         sys.setprofile(None)
-    return raised.pop() if raised else None  # left there, it would know itself by its traceback
+    return result, passed
 
 
 def _in_destructor(frame):

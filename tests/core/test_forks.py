@@ -4,14 +4,24 @@ import gc
 import os
 import threading
 
+import pytest
+from django.dispatch import Signal
+
 from distlock import Lock, locks
+from distlock.concurrency.pending import Latch
 from distlock.concurrency.steps import Sleep
+from distlock.recipes import Config, Election, Group, Progress, RWLock, Semaphore
 from distlock.signals import lock_acquired
+from tests.children import write_line
+from tests.contract.forks import WAYS, forked
+from tests.kinds import KINDS, SHARED
+
+MUTEXES = type(threading.Lock()), type(threading.RLock())
 
 
-def in_child(function):
+def in_child(function, way):
     """Run a function in a fork of this process; return its exit code, as os.wait() does."""
-    pid = os.fork()
+    pid = WAYS[way]()
     if pid == 0:
         threading.Timer(20, os._exit, [9]).start()
         code = 1
@@ -23,17 +33,17 @@ def in_child(function):
     return os.waitpid(pid, 0)[1]
 
 
-def test_the_parents_keeper_is_not_told_by_the_child():
+def test_the_parents_keeper_is_not_told_by_the_child(way):
     with Lock("stock"):
         assert locks["default"].listener is not None
 
         def look():
             os._exit(0 if locks["default"].listener is None else 1)
 
-        assert in_child(look) == 0
+        assert in_child(look, way) == 0
 
 
-def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child():
+def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child(way):
     inside, end = threading.Event(), threading.Event()
 
     def send():
@@ -49,14 +59,16 @@ def test_a_signal_being_sent_at_the_fork_can_be_sent_in_the_child():
     sender.start()
     inside.wait(30)
     try:
-        assert in_child(lambda: Lock("stock").acquire()) == 0
+        assert in_child(lambda: Lock("stock").acquire(), way) == 0
     finally:
         end.set()
         sender.join()
         lock_acquired.disconnect(receive)
 
 
-async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child(backend, monkeypatch):
+async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child(
+    backend, monkeypatch, way
+):
     def never(claim, deadline):
         yield Sleep(3600)
 
@@ -71,5 +83,96 @@ async def test_a_forsaken_task_of_the_parent_withdraws_nothing_in_the_child(back
         names = {thread.name for thread in threading.enumerate()}
         os._exit(1 if names & {"distlock-undo", "distlock-cleanup"} else 0)
 
-    assert in_child(collect) == 0
+    assert in_child(collect, way) == 0
     waiting.close()
+
+
+def mutexes():
+    """Return the mutexes of the package that are there now, apart from what is waited for."""
+    found = {}
+    for obj in gc.get_objects():
+        if type(obj).__module__.startswith("distlock.") or type(obj) is Signal:
+            names = [*getattr(type(obj), "__slots__", ()), *getattr(obj, "__dict__", ())]
+            for value in (getattr(obj, name, None) for name in names):
+                if isinstance(value, MUTEXES) and type(obj) is not Latch:
+                    found[id(value)] = value
+    return list(found.values())
+
+
+def hold_all_and_fork(name, way):
+    """As a child: fork while another thread has each mutex of the package."""
+    with Config(f"{name}:config").watch([].append), Election(f"{name}:election"):
+        group, progress = Group(f"{name}:group"), Progress(f"{name}:work").start()
+        group.join()
+        with Lock(name) as lock, Semaphore(name, 2), RWLock(name).reader():
+            all_held, go_on = threading.Event(), threading.Event()
+
+            def hold():
+                held = mutexes()
+                for mutex in held:
+                    mutex.acquire()
+                all_held.set()
+                go_on.wait(60)
+                for mutex in held:
+                    mutex.release()
+
+            holding = threading.Thread(target=hold)
+            holding.start()
+            assert all_held.wait(60)
+            try:
+                write_line(forked(use_all, name, lock, group, progress, way=way))
+            finally:
+                go_on.set()
+                holding.join()
+            lock.verify()
+        progress.finish()
+        group.leave()
+
+
+def use_all(name, lock, group, progress):
+    held = lock.held, group.joined, Semaphore(name, 2).held
+    progress.advance()
+    progress.finish()
+    lock_acquired.connect(print)
+    lock_acquired.disconnect(print)
+    with Lock(f"{name}:own"), Semaphore(f"{name}:own", 2), RWLock(f"{name}:own").writer():
+        Config(f"{name}:config").set(1)
+        with Group(f"{name}:group", "child"), Progress(f"{name}:own") as work:
+            work.advance()
+    with Election(f"{name}:own") as election:
+        return *held, election.leading
+
+
+@pytest.mark.every_day_on("local", "postgresql")
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_mutex_that_another_thread_has_hangs_no_child(
+    child, kind, backend_settings, settings, name
+):
+    settings.DISTLOCK = backend_settings(kind)
+    holder = child(hold_all_and_fork, name, "without hooks")
+    assert holder.finish() == ["(False, False, False, True)"]
+
+
+def end_a_child(name, way):
+    """As a child: fork, and let that process end as processes do, with all destructors."""
+    group = Group(f"{name}:group")
+    member = group.join()
+    with Lock(name) as lock:
+        token = lock.token
+        if not (pid := WAYS[way]()):
+            raise SystemExit(0)
+        write_line(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        lock.verify()
+        with Lock(f"{name}:other"):
+            write_line(lock.token == token, group.joined and group.token == member)
+        write_line(len(group.members()))
+    group.leave()
+
+
+@pytest.mark.every_day_on("postgresql", "zookeeper")
+@pytest.mark.parametrize("kind", SHARED)
+def test_the_end_of_a_child_that_has_used_nothing_ends_nothing_of_its_parent(
+    child, kind, backend_settings, settings, name, way
+):
+    settings.DISTLOCK = backend_settings(kind)
+    assert child(end_a_child, name, way).finish() == ["0", "True True", "1"]

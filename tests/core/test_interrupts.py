@@ -8,19 +8,21 @@ import uuid
 from contextlib import suppress
 
 import pytest
+from django.db import connections, transaction
 
 from distlock import Lock, LockLost, LockNotHeld, LockUnavailable
 from distlock.backends.cleanup import Cleanup
 from distlock.core import local_queue, manager
+from distlock.core.run_under import run_under
 from distlock.exceptions import BodyEnded
 from distlock.types.lease import Claim
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
-from tests.core.interrupting import interrupted
+from tests.core.interrupting import CODE, interrupted
 
 
-def interrupted_everywhere(call, prepare=lambda lock: None, error=KeyboardInterrupt):
+def interrupted_everywhere(call, prepare=lambda lock: None, error=KeyboardInterrupt, code=CODE):
     """Interrupt ``call(lock)`` at one moment after the other; yield the locks.
 
     The interrupt is known until the caller goes on, and all that its traceback refers to with it.
@@ -28,7 +30,7 @@ def interrupted_everywhere(call, prepare=lambda lock: None, error=KeyboardInterr
     for moment in itertools.count(1):
         lock = Lock(f"{uuid.uuid4().hex}:{moment}")
         prepare(lock)
-        interrupt = interrupted(lambda: call(lock), moment, error)  # noqa: B023 - called at once
+        interrupt = interrupted(lambda: call(lock), moment, error, code)  # noqa: B023 - called at once
         if interrupt is None:
             assert moment > 20, "the interrupts did not reach the code"
             while lock.held:
@@ -63,6 +65,52 @@ def test_while_taking():
 
 def test_while_releasing():
     others_get_it(interrupted_everywhere(Lock.release, prepare=Lock.acquire))
+
+
+def others_get_it_after_the_transaction(locks):
+    """As others_get_it(), when nobody knows the interrupts any more, nor the hooks in their way."""
+    locks = list(locks)
+    for lock in locks:
+        if (hold := manager.manager.find(lock._key, current_owner())) and hold.entered:
+            lock.release()
+        eventually(lambda: not lock.held)  # noqa: B023
+    others_get_it(locks)
+
+
+def test_while_left_inside_a_transaction_and_freed_at_its_commit():
+    def call(lock):
+        with transaction.atomic(), Lock(lock.name, release="commit"):
+            pass
+
+    others_get_it_after_the_transaction(interrupted_everywhere(call, code=CODE[:1]))
+
+
+def test_in_the_middle_of_djangos_commit_it_is_kept_for_its_lease_at_most():
+    """Django then neither calls nor drops what was to be called."""
+    connection = connections["default"]
+    lock = Lock(uuid.uuid4().hex, release="commit", lease=1)
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with suppress(KeyboardInterrupt), transaction.atomic():
+        with lock:
+            pass
+        connection._commit, commit = interrupt, connection._commit
+    connection._commit = commit
+    try:
+        eventually(lambda: not lock.held)
+    finally:
+        connection.close()
+
+
+def test_while_a_command_is_run_inside_a_transaction():
+    def call(lock):
+        keeping = Lock(lock.name, release="commit")
+        with transaction.atomic():
+            run_under(keeping, keeping.acquire, lambda: None, lambda error: None)
+
+    others_get_it_after_the_transaction(interrupted_everywhere(call, code=CODE[:1]))
 
 
 def test_when_the_loss_of_another_lock_ends_the_body():

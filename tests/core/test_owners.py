@@ -128,7 +128,10 @@ def test_who_is_refused_is_told_which_thread_of_this_process_holds_the_lock(in_t
         message = in_thread(refused, timeout=0.01)
         me, token = current_owner(), lock.token
     assert message.startswith(f"lock 'stock' on 'default' is held by {me.host} (pid {me.pid}, ")
-    assert re.search(rf" since \d+ s \(token {token}\): counting; waited for 0\.01 s$", message)
+    assert re.search(
+        rf" since \d+ s \(token {token}\): counting, acquired at \S+:\d+; waited for 0\.01 s$",
+        message,
+    )
 
 
 def test_who_leaves_what_another_thread_has_taken_is_told_who_has_it(in_thread):

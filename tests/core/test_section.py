@@ -11,7 +11,7 @@ import pytest
 from distlock import Lock, LockLost
 from distlock.backends.local import LocalBackend
 from distlock.core import local_queue
-from distlock.core.base_lock import busy_message, run_under
+from distlock.core.run_under import busy_message, run_under
 from distlock.exceptions import BodyEnded
 from distlock.recipes import MultiLock, Semaphore
 from tests.children import write_line
@@ -151,7 +151,9 @@ def test_of_a_semaphore_it_is_said_how_many_seats_are_taken():
         with Semaphore("mailer", 2):
             message = busy_message(mailer)
     assert message.startswith("semaphore 'mailer' on 'default' has no free slot (2 of 2); held ")
-    assert message.endswith("): news")  # of the one who has held it for longest
+    assert (
+        "): news, acquired at core/test_section.py:" in message
+    )  # of the one who has held it for longest
 
 
 def test_the_holder_is_named_and_nothing_in_it_hides(lock):
@@ -160,7 +162,7 @@ def test_the_holder_is_named_and_nothing_in_it_hides(lock):
         message = busy_message(lock)
     assert message.startswith("lock 'stock' on 'default' is held by ")
     assert re.search(rf", {thread}\) since \d+ s \(token ", message)
-    assert message.endswith(r"): a\u2066b")
+    assert r"): a\u2066b, acquired at core/test_section.py:" in message
     assert busy_message(lock) == "lock 'stock' on 'default' was held by someone else"
 
 

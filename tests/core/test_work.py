@@ -19,8 +19,10 @@ from distlock.activity import activity
 from distlock.concurrency.clock import clock
 from distlock.core.manager import manager
 from distlock.recipes import MultiLock, RWLock, Semaphore
+from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually, in_line
+from tests.core.interrupting import interrupted, moments_of
 
 LEFT = "ended without releasing lock 'stock'"
 
@@ -259,8 +261,9 @@ def test_activities_of_one_thread_may_end_in_any_order():
     second.__enter__()
     take()
     first.__exit__(None, None, None)
-    assert not Lock("stock").held
+    assert Lock("stock").held
     second.__exit__(None, None, None)
+    assert not Lock("stock").held
     assert not tries()
 
 
@@ -397,6 +400,17 @@ def test_a_task_that_waits_for_the_thread_that_runs_its_loop_is_told():
         asyncio.run(wait_for())
 
 
+def test_another_task_of_its_loop_is_not():
+    """The thread goes on when the loop ends."""
+    with Lock("stock"):
+        loop = asyncio.new_event_loop()
+        waiting = loop.create_task(wait_for())
+        loop.run_until_complete(asyncio.sleep(0.3))
+        assert not waiting.done()
+    assert loop.run_until_complete(waiting)
+    loop.close()
+
+
 def test_a_task_that_waits_for_the_thread_that_waits_for_it_is_told():
     with Lock("stock"), pytest.raises(LockDeadlock):
         async_to_sync(wait_for)()
@@ -429,3 +443,16 @@ def test_a_circle_over_a_nested_piece_of_work_is_found():
         Lock("a").release()
         assert job.result(PATIENCE)
         Lock("a").acquire()
+
+
+def test_an_interrupt_at_any_moment_of_an_activity_leaves_none_behind():
+    before, last = current_owner(), moments_of(mark)
+    for moment in range(1, last + 1):
+        interrupted(mark, moment)
+        assert current_owner() == before
+    assert last > 10
+
+
+def mark():
+    with activity("a turn of a loop"):
+        pass

@@ -170,7 +170,7 @@ def test_a_prepared_upsert_takes_a_row_that_is_free(kind, backend, shared, name)
 def test_a_prepared_claim_sees_who_waits_now(kind, backend, shared, session, name):
     """Whether the native lock is free is found out each time."""
     dialect, locks = backend.pool.dialect_for(shared.wrapper), backend.waits.locks
-    key = locks.key(str(session.settings["NAME"]), name)
+    key = locks.key(session.namespace, name)
     waiting, values = dialect.in_order(locks.nobody_waits), locks.values(key)
 
     def takes():

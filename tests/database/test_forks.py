@@ -6,10 +6,16 @@ import os
 import stat
 import threading
 import traceback
+from functools import partial
 
 import pytest
 
+from distlock import Lock, LockUnavailable
+from distlock.backends.database.sqlite_session import SQLiteSession
 from distlock.backends.database.statements import Statement
+from distlock.recipes import Config
+from tests.children import write_line
+from tests.contract.forks import forked
 from tests.contract.watch import eventually
 from tests.database.lending import ident_of, in_use, next_session
 from tests.database.speaking import claim, speaking
@@ -197,3 +203,51 @@ def fork_after_the_driver_closed(database):
 def test_a_child_leaves_alone_what_is_not_the_drivers_any_more(kind, make, child):
     make()
     child(fork_after_the_driver_closed, ALIASES[kind]).finish()
+
+
+def fork_inside_of_sqlite(name):
+    """As a child: fork without hooks while another thread is in a transaction of distlock's."""
+    config, inside, go_on = Config(name), threading.Event(), threading.Event()
+    config.set(0)
+
+    def write():
+        run = SQLiteSession.run
+
+        def stop(session, statement, limit):
+            result = run(session, statement, limit)
+            if statement.sql.startswith("UPDATE"):
+                inside.set()
+                assert go_on.wait(60)
+            return result
+
+        SQLiteSession.run = stop
+        config.set(1)
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    inside.wait(60)
+    try:
+        write_line(forked(use_sqlite, name, way="without hooks"))
+    finally:
+        go_on.set()
+        writing.join()
+    write_line(config.get().value, Lock(name).acquire())
+
+
+def use_sqlite(name):
+    told = []
+    for use in (Lock(name).acquire, partial(Config(name).set, 2)):
+        try:
+            use()
+        except LockUnavailable as error:
+            told.append("forked" in str(error))
+    return told
+
+
+def test_a_child_that_was_forked_inside_of_sqlite_leaves_it_alone(
+    child, backend_settings, settings, name
+):
+    """SQLite has noted locks there that the child does not have."""
+    settings.DISTLOCK = backend_settings("sqlite")
+    process = child(fork_inside_of_sqlite, name)
+    assert process.finish() == ["[True, True]", "1 True"]

@@ -12,7 +12,9 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase, override_
 
 from distlock import Lock, LockError, LockLost, LockNotHeld, locks
 from distlock.models import DatabaseLock
-from tests.databases import ALIASES
+from distlock.testing import IsolatedLocksMixin
+from tests.contract.watch import eventually
+from tests.databases import ALIASES, SERVERS
 
 GROUP = "written under the lock"
 
@@ -93,6 +95,24 @@ class Cases:
         ):
             raise AssertionError("the body ran")
 
+    def test_a_lock_that_is_kept_until_the_commit(self):
+        """It is, until the outermost block ends that is not the test case's own."""
+        with Lock("kept", release="commit") as lock:
+            self.write()
+        assert not lock.locked()
+        for fails in (False, True):
+            with suppress(ZeroDivisionError), transaction.atomic(using=self.database):
+                with suppress(ZeroDivisionError), transaction.atomic(using=self.database):
+                    with lock:
+                        pass
+                    raise ZeroDivisionError
+                if self.kind in SERVERS:  # on SQLite the transaction itself frees it
+                    assert lock.locked()
+                if fails:
+                    raise ZeroDivisionError
+            eventually(lambda: not lock.locked())
+            eventually(lambda: not lock.held)
+
     def test_a_lock_that_is_not_held(self):
         with self.assertRaises(LockNotHeld):
             Lock("nobody's").release()
@@ -107,8 +127,15 @@ class Cases:
 
     async def test_async_and_sync_code_exclude_each_other(self):
         async with Lock("both"):
-            assert not await sync_to_async(Lock("both").acquire)(blocking=False)
+            assert not await asyncio.create_task(sync_to_async(tries)("both"))
         await asyncio.sleep(0)
+
+
+def tries(name):
+    lock = Lock(name)
+    if got := lock.acquire(blocking=False):
+        lock.release()
+    return got
 
 
 class InSQLite(Cases, TestCase):
@@ -129,6 +156,43 @@ class OnMariaDB(Cases, TestCase):
 class OnPostgreSQL(Cases, TestCase):
     kind = "postgresql"
     databases = {"postgresql"}
+
+
+@override_settings(DISTLOCK=entry("postgresql", RELEASE="commit"))
+class Kept(IsolatedLocksMixin, TestCase):
+    """Locks that are kept until the commit, in a test case in which nothing is committed."""
+
+    databases = {"postgresql"}
+
+    def setUp(self):
+        self.order = []
+
+    @transaction.atomic(using="postgresql")
+    def work(self):
+        with Lock("kept in a test case"):
+            transaction.on_commit(lambda: self.order.append(self.locked()), using="postgresql")
+        self.order.append(self.locked())
+
+    def locked(self):
+        return Lock("kept in a test case").locked()
+
+    def test_they_are_free_after_the_work_and_before_its_callbacks(self):
+        with self.captureOnCommitCallbacks(using="postgresql", execute=True) as callbacks:
+            self.work()
+            assert not self.locked()
+        assert len(callbacks) == 1  # only what the work has registered
+        assert self.order == [True, False]
+
+    def test_they_are_free_without_callbacks_too(self):
+        self.work()
+        self.work()
+        assert not self.locked()
+        assert self.order == [True, True]
+
+    @classmethod
+    def tearDownClass(cls):
+        super().tearDownClass()
+        locks.close_all()
 
 
 class WithoutTransaction(Cases, TransactionTestCase):

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from distlock import Lock, LockUnavailable, locks
+from distlock import Lock, LockUnavailable, NotPermitted, locks
 from distlock.backends.etcd import watches
 from distlock.backends.etcd.kv import get, put
 from distlock.types.lease import Claim
@@ -248,7 +248,7 @@ def claim(name):
 
 def test_a_user_who_may_not_use_the_keys_is_told(configure, limited, name):
     using = configure({"default": limited.url}, user="limited", password=PASSWORD, prefix="/x/")
-    with pytest.raises(LockUnavailable, match="refuses the user 'limited': .*permission denied"):
+    with pytest.raises(NotPermitted, match="refuses the user 'limited': .*permission denied"):
         Lock(name, using=using).acquire()
 
 
@@ -262,7 +262,7 @@ def test_a_token_that_has_ended_is_renewed(configure, guarded, name):
 
 
 def test_a_wrong_password_is_told_and_not_shown(configure, guarded, name):
-    with pytest.raises(LockUnavailable) as caught:
+    with pytest.raises(NotPermitted) as caught:
         Lock(name, using=user(configure, guarded, PASSWORD * 2)).acquire()
     assert "DISTLOCK['default']" in str(caught.value)
     assert "refuses the user 'root': etcdserver: authentication failed" in str(caught.value)
@@ -271,7 +271,7 @@ def test_a_wrong_password_is_told_and_not_shown(configure, guarded, name):
 
 
 def test_a_client_without_a_user_is_told_what_is_missing(configure, guarded, name):
-    with pytest.raises(LockUnavailable, match=r"a client without OPTIONS\['user'\]"):
+    with pytest.raises(NotPermitted, match=r"a client without OPTIONS\['user'\]"):
         Lock(name, using=configure({"default": guarded.url})).acquire()
 
 

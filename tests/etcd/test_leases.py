@@ -11,6 +11,7 @@ from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
+from tests.contract.forks import WAYS
 from tests.contract.watch import Once, eventually, passed, steadily
 from tests.servers.etcd import Etcd
 
@@ -68,11 +69,11 @@ def test_tries_in_vain_leave_one_lease(using, etcd, new_leases, name):
         assert len(new_leases() - {lease_of(etcd, name)}) == 1
 
 
-def test_the_child_of_a_fork_uses_no_lease_of_its_parent(using, etcd, name):
+def test_the_child_of_a_fork_uses_no_lease_of_its_parent(using, etcd, name, way):
     with Lock(f"{name}:1", using=using):
         pass
     reading, writing = os.pipe()
-    pid = os.fork()
+    pid = WAYS[way]()
     if not pid:
         try:
             lock = Lock(f"{name}:2", using=using)

@@ -1,5 +1,7 @@
 """Views that use locks, for test_requests.py."""
 
+import time
+
 from django.contrib.auth.models import Group
 from django.db import transaction
 from django.http import HttpResponse
@@ -52,7 +54,20 @@ async def alocked(request):
         return HttpResponse(f"{lock.held} {lock.token}")
 
 
+def adding(request):
+    """Read a number under a lock, and write the next one; others come meanwhile."""
+    database, name = ALIASES[request.GET["kind"]], request.GET["name"]
+    with Lock(name):
+        group = Group.objects.using(database).get(name__startswith=f"{name}:")
+        value = int(group.name.rpartition(":")[2])
+        time.sleep(0.1)
+        Group.objects.using(database).filter(pk=group.pk).update(name=f"{name}:{value + 1}")
+    time.sleep(0.2)
+    return HttpResponse("added")
+
+
 urlpatterns = [
+    path("adding/", adding),
     path("locked/", locked),
     path("held/", held),
     path("atomic/", atomic),

@@ -7,6 +7,7 @@ from contextlib import closing, contextmanager
 import pytest
 from django.db import connections
 
+from distlock.backends import blocking_calls
 from distlock.backends.database import pool
 from distlock.backends.database.engines import advisory_locks_for
 from distlock.backends.database.queue import lock_rows
@@ -15,6 +16,8 @@ from tests.contract.watch import eventually
 
 #: seconds that the database gets at the least for an answer, in these tests
 SHORTEST_LIMIT = 10.0
+#: and when the time of the one who asks is over: less than that with which a look is left out
+LAST_ANSWER = 4.0
 #: seconds that those in front are given to take a lock, unless a test has other ideas
 GRACE = lock_rows.GRACE
 
@@ -28,6 +31,7 @@ def set_pace(grace=GRACE, set_attribute=setattr):
     ``grace`` is what those in front get before they are overtaken.
     """
     set_attribute(pool, "SHORTEST_LIMIT", SHORTEST_LIMIT)
+    set_attribute(blocking_calls, "LAST_ANSWER", LAST_ANSWER)
     set_attribute(lock_rows, "GRACE", grace)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from distlock import locks
-from distlock.backends import shared
+from distlock.backends import blocking_calls, shared
 from distlock.recipes import Queue
 from tests import kinds
 from tests.contract.actor_process import ProcessActor
@@ -42,14 +42,14 @@ def pytest_configure(config):
 def late_answers():
     """No backend is taken for one that does not answer, because the machine stands still."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(shared, "_LAST_ANSWER", UNHURRIED)
+        patch.setattr(blocking_calls, "LAST_ANSWER", UNHURRIED)
         yield
 
 
 @pytest.fixture
 def soon_given_up(monkeypatch):
     """A backend that does not answer is given up soon after the caller's time is over."""
-    monkeypatch.setattr(shared, "_LAST_ANSWER", 0.1)
+    monkeypatch.setattr(blocking_calls, "LAST_ANSWER", 0.1)
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def wrapped(monkeypatch):
 @pytest.fixture
 def group_requests(wrapped, name):
     """``group_requests()``: how many there were for the group since the last call, by method."""
-    methods = {method: wrapped(method) for method in ("read", "look", "apply")}
+    methods = {method: wrapped(method) for method in ("read", "look", "peek", "apply")}
 
     def count():
         counted = {

@@ -21,6 +21,7 @@ from distlock.backends.local import LocalBackend
 from distlock.backends.store import Delete
 from distlock.recipes import Election
 from tests.contract.actors import PATIENCE
+from tests.contract.forks import WAYS
 from tests.contract.watch import eventually, passed
 from tests.core.interrupting import interrupted
 from tests.recipes.standing import begins, is_free, names, terms
@@ -258,10 +259,10 @@ class TestFailuresOfOthers:
 
 
 class TestForks:
-    def test_the_child_neither_leads_nor_stands(self, using, name):
+    def test_the_child_neither_leads_nor_stands(self, using, name, way):
         reader, writer = os.pipe()
         with Election(name, using=using) as election:
-            pid = os.fork()
+            pid = WAYS[way]()
             if pid == 0:
                 try:
                     said = f"{election.leading} {election.candidate}"

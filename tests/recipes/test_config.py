@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 
-from distlock import StaleToken
+from distlock import Lock, StaleToken
 from distlock.activity import activity
 from distlock.recipes import Config
 from tests.contract.actors import PATIENCE
@@ -285,11 +285,12 @@ class TestWatches:
         assert (closed, collected) == ([1], [1])
         eventually(lambda: not any(one.name == "distlock-watch" for one in threading.enumerate()))
 
-    def test_it_goes_on_in_the_child_of_a_fork(self, kind, config):
+    def test_it_goes_on_in_the_child_of_a_fork(self, kind, config, way):
         """A server imports everything, and then it forks its workers."""
         seen, mine = [], []
 
         def in_child():
+            assert not Lock("any").held  # without hooks, the first use tells that it is a child
             if kind in ONE_PROCESS:
                 config.set("the child's own")
             eventually(lambda: mine)
@@ -301,7 +302,7 @@ class TestWatches:
             with config.watch(lambda value: mine.append(value.value)):
                 eventually(lambda: mine)
                 mine.clear()
-                found = forked(in_child)
+                found = forked(in_child, way=way)
         assert found == ["the child's own" if kind in ONE_PROCESS else "first"]
         assert mine == []
 

@@ -10,6 +10,7 @@ from distlock.backends.shared import sweep_every_kind
 from distlock.recipes import Event
 from tests.contract.actors import PATIENCE
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.wrapping import in_thread
 
 
 @pytest.fixture
@@ -56,8 +57,7 @@ def test_who_waits_does_not_miss_one_that_is_cleared_at_once(event, using, name,
     def watch_late(directory, *args):
         if directory == f"event:{name}" and not watched:
             watched.append(True)
-            event.set()
-            event.clear()
+            in_thread(lambda: (event.set(), event.clear()))()
         return watch(directory, *args)
 
     monkeypatch.setattr(store, "watch", watch_late)

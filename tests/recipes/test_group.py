@@ -91,7 +91,7 @@ class TestOneProcess:
     def test_what_a_member_asks(self, local, name, group_requests):
         group = Group(name)
         group.join()
-        assert group_requests() == {"read": 1, "apply": 1}
+        assert group_requests() == {"peek": 1, "apply": 1}
         group.update({"n": 1})
         assert group_requests() == {"look": 1, "read": 1, "apply": 1}  # here look() reads
         group.members()
@@ -109,7 +109,7 @@ class TestOneProcess:
 
         for joining in [in_thread(join, group) for group in groups]:
             assert joining() > 0
-        assert group_requests() == {"read": 32, "apply": 32}
+        assert group_requests() == {"peek": 32, "apply": 32}
         assert len(groups[0].members()) == 32
 
     def test_a_late_update_does_not_undo_a_later_one(self, local, wrapped, name):

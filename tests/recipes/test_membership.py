@@ -21,6 +21,7 @@ from distlock.recipes.membership import Membership
 from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
+from tests.contract.forks import WAYS
 from tests.contract.watch import Once, eventually
 from tests.recipes.every_kind import RENEWED, pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.test_seats_faults import answer, stop
@@ -73,11 +74,11 @@ def be_there_again(name):
     group.leave()
 
 
-def fork_a_child(name):
+def fork_a_child(name, way):
     """As a child: join and fork; the child says what it is, and joins on its own."""
     group = Group(name, "parent")
     token = group.join()
-    pid = os.fork()
+    pid = WAYS[way]()
     if pid == 0:
         write_line(group.joined, group.leave())
         with suppress(LockNotHeld):
@@ -135,8 +136,8 @@ class TestProcesses:
 
     @pytest.mark.shared
     @pytest.mark.faults
-    def test_the_child_of_a_fork_is_no_member(self, child, using, name):
-        assert child(fork_a_child, name).finish() == [
+    def test_the_child_of_a_fork_is_no_member(self, child, using, name, way):
+        assert child(fork_a_child, name, way).finish() == [
             "False False",
             "['child', 'parent']",
             "['parent']",

@@ -140,6 +140,52 @@ def test_nobody_else_takes_what_is_handed_over(names):
     assert handing() is True
 
 
+def records_read(monkeypatch, store):
+    """Return a list that grows by the number of records that each look at the store has found."""
+    numbers, inside = [], threading.local()
+
+    def counted(method):
+        def look(*args, **kwargs):
+            if getattr(inside, "look", False):  # of the local store, in its memory
+                return method(*args, **kwargs)
+            inside.look = True
+            try:
+                found = method(*args, **kwargs)
+            finally:
+                inside.look = False
+            numbers.append(len(found.records))
+            return found
+
+        return look
+
+    for name in ("read", "look", "peek"):
+        monkeypatch.setattr(type(store), name, counted(getattr(type(store), name)))
+    return numbers
+
+
+@pytest.mark.every_day_on("local", "postgresql")
+def test_nothing_reads_the_records_of_other_names(names, monkeypatch):
+    """But what asks for all of them: a control."""
+    kept = [names.register(f"other {number}", "1", unique=number % 2 == 0) for number in range(40)]
+    numbers = records_read(monkeypatch, names._store)
+    for unique in (True, False):
+        first = names.register("front", "1", unique=unique)
+        assert names.resolve("front").address == "1"
+        assert addresses(names, "front") == ["1"]
+        if unique:
+            with pytest.raises(LockTimeout):
+                names.register("front", "2", timeout=0.1)
+            handing = in_thread(first.hand_over, "2", PATIENCE)
+            first = names.register("front", "2", timeout=PATIENCE)
+            assert handing() is True
+        first.unregister()
+    assert names.wait_for("front", 0.1) is None
+    names.unique_number()
+    assert max(numbers) <= 3
+    assert len(names.resolve_all()) == len(kept)
+    assert max(numbers) > len(kept)
+
+
 def test_numbers_grow_and_none_is_given_twice(names):
     taken = [names.unique_number() for _ in range(3)]
     with names.register("front", "1"):
@@ -224,10 +270,10 @@ class TestHere:
         gc.collect()
         assert names.register("front", "2", timeout=PATIENCE).address == "2"
 
-    def test_the_child_of_a_fork_has_no_name(self, eager, name):
+    def test_the_child_of_a_fork_has_no_name(self, eager, name, way):
         registration = Names(name).register("front", "1")
-        assert forked(lambda: registration.held) is False
-        assert forked(registration.unregister) is False
+        assert forked(lambda: registration.held, way=way) is False
+        assert forked(registration.unregister, way=way) is False
         assert registration.held
 
     @pytest.mark.parametrize(
@@ -255,7 +301,7 @@ class TestHere:
     def test_requests(self, eager, name, wrapped):
         names = Names(name)
         names.register("other", "1").__enter__()  # opens the session
-        reads, changes = wrapped("read"), wrapped("apply")
+        reads, changes = wrapped("peek"), wrapped("apply")
         registration = names.register("front", "1")
         assert (len(reads.calls), len(changes.calls)) == (1, 1)
         names.resolve("front")

@@ -5,6 +5,7 @@ import gc
 import re
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import pytest
@@ -17,8 +18,9 @@ from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.forks import forked
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
+    SHORT,
     pytest_generate_tests,
 )
 from tests.recipes.wrapping import in_thread
@@ -38,6 +40,20 @@ def calm(backend_settings, settings, monkeypatch):
     settings.DISTLOCK = backend_settings("local")
     yield locks["default"]
     locks.close_all()
+
+
+def begun_by_a_thread(progress):
+    in_thread(progress.start)()
+
+
+def begun_by_a_task(progress):
+    asyncio.run(progress.astart())
+
+
+def begun_by_a_job(progress):
+    """A piece of work that has ended, on a thread that goes on."""
+    executor = ThreadPoolExecutor()
+    executor.submit(progress.start).result(PATIENCE)
 
 
 def import_rows(name, total):
@@ -280,10 +296,18 @@ class TestHere:
         gc.collect()
         assert eventually(lambda: Progress.get(name).state == "lost")
 
-    def test_one_of_a_thread_that_has_ended_is_lost(self, brief, name):
-        kept = []
-        in_thread(lambda: kept.append(Progress(name).start()))()
-        assert eventually(lambda: Progress.get(name).state == "lost")
+    @pytest.mark.parametrize("begun_by", [begun_by_a_thread, begun_by_a_task, begun_by_a_job])
+    def test_one_outlives_what_has_begun_it(self, brief, name, begun_by):
+        """As long as somebody has the object. Its lease has ended unless it was renewed."""
+        progress = Progress(name)
+        begun_by(progress)
+        passed(1.5 * SHORT)
+        progress.advance()
+        report = Progress.get(name)
+        assert (report.state, report.attempt) == ("running", 1)
+        progress.finish()
+        report = Progress.get(name)
+        assert (report.state, report.done, report.attempt) == ("done", 1, 1)
 
     def test_who_is_asked_to_end_and_lost_is_still_asked_when_it_is_back(self, eager, name):
         with pytest.raises(Cancelled), Progress(name) as progress:
@@ -294,10 +318,10 @@ class TestHere:
             eventually(lambda: progress.check())
         assert Progress.get(name).state == "cancelled"
 
-    def test_the_child_of_a_fork_reports_nothing(self, backend_settings, settings, name):
+    def test_the_child_of_a_fork_reports_nothing(self, backend_settings, settings, name, way):
         settings.DISTLOCK = backend_settings("sqlite")
         with Progress(name) as progress:
-            assert forked(_go_on, progress) is None
+            assert forked(_go_on, progress, way=way) is None
             assert Progress.get(name).state == "running"
 
     def test_a_loop_is_tracked(self, eager, name):

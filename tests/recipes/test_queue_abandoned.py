@@ -1,5 +1,6 @@
 """Items whose consumers have gone: what they cost, and that every method goes by one rule."""
 
+import asyncio
 import queue as standard
 import threading
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ import pytest
 from distlock import locks
 from distlock.backends.seats import directory_of
 from distlock.backends.store import Delete
+from distlock.concurrency.steps import Nested
 from distlock.recipes import Mailbox, Queue
 from distlock.types.lease import Kind
 from tests.children import write_line
@@ -293,7 +295,7 @@ def test_a_purge_counts_only_what_it_has_removed(using, name, monkeypatch):
 
     def be_faster(known, directory, changes, *rest):
         if len(changes) == 30 and not others:
-            others.extend(take(Queue(name, using=using), 3))
+            Nested(lambda: others.extend(take(Queue(name, using=using), 3)), asyncio.Event).run()
         return apply(known, directory, changes, *rest)
 
     monkeypatch.setattr(store, "apply", be_faster)

@@ -1,18 +1,20 @@
 """Interrupts at any moment while a consumer or a producer stands in line: its place is given up."""
 
 import itertools
+import queue as standard
 import threading
 
 import pytest
 
-from distlock.recipes import Queue, Semaphore, parts, queue, semaphore
+from distlock.backends import shared
+from distlock.recipes import Queue, Semaphore, parts, place, queue, semaphore
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import eventually
 from tests.core.interrupting import interrupted
 from tests.recipes.wrapping import in_thread, is_unused
 
 #: what takes the place in the line, and leaves it
-CODE = (queue.__file__, parts.__file__, semaphore.__file__)
+CODE = (queue.__file__, parts.__file__, place.__file__, semaphore.__file__)
 
 
 @pytest.mark.parametrize("side", ["get", "put"])
@@ -35,6 +37,28 @@ def test_who_is_interrupted_in_line_is_not_in_the_way_of_others(local, name, sid
     assert moment > 10, "the interrupts did not reach the code"
     for line in lines:
         eventually(lambda: is_unused(line))  # noqa: B023
+
+
+@pytest.mark.parametrize("step", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_who_is_interrupted_behind_another_leaves_no_place(local, name, monkeypatch, step):
+    """It keeps its place while it looks for itself, and has to give it up in the end."""
+    monkeypatch.setattr(shared.SharedBackend, "pause", 0.01)
+    lines = []
+    for moment in itertools.count(1, step):
+        letters = Queue(f"{name}:{moment}")
+        lines.append(Semaphore(f"queue:get:{letters.name}", 1))
+        with lines[-1]:
+            interrupt = interrupted(lambda: _fail_to_get(letters), moment, code=CODE)  # noqa: B023
+        if interrupt is None:
+            break
+    assert moment > 50, "the interrupts did not reach the code"
+    for line in lines:
+        eventually(lambda: is_unused(line))  # noqa: B023
+
+
+def _fail_to_get(letters):
+    with pytest.raises(standard.Empty):
+        letters.get(timeout=0.05)
 
 
 def _answer(letters, line, side, over):

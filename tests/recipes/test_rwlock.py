@@ -250,9 +250,9 @@ def test_info_tells_readers_from_the_writer(first, second, third, using, name):
 
 
 @pytest.mark.shared
-def test_a_forked_child_is_no_reader(using, name):
+def test_a_forked_child_is_no_reader(using, name, way):
     with RWLock(name, using=using).reader() as lock:
-        assert forked(_in_child, using, name) == (False, True, False)
+        assert forked(_in_child, using, name, way=way) == (False, True, False)
         lock.verify()
 
 

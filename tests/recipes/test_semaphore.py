@@ -13,7 +13,7 @@ from distlock import (
     ReleasedInTransaction,
     locks,
 )
-from distlock.core.base_lock import run_under
+from distlock.core.run_under import run_under
 from distlock.recipes import Semaphore
 from distlock.types.lease import Kind
 from tests.contract.actors import PATIENCE

@@ -93,10 +93,10 @@ class TestLeases:
                 lock.release()
 
     @pytest.mark.shared
-    def test_a_forked_child_has_no_seats_and_can_take_some(self, first, using, name):
+    def test_a_forked_child_has_no_seats_and_can_take_some(self, first, using, name, way):
         lock = Semaphore(name, 2, using=using)
         with lock:
-            answer = forked(_in_child, using, name)
+            answer = forked(_in_child, using, name, way=way)
             assert answer == (False, True, 2)
             lock.verify()
             assert lock.info().taken == 1

@@ -10,7 +10,9 @@ from distlock.backends import recipe_records
 from distlock.backends.shared import shared_locks, sweep_every_kind
 from distlock.recipes import Election, Group, RWLock, Semaphore
 from distlock.types.lease import Kind
+from tests.contract.actors import PATIENCE
 from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
+from tests.recipes.wrapping import in_thread
 
 
 def known(using):
@@ -63,7 +65,7 @@ def test_a_number_that_was_set_stays(using, name):
 
 @pytest.fixture
 def before_change(using, monkeypatch):
-    """``before_change(call)``: call something once, just before this thread's next change."""
+    """``before_change(call)``: have another thread call it just before this one's next change."""
     store, me = locks[using].store, threading.get_ident()
     apply = store.apply
 
@@ -71,7 +73,7 @@ def before_change(using, monkeypatch):
         def call_and_apply(*args, **options):
             if threading.get_ident() == me:  # others may be freeing what tests before have left
                 monkeypatch.setattr(store, "apply", apply)
-                call()
+                in_thread(call)()
             return apply(*args, **options)
 
         monkeypatch.setattr(store, "apply", call_and_apply)
@@ -88,13 +90,23 @@ def test_who_comes_while_its_number_is_removed_gets_a_seat(using, name, before_c
 
 
 def test_who_came_since_the_sweep_has_looked_is_not_forgotten(using, name, before_change):
-    with Semaphore(name, 3, using=using) as seat:
+    def hold():
+        with Semaphore(name, 3, using=using):
+            taken.set()
+            over.wait(PATIENCE)
+
+    taken, over = threading.Event(), threading.Event()
+    holder = threading.Thread(target=hold)
+    with Semaphore(name, 3, using=using):
         pass
-    before_change(seat.acquire)
+    before_change(lambda: (holder.start(), taken.wait(PATIENCE)))
     shared_locks(locks[using]).sweep()
-    with pytest.raises(LockError, match="has 3 seats"):
-        Semaphore(name, 4, using=using).acquire()
-    seat.release()
+    try:
+        with pytest.raises(LockError, match="has 3 seats"):
+            Semaphore(name, 4, using=using).acquire()
+    finally:
+        over.set()
+        holder.join()
 
 
 def test_who_was_in_a_group_is_forgotten_after_a_day(using, name, monkeypatch):

@@ -2,12 +2,14 @@
 
 import asyncio
 import threading
+from functools import partial
 
 import pytest
 
 from distlock import locks
 from distlock.backends.local_store import LocalStore
 from distlock.backends.store import Put
+from distlock.concurrency.steps import Nested
 from tests.contract.actors import PATIENCE
 
 
@@ -25,7 +27,8 @@ class Wrapped:
         def call(store, *args, **kwargs):
             if store is locks["default"].store:
                 self.calls.append(args)
-                self.before(store, *args)
+                # It may use recipes as others do, though it is in the middle of one.
+                Nested(partial(self.before, store, *args), asyncio.Event).run()
             return original(store, *args, **kwargs)
 
         self.original = original

@@ -58,6 +58,8 @@ class Server(ABC):
     #: The system user it runs as when the tests run as root, because it refuses to be root.
     account: ClassVar[str | None] = None
     stop_signal: ClassVar[signal.Signals] = signal.SIGTERM
+    #: its environment variables; None: those of the test run
+    environment: dict[str, str] | None = None
 
     def __init__(self) -> None:
         self.host = HOST
@@ -108,6 +110,7 @@ class Server(ABC):
                 stderr=log,
                 cwd=self.folder,
                 start_new_session=True,
+                env=self.environment,
                 **self._as_user,
             )
         guard().watch(self._process.pid, self.stop_signal)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
+import time
+from queue import SimpleQueue
 from typing import Self
 
 from tests.servers.process import HOST, free_port
@@ -21,6 +23,9 @@ class _Link:
         self.harmed = False  # bytes are missing: it can never be of use again
         self.forgotten = False  # the server's bytes lead nowhere
         self.reply_is_lost: threading.Event | None = None
+        # What is under way in each direction, once that has taken time.
+        self.requests: _Road | None = None
+        self.replies: _Road | None = None
         self._open_ends = 2
 
     def cut(self) -> None:
@@ -36,6 +41,29 @@ class _Link:
     def close(self) -> None:
         self.client.close()
         self.server.close()
+
+
+class _Road:
+    """One direction of a connection on which everything takes a while; it keeps the order."""
+
+    def __init__(self, end: socket.socket) -> None:
+        self._end = end
+        self._under_way: SimpleQueue[tuple[float, bytes]] = SimpleQueue()
+        threading.Thread(target=self._arrive, name="proxy-road", daemon=True).start()
+
+    def send(self, data: bytes, seconds: float) -> None:
+        """Let this arrive in so many seconds; nothing at all is the end."""
+        self._under_way.put((time.monotonic() + seconds, data))
+
+    def _arrive(self) -> None:
+        while True:
+            due, data = self._under_way.get()
+            time.sleep(max(due - time.monotonic(), 0.0))
+            if not data:
+                with contextlib.suppress(OSError):
+                    self._end.shutdown(socket.SHUT_WR)
+                return
+            _pass_on(data, self._end)
 
 
 class Delay:
@@ -68,6 +96,8 @@ class Proxy:
         self._forgetting: tuple[bytes, threading.Event] | None = None
         self._delaying: tuple[bytes, Delay] | None = None
         self._refusing: bytes | None = None
+        self._slowness = 0.0, 0.0
+        self._ignoring: list[socket.socket] = []
         self._listener: socket.socket | None = None
         self._listen()
 
@@ -96,6 +126,15 @@ class Proxy:
                 listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
             listener.close()
         self.cut()
+
+    def ignore(self) -> None:
+        """Close all connections; new ones are neither accepted nor refused until `heal`."""
+        self.refuse()
+        # The queue of those that are not accepted yet is full: what else comes is dropped.
+        self._ignoring = [socket.create_server((self.host, self.port), backlog=0)]
+        with contextlib.suppress(TimeoutError):
+            while True:
+                self._ignoring.append(socket.create_connection((self.host, self.port), 0.2))
 
     def refuse_from(self, mark: bytes) -> None:
         """Close all connections, and then each whose client says ``mark``, until `heal`."""
@@ -154,15 +193,24 @@ class Proxy:
             self._delaying = (asked, delay)
         return delay
 
+    def slow_down(self, requests: float = 0.0, replies: float = 0.0) -> None:
+        """Let all that is sent from now on arrive so many seconds later, each direction its own."""
+        with self._lock:
+            self._slowness = requests, replies
+
     def heal(self) -> None:
-        """Forward again; connections from which bytes are missing are cut."""
+        """Forward again, and at once; connections from which bytes are missing are cut."""
         with self._lock:
             self._drops_requests = self._drops_replies = False
+            self._slowness = 0.0, 0.0
             self._losing = self._refusing = None
             for link in self._links:
                 if link.harmed:
                     link.cut()
             refusing = self._listener is None
+            ignoring, self._ignoring = self._ignoring, []
+        for end in ignoring:
+            end.close()
         if refusing:
             self._listen()
 
@@ -226,8 +274,11 @@ class Proxy:
                 delay.kept_back.set()
                 delay.over.wait()
             if not dropped:
-                _pass_on(data, link.server)
-        self._ended(link, link.server)
+                seconds, _ = self._slowness
+                if seconds and link.requests is None:
+                    link.requests = _Road(link.server)
+                _go(link.requests, data, link.server, seconds)
+        self._ended(link, link.server, link.requests, self._slowness[0])
 
     def _forward_replies(self, link: _Link) -> None:
         while data := _received(link.server):
@@ -240,13 +291,19 @@ class Proxy:
                 link.cut()
                 break
             if not dropped:
-                _pass_on(data, link.client)
-        self._ended(link, link.client)
+                _, seconds = self._slowness
+                if seconds and link.replies is None:
+                    link.replies = _Road(link.client)
+                _go(link.replies, data, link.client, seconds)
+        self._ended(link, link.client, link.replies, self._slowness[1])
 
-    def _ended(self, link: _Link, other: socket.socket) -> None:
+    def _ended(self, link: _Link, other: socket.socket, road: _Road | None, seconds: float) -> None:
         with self._lock:
-            with contextlib.suppress(OSError):
-                other.shutdown(socket.SHUT_WR)
+            if road is not None:
+                road.send(b"", seconds)
+            else:
+                with contextlib.suppress(OSError):
+                    other.shutdown(socket.SHUT_WR)
             if link.half_closed():
                 self._links.discard(link)
                 link.close()
@@ -260,6 +317,13 @@ def _received(end: socket.socket) -> bytes:
         return end.recv(_CHUNK)
     except OSError:
         return b""
+
+
+def _go(road: _Road | None, data: bytes, end: socket.socket, seconds: float) -> None:
+    if road is None:
+        _pass_on(data, end)
+    else:
+        road.send(data, seconds)
 
 
 def _pass_on(data: bytes, end: socket.socket) -> None:

@@ -8,7 +8,8 @@ from django.test import SimpleTestCase, TestCase, TransactionTestCase
 
 from distlock import Lock, LockLost
 from distlock.celery import AlreadyQueued, LockedTask
-from distlock.testing import IsolatedLocksMixin, isolated_locks
+from distlock.recipes import Queue
+from distlock.testing import IsolatedLocksMixin, held_elsewhere, isolated_locks
 from tests.databases import ALIASES
 
 DATABASE = ALIASES[os.environ.get("DISTLOCK_SAMPLE_KIND", "sqlite")]
@@ -48,6 +49,18 @@ class Cases:
 
     def test_8_finds_that_free(self):
         with Lock("of a task", blocking=False):
+            pass
+
+    def test_a_leaves_an_item(self):
+        self.assertEqual(Queue("orders").qsize(), 0)
+        Queue("orders").put("first")
+
+    test_b_finds_none = test_a_leaves_an_item
+
+    def test_c_is_kept_out(self):
+        with held_elsewhere("elsewhere"):
+            self.assertFalse(Lock("elsewhere").acquire(blocking=False))
+        with Lock("elsewhere", timeout=20):
             pass
 
 

@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -12,9 +14,23 @@ import pytest
 from django.core.management import call_command
 from django.db import connections
 
-from distlock import Lock, LockNotHeld, locks
-from distlock.recipes import RWLock, Semaphore
-from distlock.testing import LeakedLock, isolated_locks
+from distlock import Lock, LockNotHeld, LockTimeout, locks
+from distlock.recipes import (
+    Barrier,
+    Config,
+    Election,
+    Event,
+    Group,
+    Mailbox,
+    Names,
+    Progress,
+    Queue,
+    RWLock,
+    Semaphore,
+    Topic,
+)
+from distlock.testing import LeakedLock, held_elsewhere, isolated_locks
+from tests.databases import ALIASES
 
 pytestmark = pytest.mark.once
 
@@ -67,6 +83,8 @@ def test_a_leak_fails_its_test_alone_and_by_name(kind, child, backend_settings, 
 SAMPLE = """
 import pytest
 from distlock import Lock
+from distlock.recipes import Queue
+from distlock.testing import held_elsewhere
 
 @pytest.fixture
 def stock():
@@ -97,12 +115,27 @@ def test_leaks_with_the_database_as_an_argument(db):
 def test_finds_that_free_again(transactional_db):
     with Lock("beside the database", blocking=False, owner="another"):
         pass
+
+@pytest.mark.django_db
+def test_leaks_under_the_mark():
+    Lock("under the mark").acquire()
+    Queue("orders").put("first")
+
+@pytest.mark.django_db(transaction=True)
+def test_finds_that_free_under_the_mark():
+    with Lock("under the mark", blocking=False, owner="another"):
+        assert Queue("orders").qsize() == 0
+
+@pytest.mark.django_db
+def test_is_kept_out():
+    with held_elsewhere("elsewhere"):
+        assert not Lock("elsewhere").acquire(blocking=False)
 """
 SETTINGS = """
 SECRET_KEY = "x"
 USE_TZ = True
 INSTALLED_APPS = ["django.contrib.auth", "django.contrib.contenttypes", "distlock"]
-DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+DATABASES = {"default": %r}
 DISTLOCK = {"default": {"BACKEND": "distlock.backends.%s"}}
 """
 INI = """
@@ -114,16 +147,31 @@ usefixtures = isolated_locks
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["local.LocalBackend", "database.DatabaseBackend"])
-def test_the_fixture_of_pytest_does_the_same(tmp_path, backend):
-    sample = SAMPLE
-    if backend.startswith("database"):  # whose locks are where tests may not be without asking
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("local", marks=pytest.mark.slow),
+        pytest.param("sqlite", marks=pytest.mark.slow),
+        "postgresql",
+    ],
+)
+def test_the_fixture_of_pytest_does_the_same(tmp_path, kind, request):
+    sample, backend = SAMPLE, "local.LocalBackend"
+    database = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+    if kind == "postgresql":
+        request.getfixturevalue(kind)
+        running = connections[ALIASES[kind]].settings_dict
+        database = {key: running[key] for key in ("ENGINE", "HOST", "PORT", "USER", "PASSWORD")}
+        database["NAME"] = f"sample_{kind}"
+    if kind != "local":
+        backend = (
+            "database.DatabaseBackend"  # whose locks are where tests may not be without asking
+        )
         sample = re.sub(
             r"def test_(leaks|finds_it_free)\(", r"@pytest.mark.django_db\n\g<0>", sample
         )
     (tmp_path / "test_sample.py").write_text(sample)
-    (tmp_path / "sample_settings.py").write_text(SETTINGS % backend)
+    (tmp_path / "sample_settings.py").write_text(SETTINGS % (database, backend))
     (tmp_path / "pytest.ini").write_text(INI % ROOT)
     code, said = run_pytest(tmp_path)
     passed = set(re.findall(r"^PASSED test_sample.py::(\w+)", said, re.M))
@@ -134,8 +182,15 @@ def test_the_fixture_of_pytest_does_the_same(tmp_path, backend):
         "test_leaks": "lock 'leaked'",
         "test_leaks_beside_the_database": "lock 'beside the database'",
         "test_leaks_with_the_database_as_an_argument": "lock 'beside the database'",
+        "test_leaks_under_the_mark": "lock 'under the mark'",
     }, said
-    assert passed >= {"test_finds_it_free", "test_finds_that_free", "test_finds_that_free_again"}
+    assert passed >= {
+        "test_finds_it_free",
+        "test_finds_that_free",
+        "test_finds_that_free_again",
+        "test_finds_that_free_under_the_mark",
+        "test_is_kept_out",
+    }, said
     assert "FAILED" not in said
     assert code == 1
 
@@ -173,6 +228,29 @@ def run_pytest(folder, *arguments):
     return run.returncode, run.stdout + run.stderr
 
 
+KINDS = ["local", "sqlite", "mariadb", "postgresql", "zookeeper", "etcd"]
+
+
+def use_every_recipe():
+    """Make a record of each kind."""
+    Queue("orders").put("first")
+    Mailbox("letters", 3).put("first")
+    Topic("news").publish("first")
+    Config("rates").set(1)
+    Event("open").set()
+    with Semaphore("mail", 2), RWLock("stock").reader(), Group("workers"):
+        pass
+    with Election("beat"):
+        pass
+    with Progress("import", 3) as progress:
+        progress.advance()
+    names = Names("shards")
+    names.unique_number()
+    with names.register("a", "10.0.0.7:631"):
+        pass
+    Barrier("start", 1).wait()
+
+
 class TestTheContextManager:
     def test_lets_the_error_of_its_body_go_first(self, local):
         with pytest.raises(ZeroDivisionError) as raised, isolated_locks():
@@ -181,9 +259,7 @@ class TestTheContextManager:
         assert "lock 'stock' on 'default' was not left by the test" in raised.value.__notes__[0]
         assert not Lock("stock").locked()
 
-    @pytest.mark.parametrize(
-        "kind", ["local", "sqlite", "mariadb", "postgresql", "zookeeper", "etcd"]
-    )
+    @pytest.mark.parametrize("kind", KINDS)
     def test_frees_what_is_left_on_every_backend(self, kind, backend_settings, settings):
         settings.DISTLOCK = backend_settings(kind)
         with pytest.raises(LeakedLock, match="'stock'"), isolated_locks():
@@ -205,6 +281,58 @@ class TestTheContextManager:
             reader.acquire()
         with Semaphore("mailer", 1, timeout=20), RWLock("catalogue", timeout=20).writer():
             pass
+        locks.close_all()
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_removes_what_recipes_have_made(self, kind, backend_settings, settings):
+        settings.DISTLOCK = backend_settings(kind)
+        with isolated_locks():
+            use_every_recipe()
+            assert [*locks["default"].store.directories()]
+        assert [*locks["default"].store.directories()] == []
+        locks.close_all()
+
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_leaves_alone_what_recipes_had_before(self, kind, backend_settings, settings):
+        settings.DISTLOCK = backend_settings(kind)
+        queue, rates = Queue("orders"), Config("rates")
+        queue.put("first")
+        with Semaphore("mail", 2), isolated_locks():
+            queue.put("second")
+            rates.set(1)
+            with Semaphore("mail", 2):
+                pass
+        assert queue.qsize() == 1
+        with queue.get() as delivery:
+            assert delivery.body == "first"
+        assert rates.get().value is None
+        assert Semaphore("mail", 2).info().slots == 2
+        locks.close_all()
+
+    def test_removes_what_an_object_keeps_that_is_garbage(self, local):
+        with isolated_locks():
+            Group("workers").join()
+            Queue("orders").put("first")
+            Queue("orders").get()
+            with suppress(threading.BrokenBarrierError):
+                Barrier("start", 2).wait(timeout=0)
+        assert [*local.store.directories()] == []
+
+    def test_leaves_alone_what_goes_on(self, local):
+        with isolated_locks():
+            workers = Group("workers")
+            workers.join()
+            Config("rates").set(1)
+        assert [*local.store.directories()] == ["group:workers"]
+        assert len(workers.members()) == 1
+        workers.leave()
+
+    def test_ends_where_a_store_was_closed_meanwhile(self, backend_settings, settings):
+        settings.DISTLOCK = backend_settings("sqlite")
+        with isolated_locks():
+            Queue("orders").put("first")
+            locks.close_all()
+        assert Queue("orders").qsize() == 1
         locks.close_all()
 
     def test_leaves_alone_what_was_held_before(self, local):
@@ -238,3 +366,50 @@ class TestTheContextManager:
         with pytest.raises(LockNotHeld):
             lock.release()
         assert not lock.locked()
+
+
+class TestHeldElsewhere:
+    @pytest.mark.parametrize("kind", KINDS)
+    def test_keeps_this_thread_out_until_its_end(self, kind, backend_settings, settings):
+        settings.DISTLOCK = backend_settings(kind)
+        with held_elsewhere("stock"):
+            assert Lock("stock").locked()
+            assert not Lock("stock").acquire(blocking=False)
+            with pytest.raises(LockTimeout):
+                Lock("stock", timeout=0.1).__enter__()
+        with Lock("stock", timeout=20):
+            pass
+        locks.close_all()
+
+    def test_takes_any_lock(self, local):
+        seat = Semaphore("mail", 2)
+        with held_elsewhere(seat, seat, RWLock("stock").reader(), "report"):
+            assert not seat.acquire(blocking=False)
+            assert not RWLock("stock").writer().acquire(blocking=False)
+            assert not Lock("report").acquire(blocking=False)
+        with seat, RWLock("stock").writer(), Lock("report"):
+            pass
+
+    def test_raises_if_a_lock_is_not_free_and_leaves_the_others(self, local):
+        with Lock("stock"):
+            with pytest.raises(LockTimeout, match="'stock'"), held_elsewhere("other", "stock"):
+                raise AssertionError("the body ran")
+            assert not Lock("other").locked()
+
+    def test_lets_the_lock_be_broken(self, local):
+        with held_elsewhere("stock"):
+            lock = Lock("stock")
+            lock.force_release(lock.info().token)
+            assert lock.acquire(blocking=False)
+            lock.release()
+
+    def test_ends_with_an_error_of_the_body(self, local):
+        with pytest.raises(ZeroDivisionError), held_elsewhere("stock"):
+            raise ZeroDivisionError
+        assert not Lock("stock").locked()
+
+    async def test_keeps_tasks_out(self, local):
+        with held_elsewhere("stock"):
+            assert not await Lock("stock").aacquire(timeout=0.1)
+        async with Lock("stock"):
+            pass

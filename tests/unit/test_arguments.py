@@ -8,6 +8,7 @@ import pytest
 from django.core.exceptions import ImproperlyConfigured
 
 from distlock import Lock
+from distlock.recipes import MultiLock, RWLock, Semaphore
 
 LOCAL = {"using": "local"}
 
@@ -37,6 +38,14 @@ def test_seconds_that_are_no_length_of_time_are_a_value_error(argument, value):
 def test_seconds_that_are_no_number_are_a_type_error(argument, value):
     with pytest.raises(TypeError, match=argument) as caught:
         Lock("a", **{argument: value}, **LOCAL)
+    assert repr(value) in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["later", "", True, 0, ["commit"]])
+@pytest.mark.parametrize("make", [Lock, Semaphore, RWLock, MultiLock])
+def test_another_moment_of_release_is_a_value_error(make, value):
+    with pytest.raises(ValueError, match="^release must be 'now' or 'commit'") as caught:
+        make("a", release=value, **LOCAL)
     assert repr(value) in str(caught.value)
 
 

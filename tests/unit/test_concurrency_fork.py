@@ -2,10 +2,13 @@
 
 import gc
 import os
+import sys
+import threading
 import weakref
 
 from distlock.concurrency import fork
 from tests.children import write_line
+from tests.contract.forks import fork_without_hooks
 
 # Each test has a process of its own: hooks stay for as long as the process.
 
@@ -95,3 +98,115 @@ def test_a_hook_that_fails_keeps_no_other_from_running(child):
 
 def test_in_child_is_a_decorator(child):
     assert child(decorate).finish() == ["hook"]
+
+
+def forked_without_hooks():
+    """Fork as C code does; return whether this is the child."""
+    pid = fork_without_hooks()
+    if pid:
+        os.waitpid(pid, 0)
+    return not pid
+
+
+def reset_in_several_threads():
+    begun, go_on, over = threading.Event(), threading.Event(), []
+
+    @fork.in_child
+    def reset():
+        fork.ensure_reset()  # a hook may use what does this
+        begun.set()
+        go_on.wait(30)
+        write_line("reset")
+
+    def use():
+        fork.ensure_reset()
+        over.append(threading.current_thread())
+
+    fork.ensure_reset()
+    if forked_without_hooks():
+        threads = [threading.Thread(target=use) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        begun.wait(30)
+        write_line(len(over))
+        go_on.set()
+        for thread in threads:
+            thread.join()
+        fork.ensure_reset()
+        write_line(len(over))
+
+
+def reset_while_a_thread_is_about_to():
+    looked, go_on = threading.Event(), threading.Event()
+
+    def stop(frame, event, arg):
+        code = frame.f_code
+        if code.co_filename == fork.__file__ and code.co_name != "ensure_reset":
+            looked.set()
+            go_on.wait(30)
+
+    def use():
+        sys.settrace(stop)
+        fork.ensure_reset()
+        sys.settrace(None)
+
+    fork.in_child(lambda: write_line("reset"))
+    if forked_without_hooks():
+        late = threading.Thread(target=use)
+        late.start()
+        looked.wait(30)
+        fork.ensure_reset()
+        go_on.set()
+        late.join()
+
+
+def fork_in_a_child():
+    fork.in_child(lambda: write_line("reset"))
+    if forked_without_hooks():
+        if forked_without_hooks():
+            fork.ensure_reset()
+            fork_once()
+            fork.ensure_reset()
+            write_line("grandchild")
+            os._exit(0)
+        fork.ensure_reset()
+        write_line("child")
+        os._exit(0)
+    fork.ensure_reset()
+
+
+def fail_in_a_child_without_hooks():
+    fork.in_child(lambda: 1 / 0)
+    fork.in_child(lambda: write_line("second"))
+    if forked_without_hooks():
+        fork.ensure_reset()
+        write_line("goes on")
+
+
+def end_a_child():
+    fork.at_exit(lambda: write_line("ended"))
+    fork.in_child(lambda: write_line("reset"))
+    forked_without_hooks()
+
+
+def test_without_hooks_of_python_all_is_reset_once_and_threads_wait_for_it(child):
+    assert child(reset_in_several_threads).finish() == ["0", "reset", "4"]
+
+
+def test_a_thread_that_has_seen_the_old_pid_resets_nothing_again(child):
+    assert child(reset_while_a_thread_is_about_to).finish() == ["reset"]
+
+
+def test_each_process_in_a_row_is_reset(child):
+    in_grandchild = ["reset", "reset", "grandchild"]  # the second one in a child of its own
+    assert child(fork_in_a_child).finish() == [*in_grandchild, "reset", "child"]
+
+
+def test_a_hook_that_fails_fails_nobody_who_uses_the_child(child):
+    process = child(fail_in_a_child_without_hooks)
+    assert process.finish() == ["second", "goes on"]
+    assert "ZeroDivisionError" in process.errors
+
+
+def test_all_is_reset_before_what_is_done_at_the_end_of_a_child(child):
+    assert child(end_a_child).finish() == ["reset", "ended", "ended"]

@@ -1,9 +1,11 @@
 """Timers call what is due, and nothing that was cancelled."""
 
 import math
+import sys
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -205,3 +207,15 @@ def test_the_child_of_a_fork_has_no_timers_but_its_own():
     own.call_after(0, mine.set)
     assert mine.wait(PATIENCE)
     assert not called
+
+
+@pytest.mark.parametrize("has_threads", [0, 1])
+def test_it_is_said_once_where_uwsgi_lets_threads_stand_still(monkeypatch, caplog, has_threads):
+    monkeypatch.setitem(sys.modules, "uwsgi", SimpleNamespace(has_threads=has_threads))
+    timers = Timers()
+    for _ in range(2):
+        called = threading.Event()
+        timers.call_after(0, called.set)
+        assert called.wait(PATIENCE)
+    said = [record for record in caplog.records if "--enable-threads" in record.getMessage()]
+    assert len(said) == (not has_threads)

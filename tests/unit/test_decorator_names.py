@@ -1,8 +1,19 @@
 """A decorated function's lock is named by a template filled from the arguments of the call."""
 
+import enum
+
 import pytest
 
 from distlock import Lock
+
+
+class Color(str, enum.Enum):  # noqa: UP042 - format() writes "Color.RED" for this kind only
+    RED = "red"
+
+
+class Kind(enum.Enum):
+    DAILY = 1
+    FIELD = (1, 2)
 
 
 class Names:
@@ -79,6 +90,35 @@ def test_a_format_can_be_given(names):
 
     build(7, "x")
     assert names == ["00007:'x'"]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (Color.RED, "red"),
+        (Kind.DAILY, "1"),
+        (Kind.FIELD, "Kind.FIELD"),
+        ((1, 2), "[1, 2]"),
+        ({"b": (1,), "a": Color.RED}, "{'a': 'red', 'b': [1]}"),
+        ({"b", "a", "c"}, "{'a', 'b', 'c'}"),
+        (frozenset("ab"), "{'a', 'b'}"),
+        ([{"b": 1, "a": 2}], "[{'a': 2, 'b': 1}]"),
+    ],
+)
+def test_a_value_is_written_in_one_way(names, value, written):
+    @locked("{value}")
+    def build(value): ...
+
+    build(value)
+    assert names == [written]
+
+
+def test_a_conversion_and_a_format_are_of_the_value_of_an_enum_member(names):
+    @locked("{color!r}:{color:>5}:{color.name}")
+    def build(color): ...
+
+    build(Color.RED)
+    assert names == ["'red':  red:RED"]
 
 
 def test_extra_keywords_can_be_fields(names):

@@ -1,14 +1,16 @@
 """From the DISTLOCK setting to backends."""
 
 import threading
+from functools import partial
 
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.test import override_settings
 
-from distlock import locks
+from distlock import Lock, locks
 from distlock.backends.local import LocalBackend
 from distlock.conf import BackendHandler
+from distlock.recipes import Queue, Semaphore
 
 LOCAL = "distlock.backends.local.LocalBackend"
 
@@ -61,9 +63,48 @@ def test_without_a_setting_the_default_database_holds_the_locks(settings):
     assert type(handler["default"]).__name__ == "DatabaseBackend"
 
 
-def test_a_setting_without_default_keeps_the_default_database():
-    with override_settings(DISTLOCK={"orders": {"BACKEND": LOCAL}}):
-        assert sorted(BackendHandler()) == ["default", "orders"]
+@pytest.mark.parametrize("configured", [None, {}])
+def test_an_empty_setting_is_none(configured):
+    with override_settings(DISTLOCK=configured):
+        assert list(BackendHandler()) == ["default"]
+        assert type(BackendHandler()["default"]).__name__ == "DatabaseBackend"
+
+
+def test_a_lock_without_an_alias_is_not_moved_by_a_mistyped_one():
+    with override_settings(DISTLOCK={"Default": {"BACKEND": LOCAL}}):
+        for take in (
+            Lock("stock").acquire,
+            Semaphore("stock", 2).acquire,
+            partial(Queue("stock").put, 1),
+        ):
+            with pytest.raises(ImproperlyConfigured, match=r"'default'.*aliases are: 'Default'"):
+                take()
+        assert list(BackendHandler()) == ["Default"]
+        with Lock("stock", using="Default"):
+            pass
+
+
+def test_none_says_that_there_is_no_default_on_purpose():
+    with override_settings(DISTLOCK={"orders": {"BACKEND": LOCAL}, "default": None}):
+        assert list(BackendHandler()) == ["orders"]
+    message = refused({"orders": {"BACKEND": LOCAL}, "default": None}, "default")
+    assert "the aliases are: 'orders'" in message
+
+
+def test_the_error_without_default_says_how_to_mean_the_database():
+    message = refused({"orders": {"BACKEND": LOCAL}}, "default")
+    assert "distlock.backends.database.DatabaseBackend" in message
+
+
+@pytest.mark.parametrize(
+    "configured",
+    [{"BACKEND": LOCAL}, {"LEASE": 60}, {"default": {"BACKEND": LOCAL}, "OPTIONS": {"timeout": 3}}],
+)
+@pytest.mark.parametrize("alias", ["default", "orders", "BACKEND"])
+def test_settings_of_an_entry_beside_the_aliases_are_refused(configured, alias):
+    message = refused(configured, alias)
+    assert message.startswith("DISTLOCK must have an entry for each alias")
+    assert repr(next(key for key in configured if key.isupper())) in message
 
 
 def test_aliases_can_be_looked_for():

@@ -8,16 +8,19 @@ harm.
 
 import ast
 import dis
+import re
 from pathlib import Path
 from types import CodeType
 
 import distlock
+from distlock.concurrency import reentry
 
 PACKAGE = Path(distlock.__file__).parent
 #: Functions that run on threads of the package or in its programs, which no interrupt reaches; or
 #: in which one does no harm there.
 UNHARMED = {
     "RecordListener.listen",
+    "RenewalSteps.add",
     "Waiter.run",
     "Watchdog._reap",
     "Watches._follow",
@@ -35,6 +38,21 @@ def test_no_loop_goes_back_past_what_cleans_up_after_it():
         for line in unprotected(path.read_text())
     ]
     assert not wrong
+
+
+def test_a_module_that_takes_a_mutex_is_known_to_those_who_refuse_reentry():
+    """In a signal handler, nothing else can be begun while it is taken below."""
+    unknown = [
+        module
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if re.search(r"threading\.Lock\(|Semaphore\(\)|Condition\(", path.read_text())
+        if not reentry._is_in(module := dotted(path), reentry.ROOMS)
+    ]
+    assert not unknown
+
+
+def dotted(path):
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
 
 
 def test_such_a_loop_is_found_where_it_does_harm():

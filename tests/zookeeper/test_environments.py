@@ -7,7 +7,7 @@ import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_digest_acl
 
-from distlock import Lock, LockUnavailable, locks
+from distlock import Lock, LockUnavailable, NotPermitted, locks
 from distlock.backends.zookeeper import ZooKeeperBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import run
@@ -105,7 +105,7 @@ def test_others_are_refused_and_that_is_not_a_held_lock(guarded, hosts, root, na
             lambda: stranger.inspect(name),
             lambda: stranger.list(),
         ):
-            with pytest.raises(LockUnavailable, match="NoAuth") as caught:
+            with pytest.raises(NotPermitted, match="NoAuth") as caught:
                 act()
             assert "secret" not in str(caught.value)
     stranger.close()

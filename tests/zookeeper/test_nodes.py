@@ -23,6 +23,7 @@ from tests.zookeeper.tree import packets, session_of, watches
 def test_a_holder_is_a_node_of_its_session_that_tells_who_it_is(using, backend, tree, name):
     before = datetime.now(UTC)
     with Lock(name, using=using, description="nightly run") as lock:
+        call_site = lock.info().call_site
         (path,) = tree.queue(name)
         data, stat = tree.read(path)
         assert stat.czxid == lock.token
@@ -34,7 +35,7 @@ def test_a_holder_is_a_node_of_its_session_that_tells_who_it_is(using, backend, 
         "host": socket.gethostname(),
         "pid": os.getpid(),
         "thread": threading.current_thread().name,
-        "description": "nightly run",
+        "description": f"nightly run (at {call_site})",
         "renews": True,
         "session_timeout": pytest.approx(backend.settings.lease / backend.options.lease_of(1)),
     }

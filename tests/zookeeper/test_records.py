@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from distlock import Lock, LockUnavailable, locks
+from distlock import Lock, LockUnavailable, NotPermitted, locks
 from distlock.backends.store import Absent, Delete, Exists, Put, Unchanged
 from distlock.backends.zookeeper.client import Client
 from distlock.backends.zookeeper.requests import Multi
@@ -147,7 +147,7 @@ def test_nodes_have_the_access_rules_of_the_locks(configure, settings, name):
         lambda: locks["other"].store.read(name),
         lambda: locks["other"].store.apply(name, [Put("c", 1)]),
     ):
-        with pytest.raises(LockUnavailable, match="NoAuth"):
+        with pytest.raises(NotPermitted, match="NoAuth"):
             ask()
     assert set(store.read(name).records) == {"a", "b"}
 

@@ -14,7 +14,7 @@ transactions        ``Lock.atomic()``
 caller_transaction  locks inside the caller's transaction, on SQLite
 store               small records for recipes
 record_sql          the statements about records
-record_peek         the one that looks at some records of a directory
+record_peek         looks at some records of a directory, and counts others
 record_engines      those in which the engines differ
 record_renewal      renews the sessions of records
 record_runner       runs the statements about records

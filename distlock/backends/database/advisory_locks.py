@@ -10,12 +10,12 @@ from typing import Any, ClassVar
 from distlock.backends.database.statements import Statement
 
 
-def digest(database: str, name: str) -> bytes:
+def digest(namespace: str, name: str) -> bytes:
     """Return the 32 bytes that a native lock is named after.
 
     Never change this: processes with different derivations would not wait in the same queue.
     """
-    return hashlib.sha256(f"{database}\0{name}".encode()).digest()
+    return hashlib.sha256(f"{namespace}\0{name}".encode()).digest()
 
 
 class AdvisoryLocks(ABC):
@@ -25,8 +25,19 @@ class AdvisoryLocks(ABC):
     longest_wait: ClassVar[float]
 
     @abstractmethod
-    def key(self, database: str, name: str) -> str:
-        """Return the native lock that belongs to the lock ``name``."""
+    def key(self, namespace: str, name: str) -> str:
+        """Return the native lock that belongs to the lock ``name``.
+
+        ``namespace`` tells the tables of a server apart, by what the server says of a session.
+        """
+
+    def label(self, namespace: str, name: str) -> str:
+        """Return what comments call that native lock. See ``ParsedComment.key``."""
+        return self.key(namespace, name)
+
+    def is_in(self, namespace: str, label: str) -> bool:
+        """Return whether a lock that comments call ``label`` belongs to a table."""
+        return True
 
     @abstractmethod
     def set_up(self) -> Statement:

@@ -7,36 +7,15 @@ very transaction: nobody else can take it before the commit, but a rollback undo
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from django.db import connections
 
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.sqlite_session import CallerConnection
+from distlock.backends.open_transactions import TransactionOutcomeHook
 from distlock.backends.testcase import blocks_of_test_case, connection_of_test_case
 from distlock.concurrency.threads import start
-
-
-class TransactionOutcomeHook:
-    """Tells how a transaction ends: Django calls it on commit, and drops it on rollback.
-
-    Django has no hook for a rollback; it only forgets what was registered with ``on_commit()``.
-    """
-
-    def __init__(self, on_commit: Callable[[], None], on_rollback: Callable[[], None]) -> None:
-        self._on_commit = on_commit
-        self._on_rollback = on_rollback
-        self._committed = False
-
-    def __call__(self) -> None:
-        self._committed = True
-        self._on_commit()
-
-    def __del__(self) -> None:
-        if not self._committed:
-            with suppress(Exception):  # the interpreter may be ending
-                self._on_rollback()
 
 
 class CallerTransaction:

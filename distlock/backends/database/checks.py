@@ -24,6 +24,14 @@ _COMPARISONS = 5
 #: The value of wsrep_sync_wait with which reads, updates, deletes and inserts all wait.
 _ALL_WAIT = 7
 
+#: What is done with the rows of each table; and the same with no row at all.
+_NEEDED = ("SELECT", "INSERT", "UPDATE", "DELETE")
+_WRITE_NOTHING = (
+    "INSERT INTO {0} SELECT * FROM {0} WHERE 1 = 0",
+    "UPDATE {0} SET id = id WHERE 1 = 0",
+    "DELETE FROM {0} WHERE 1 = 0",
+)
+
 #: By vendor, the settings by which a server may forget a commit, and which no session can set for
 #: itself: name, query, the durable values (the first is recommended), and what it may forget after.
 _DURABILITY: dict[str, list[tuple[str, str, tuple[str, ...], str]]] = {
@@ -126,6 +134,7 @@ def _table(connection: Any, cursor: Any) -> Iterator[CheckMessage]:
                 return
         else:
             yield from _unique_keys(connection, cursor, model)
+            yield from _rights(connection, cursor, model._meta.db_table)
     if connection.vendor == "mysql":
         yield from _mysql(cursor)
         yield from _galera(connection.alias, cursor)
@@ -156,6 +165,42 @@ def _unique_keys(connection: Any, cursor: Any, model: Any) -> Iterator[CheckMess
             hint=f"Make one: CREATE UNIQUE INDEX {key.name} ON {table} "
             f"({', '.join(map(quote, columns))}).",
             id="distlock.E004",
+        )
+
+
+def _rights(connection: Any, cursor: Any, table: str) -> Iterator[CheckMessage]:
+    """Warn if the user may not do with a table what locks need. Changes nothing."""
+    quoted = connection.ops.quote_name(table)
+    problem, hint = None, f"GRANT {', '.join(_NEEDED)} ON {quoted} TO its user"
+    if connection.vendor == "postgresql":
+        cursor.execute(
+            "SELECT row_security_active(%s::regclass), current_setting('transaction_read_only'),"
+            " ARRAY(SELECT need FROM unnest(%s::text[]) need"
+            " WHERE NOT has_table_privilege(%s, need))",
+            [quoted, list(_NEEDED), quoted],
+        )
+        row_security, read_only, missing = cursor.fetchone()
+        if missing:
+            problem = f"its user may not {', '.join(missing)} there"
+        elif read_only == "on":
+            problem, hint = "its sessions are read-only", "Use an alias that can write"
+        elif row_security:
+            problem = "row-level security applies to its user, which may hide what others hold"
+            hint = (
+                f"ALTER TABLE {quoted} DISABLE ROW LEVEL SECURITY; or silence this with"
+                " SILENCED_SYSTEM_CHECKS if the policies let that user read and write all rows"
+            )
+    elif connection.vendor == "mysql":
+        try:
+            for text in _WRITE_NOTHING:
+                cursor.execute(text.format(quoted))
+        except DatabaseError as error:
+            problem = f"writing is refused: {error.args[-1]}"
+    if problem is not None:
+        yield Warning(
+            f"The table {table} in the database {connection.alias!r} cannot keep locks: {problem}.",
+            hint=f"{hint}.",
+            id="distlock.W010",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import socket
@@ -12,9 +13,18 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error as DjangoDatabaseError
 from django.db import connections
+from django.db.backends.base.base import BaseDatabaseWrapper
 
 from distlock.backends.database.connection import Session
-from distlock.backends.database.errors import NoSession, StatementFailed
+from distlock.backends.database.errors import (
+    NoRight,
+    NoSession,
+    NotAdmitted,
+    StatementFailed,
+    failure,
+)
+from distlock.backends.database.postgresql import namespace_of
+from distlock.backends.database.sql import TABLE
 from distlock.backends.database.sqlite_session import SQLiteSession, gate
 from distlock.backends.database.statements import Statement
 from distlock.concurrency.clock import clock
@@ -23,8 +33,9 @@ from distlock.concurrency.threads import start
 
 Options = dict[str, Any]
 
-#: Updates then count the rows that they matched. MySQLdb.constants.CLIENT.FOUND_ROWS
-_CLIENT_FOUND_ROWS = 2
+#: Updates then count the rows that they matched, and a packet may have several statements, which
+#: PyMySQL does not ask for by itself. MySQLdb.constants.CLIENT.FOUND_ROWS and MULTI_STATEMENTS
+_CLIENT_FLAGS = 2 | 65536
 # Both time limits are in seconds, see ROW_WAIT; the second one is for whole tables. The sql_mode is
 # set because the statement that acquires a lock relies on assignments from left to right, which the
 # mode ORACLE makes all at once, and on '', which other modes read as NULL.
@@ -45,11 +56,21 @@ _POSTGRESQL_ONCE = (
     "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED;"
     " SET lock_timeout = '1s'; SET synchronous_commit = 'on'; SET client_min_messages = 'warning'"
 )
+# Behind a pooler the search_path may be what another client of it has set.
 _POSTGRESQL_EVERY_TIME = (
     "SET TRANSACTION ISOLATION LEVEL READ COMMITTED",
-    "SET LOCAL lock_timeout = '1s'",
-    "SET LOCAL synchronous_commit = 'on'",
-    "SET LOCAL client_min_messages = 'warning'",
+    "SELECT set_config('lock_timeout', '1s', true), set_config('synchronous_commit', 'on', true),"
+    " set_config('client_min_messages', 'warning', true), set_config('search_path', {0}, true)",
+)
+# Which server process answers, and where the tables are: in the schema in which the one of the
+# locks is found or, if there is none yet, will be made. A proxy that splits reads sends several
+# statements to the primary.
+_POSTGRESQL_ASKED = (
+    "SET LOCAL lock_timeout = '1s';"
+    " SELECT pg_backend_pid(), current_database()::text, COALESCE((SELECT nspname FROM pg_class"
+    " JOIN pg_namespace ON pg_namespace.oid = relnamespace"
+    f" WHERE pg_class.oid = to_regclass('{TABLE}')), current_schema(), '')::text,"
+    " quote_literal(current_setting('search_path'))"
 )
 
 
@@ -69,8 +90,10 @@ def open_session(
     nowhere is anything prepared. None finds out whether PostgreSQL has a pooler, and takes each for
     one of that kind.
     """
+    until = clock() + limit
     settings = {**current_settings(database), "AUTOCOMMIT": True, "TIME_ZONE": None}
-    wrapper = type(connections[database])(settings, database)
+    engine: Any = type(connections[database])
+    wrapper = _without_pool(engine)(settings, database)
     wrapper.inc_thread_sharing()
     options = wrapper.settings_dict["OPTIONS"]
     if wrapper.vendor == "sqlite":
@@ -80,7 +103,14 @@ def open_session(
                 " nobody would see the locks of others. Use a file, or for the threads of one"
                 " process 'file:locks?mode=memory&cache=shared'."
             )
+        # Django runs statements of its own, and those of "init_command", on a new connection.
+        options["timeout"] = min(limit, options.get("timeout", limit))
         try:
+            if gate.broken:
+                raise NoSession(
+                    "another thread was writing to SQLite when this process was forked; start it"
+                    " anew"
+                )
             with gate.closed:
                 return _opened(SQLiteSession, wrapper, limit)
         except BaseException:  # also Ctrl-C, which leaves a connection that nobody closes
@@ -92,8 +122,49 @@ def open_session(
     else:
         _postgresql_options(options, limit)
     return connect_with_timeout(
-        limit, lambda: _opened(Session, wrapper, limit, blocking=blocking, pooled=pooled)
+        until - clock(),  # the driver may have been loaded just now
+        lambda: _opened(Session, wrapper, limit, blocking=blocking, pooled=pooled),
     )
+
+
+@functools.cache
+def _without_pool(engine: Any) -> Any:
+    """Return an engine that opens and closes connections as Django's own one does.
+
+    Other people's engines may take connections from a pool of the project, and give them back with
+    what we have set there; or our connection parameters may become those of the pool.
+    """
+    # The nearest class of Django. An engine that is made without its engines stays as it is.
+    bases = (one for one in engine.__mro__ if one.__module__.startswith("django."))
+    django: Any = next(bases, BaseDatabaseWrapper)
+    if django in (engine, BaseDatabaseWrapper):
+        return engine
+
+    class Engine(engine):  # type: ignore[misc]
+        pool = None
+        get_new_connection = django.get_new_connection
+        _set_autocommit = django._set_autocommit
+        _close = django._close
+
+        def get_connection_params(self) -> dict[str, Any]:
+            # Drivers have no parameters in capitals: those are of pools.
+            params = super().get_connection_params()
+            return {name: value for name, value in params.items() if name.islower()}
+
+        @property  # type: ignore[misc]
+        def __class__(self) -> Any:
+            # Receivers of connection_created may listen for this engine only.
+            return engine
+
+    return Engine
+
+
+def _is_without_pool(wrapper: Any) -> bool:
+    return type(wrapper) is not wrapper.__class__
+
+
+#: Engines may note in the rest what the caller does now (django-tenants: the schema).
+TARGET = ("ENGINE", "NAME", "USER", "PASSWORD", "HOST", "PORT", "OPTIONS")
 
 
 def current_settings(database: str) -> dict[str, Any]:
@@ -105,7 +176,7 @@ def current_settings(database: str) -> dict[str, Any]:
 def _mysql_options(options: Options, limit: float, timeout: float, blocking: bool) -> None:
     options.update(charset="utf8mb4", isolation_level="read committed")
     options["connect_timeout"] = _at_most(options, "connect_timeout", limit)
-    options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FOUND_ROWS
+    options["client_flag"] = options.get("client_flag", 0) | _CLIENT_FLAGS
     for option in ("read_timeout", "write_timeout"):
         # They end an answer that stalls halfway. For the usual time limit see MySQLConnection.
         if blocking:
@@ -142,7 +213,12 @@ def _opened(
         wrapper.ensure_connection()
         session = kind(wrapper)
     except (wrapper.Database.Error, DjangoDatabaseError) as error:
-        raise NoSession("cannot connect") from (error.__cause__ or error)
+        how = ""
+        if _is_without_pool(wrapper):
+            how = f" without get_new_connection() of {wrapper.__class__.__module__}"
+        refused = issubclass(failure(error, wrapper.vendor), NoRight)
+        cause = error.__cause__ or error
+        raise (NotAdmitted if refused else NoSession)(f"cannot connect{how}") from cause
     except OSError as error:  # the process can open no more files
         with suppress(Exception):  # there may be no connection yet
             wrapper.connection.close()
@@ -166,17 +242,38 @@ def _set_up(session: Session, limit: float, blocking: bool, pooled: bool | None)
         session.pooled = bool(pooled)
         if ("wsrep_on", "ON") in session.run(Statement(_MYSQL), limit).rows:
             session.run(Statement(_GALERA.format(_NO_SELECT if blocking else _ALL)), limit)
+        ((database,),) = session.run(Statement("SELECT DATABASE()"), limit).rows
+        session.schema = session.namespace = database or ""
     else:
         # Asked before anything is set, because a pooler would hand that to others.
+        ident, database, schema, search_path = _ask_postgresql(session, limit)
         if pooled is None:
-            ((ident,),) = session.run(Statement("SELECT pg_backend_pid()"), limit).rows
             # A pooler invents the ids for its clients.
             pooled = int(ident) != session.wrapper.connection.info.backend_pid
+        session.schema, session.namespace = schema, namespace_of(database, schema)
         session.pooled = pooled
         if pooled:
-            session.before = _POSTGRESQL_EVERY_TIME
+            path = search_path.replace("%", "%%")
+            session.before = tuple(text.format(path) for text in _POSTGRESQL_EVERY_TIME)
         else:
             session.run(Statement(_POSTGRESQL_ONCE), limit)
+
+
+def _ask_postgresql(session: Session, limit: float) -> tuple[Any, ...]:
+    wrapper, ask = session.wrapper, Statement(_POSTGRESQL_ASKED)
+    if not _is_without_pool(wrapper):
+        return session.run(ask, limit).rows[0]
+    try:
+        # An engine may choose the schema with each cursor (django-tenants). In one transaction,
+        # because a pooler may give the next one to another server process.
+        wrapper.set_autocommit(False)
+        wrapper.cursor().close()
+        row = session.run(ask, limit).rows[0]
+        wrapper.commit()
+        wrapper.set_autocommit(True)
+    except (wrapper.Database.Error, DjangoDatabaseError) as error:
+        raise NoSession(f"cannot ask for the schema: {error}") from (error.__cause__ or error)
+    return row
 
 
 def connect_with_timeout(limit: float, connect: Callable[[], Session]) -> Session:

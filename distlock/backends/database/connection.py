@@ -31,12 +31,18 @@ from django.db import Error as DjangoDatabaseError
 from distlock.backends.database import errors
 from distlock.backends.database.drivers import RawConnection, TimedOut, raw_connection_for
 from distlock.backends.database.sql import Dialect
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import (
+    Result,
+    Statement,
+    renamed_tables,
+    with_tables_renamed,
+)
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock
 
-#: The least seconds that the database gets for an answer, even if the caller has less time left.
-SHORTEST_LIMIT = 0.25
+#: The least seconds that the database gets for an answer, even if less time is left. A statement
+#: that is given up costs its session.
+SHORTEST_LIMIT = 0.05
 
 
 #: where in the server the warning comes from, which all languages have in common
@@ -59,8 +65,19 @@ class Notices:
 
     def listen(self, wrapper: Any) -> None:
         """Listen from now on, on a Django connection that is open."""
-        if wrapper.vendor == "postgresql":
+        if wrapper.vendor != "postgresql":
+            return
+        if hasattr(wrapper.connection, "add_notice_handler"):
             wrapper.connection.add_notice_handler(self.handle)
+        else:
+            wrapper.connection.notices = self  # psycopg2 calls append()
+
+    def append(self, text: str) -> None:
+        """Handle a notice of psycopg2, which is a text in the server's language.
+
+        Our sessions ask for warnings only, and this is the one that their statements can cause.
+        """
+        self.not_replicated = True
 
     def handle(self, notice: Any) -> None:
         """Handle a ``Diagnostic`` of psycopg."""
@@ -88,13 +105,11 @@ class Connection:
         #: statements that are run before every other, in the same packet
         self.before: tuple[str, ...] = ()
         self._raw = raw
+        self._renames_tables = bool(renamed_tables())
         self._notices = Notices()
 
     def ask(self, statement: Statement) -> Result:
-        """Run a statement in the time for which this was lent. Raises a StatementFailed.
-
-        The last look at a lock is made when that time is up, and must not fail just for that.
-        """
+        """Run a statement in the time for which this was lent. Raises a StatementFailed."""
         return self.run(statement, max(self.until - clock(), SHORTEST_LIMIT))
 
     def run(self, statement: Statement, limit: float | None) -> Result:
@@ -104,6 +119,9 @@ class Connection:
         last one that has rows, or else the first.
         """
         before = self.before
+        if self._renames_tables:
+            sql = with_tables_renamed(statement.sql, self.wrapper.vendor)
+            statement = statement._replace(sql=sql)
         if self.pooled:
             sql = "; ".join((*before, statement.sql))
             statement = statement._replace(sql=sql, prepare=False)
@@ -157,7 +175,12 @@ class Session(Connection):
         """``wrapper`` is one that nobody else uses, and that is connected."""
         self._drivers_fd = fd = _fileno(wrapper)
         super().__init__(wrapper, raw_connection_for(wrapper, self.hang_up if fd >= 0 else None))
-        self.settings: dict[str, Any] = {}  # of the database, as they were when this was opened
+        #: to which database it was opened, by the settings
+        self.target: tuple[Any, ...] = ()
+        #: where the server finds the table of the locks: the schema, on MySQL the database
+        self.schema = ""
+        #: what the native locks of that table are named after, see AdvisoryLocks.key()
+        self.namespace = ""
         #: when it was used last, by clock()
         self.idle_since = 0.0
         self._notices.listen(wrapper)
@@ -191,7 +214,11 @@ class Session(Connection):
         """End the session, quietly, whatever state it is in; the server frees its native locks."""
         self.usable = False
         _sessions.discard(self)
+        # The driver's own connection first: another engine's close() may give it to a pool.
+        raw, self.wrapper.connection = self.wrapper.connection, None
         with contextlib.suppress(Exception):  # it is gone either way
+            raw.close()
+        with contextlib.suppress(Exception):
             self.wrapper.close()
         with self._closing:
             file, self._file = self._file, None
@@ -234,7 +261,9 @@ def _shut_down(fd: int) -> None:
 
 
 def _fileno(wrapper: Any) -> int:
-    fileno = getattr(wrapper.connection, "fileno", None)
+    connection = wrapper.connection
+    # PyMySQL keeps its socket to itself.
+    fileno = getattr(connection, "fileno", getattr(getattr(connection, "_sock", 0), "fileno", None))
     if fileno is None:
         return -1
     try:

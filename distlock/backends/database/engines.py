@@ -37,12 +37,6 @@ def refusal(engine: type[Any]) -> str | None:
         return f"locks are kept in MariaDB, MySQL, PostgreSQL or SQLite, not in {vendor!r}"
     if vendor == "sqlite" and sqlite3.sqlite_version_info < OLDEST_SQLITE:
         return f"SQLite must be 3.35 or later, this is {sqlite3.sqlite_version}"
-    if engine.Database.__name__ == "psycopg2":
-        # Of several statements in one packet it tells the last result only.
-        return (
-            "locks in PostgreSQL need psycopg 3, and Django has found psycopg2 only; install"
-            " django-distlock[postgresql]: Django then uses psycopg 3, too"
-        )
     return None
 
 
@@ -54,8 +48,8 @@ def engine_of(database: str) -> type[Any]:
     def load() -> None:
         try:
             wrapper = load_backend(connections.settings[database]["ENGINE"]).DatabaseWrapper
-            if wrapper.vendor == "mysql":
-                # MySQLdb imports it with the first connection; two threads may open one at once.
+            if wrapper.vendor == "mysql" and wrapper.Database.__name__ == "MySQLdb":
+                # It imports this with the first connection; two threads may open one at once.
                 with suppress(ImportError):
                     import_module("MySQLdb.connections")
             engine.set_result(wrapper)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import sqlite3
 from typing import Any
 
-from distlock.exceptions import LockUnavailable
+from distlock.backends.database.statements import renamed_tables
+from distlock.exceptions import LockUnavailable, NotPermitted
 
 #: Seconds that a statement waits for a locked row: a transaction that only commits needs less.
 ROW_WAIT = 1.0
@@ -78,6 +79,14 @@ class NotReplicated(Cancelled):
     """
 
 
+class NoRight(StatementFailed):
+    """The user of the database lacks a right."""
+
+
+class NotAdmitted(NoSession, NoRight):
+    """The server lets this user open no session; drivers of PostgreSQL do not tell that."""
+
+
 class NoTable(StatementFailed):
     """The table of the locks has not been made yet."""
 
@@ -90,6 +99,12 @@ _LOCKED = "a transaction of someone else keeps the row of the lock, or the whole
 _MYSQL: dict[int, type[StatementFailed]] = {
     1205: RowLocked,  # ER_LOCK_WAIT_TIMEOUT
     3572: RowLocked,  # ER_LOCK_NOWAIT
+    1044: NoRight,  # ER_DBACCESS_DENIED_ERROR
+    1045: NoRight,  # ER_ACCESS_DENIED_ERROR
+    1142: NoRight,  # ER_TABLEACCESS_DENIED_ERROR
+    1143: NoRight,  # ER_COLUMNACCESS_DENIED_ERROR
+    1227: NoRight,  # ER_SPECIFIC_ACCESS_DENIED_ERROR
+    1698: NoRight,  # ER_ACCESS_DENIED_NO_PASSWORD_ERROR
     1213: SerializationFailure,  # ER_LOCK_DEADLOCK
     1020: SerializationFailure,  # ER_CHECKREAD
     1317: Cancelled,  # ER_QUERY_INTERRUPTED
@@ -116,6 +131,9 @@ _MYSQL: dict[int, type[StatementFailed]] = {
 # https://www.postgresql.org/docs/current/errcodes-appendix.html
 _POSTGRESQL: dict[str, type[StatementFailed]] = {
     "55P03": RowLocked,  # lock_not_available
+    "28000": NoRight,  # invalid_authorization_specification
+    "28P01": NoRight,  # invalid_password
+    "42501": NoRight,  # insufficient_privilege, also by row-level security
     "40P01": SerializationFailure,  # deadlock_detected
     "40001": SerializationFailure,  # serialization_failure
     "57014": Cancelled,  # query_canceled
@@ -129,6 +147,16 @@ _POSTGRESQL: dict[str, type[StatementFailed]] = {
 }
 
 
+# https://www.sqlite.org/rescode.html
+_SQLITE: dict[int, type[StatementFailed]] = {
+    sqlite3.SQLITE_BUSY: FileLocked,
+    sqlite3.SQLITE_LOCKED: TableLocked,
+    sqlite3.SQLITE_PERM: NoRight,
+    sqlite3.SQLITE_READONLY: NoRight,  # the file, or its folder, cannot be written
+    sqlite3.SQLITE_AUTH: NoRight,
+}
+
+
 def failure(error: Any, vendor: str) -> type[StatementFailed]:
     """Return what kind of failure a driver's error is; Django may have wrapped it."""
     if error.__cause__ is not None and type(error).__module__ == "django.db.utils":
@@ -136,7 +164,7 @@ def failure(error: Any, vendor: str) -> type[StatementFailed]:
     if vendor == "mysql":
         return _MYSQL.get(error.args[0] if error.args else 0, StatementFailed)
     if vendor == "postgresql":
-        state = getattr(error, "sqlstate", None)
+        state = getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)  # psycopg2
         if state is None:
             # It did not come from the server: the connection broke, or the driver found a mistake.
             broke = type(error).__name__ in ("OperationalError", "InterfaceError")
@@ -144,14 +172,12 @@ def failure(error: Any, vendor: str) -> type[StatementFailed]:
         if state.startswith("08"):  # connection exceptions
             return ConnectionLost
         return _POSTGRESQL.get(state, StatementFailed)
-    # https://www.sqlite.org/rescode.html: extended codes keep the primary one in the low byte.
+    # Extended codes keep the primary one in the low byte.
     # Errors of Python's own module have none.
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if "no such table" in str(error):
         return NoTable
-    return {sqlite3.SQLITE_BUSY: FileLocked, sqlite3.SQLITE_LOCKED: TableLocked}.get(
-        code, StatementFailed
-    )
+    return _SQLITE.get(code, StatementFailed)
 
 
 def seems_locked(failed: StatementFailed) -> StatementFailed:
@@ -169,8 +195,9 @@ def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
     # libpq's messages have several lines; callers print and log this one as it is.
     why = " ".join(str(cause).split())
     if isinstance(failed, NoTable):
+        name = renamed_tables().get("database_lock")
         message = (
-            f"database {database!r} has no table for locks:"
+            f"database {database!r} has no table for locks{f' ({name})' if name else ''}:"
             f" run `manage.py migrate distlock --database={database}`"
         )
     elif isinstance(failed, RowLocked):
@@ -179,7 +206,7 @@ def unavailable(failed: StatementFailed, database: str) -> LockUnavailable:
         message = f"database {database!r}: {failed}"
         if cause is not None and why not in message:
             message += f": {why}"
-    error = LockUnavailable(message)
+    error = (NotPermitted if isinstance(failed, NoRight) else LockUnavailable)(message)
     error.maybe_applied = failed.maybe_applied
     error.__cause__ = cause
     return error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage
@@ -87,7 +87,7 @@ class DatabaseBackend(BaseBackend):
         engine = engine_of(self.database)
         if why := refusal(engine):
             self.settings.refuse(f"OPTIONS['database'] is {self.database!r}: {why}")
-        self._vendor = vendor = engine.vendor
+        vendor = engine.vendor
         on_sqlite = vendor == "sqlite"
         #: SQLite: locks are taken in the transaction of the caller, if one is open
         self._caller = CallerTransaction(self.database, self._abandoned) if on_sqlite else None
@@ -102,6 +102,7 @@ class DatabaseBackend(BaseBackend):
             self.waits = WaitManager(
                 self.pool, advisory_locks, self.waiters, self.calls, self.cleanup.add
             )
+        self._store = DatabaseStore(self.pool, vendor, self.keeps_rows_for)
         self._queries = Queries(self._runner, self.waits, alias)
         self.capabilities = Capabilities(
             named_owners=True,
@@ -111,10 +112,10 @@ class DatabaseBackend(BaseBackend):
             late_requests=not on_sqlite,
         )
 
-    @cached_property
+    @property
     def store(self) -> DatabaseStore:
         """See BaseBackend.store."""
-        return DatabaseStore(self.pool, self._vendor, self.keeps_rows_for)
+        return self._store
 
     # Taking and leaving
 
@@ -319,13 +320,19 @@ class DatabaseBackend(BaseBackend):
         records = self.store.sweep()
         return SweepResult(locks.expired + records.expired, locks.removed + records.removed)
 
+    def frees_inside(self, database: str) -> bool:
+        """See BaseBackend.frees_inside(). On SQLite only one can write, see CallerTransaction."""
+        return self._caller is not None and database == self.database
+
     def check_atomic(self, using: str | None, lease: Lease | None) -> None:
         """See BaseBackend.check_atomic()."""
         self._transactions.check(using, lease)
 
-    def atomic(self, lease: Lease, using: str | None) -> AbstractContextManager[None]:
+    def atomic(
+        self, lease: Lease, using: str | None, others: Sequence[Lease] = ()
+    ) -> AbstractContextManager[bool]:
         """See BaseBackend.atomic(). ``using`` can only be the database that has the lock."""
-        return self._transactions.atomic(lease, using)
+        return self._transactions.atomic(lease, using, others)
 
     def ensure_schema(self, deadline: float | None = None) -> bool:
         """See BaseBackend.ensure_schema(). What may be missing is the table."""

@@ -74,12 +74,12 @@ class MySQL(Dialect):
     ACQUIRE: ClassVar[str] = f"{_ACQUIRE}; SELECT {_VERDICT} FROM {TABLE} WHERE `lock` = %(lock)s"
     ACQUIRE_EXISTING: ClassVar[str] = _ACQUIRE_EXISTING
 
-    def guard(self, lease: Lease) -> Statement:
+    def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Galera compares what transactions at different nodes have changed, not what they have
         # locked: the row must be another afterwards.
         where, params = self.where_held([lease])
         later = "expires_at + INTERVAL 1 MICROSECOND"
-        return Statement(f"UPDATE {TABLE} SET expires_at = {later} WHERE {where}", params)
+        return Statement(f"UPDATE {table} SET expires_at = {later} WHERE {where}", params)
 
 
 class MariaDB(MySQL):
@@ -101,7 +101,8 @@ _KEY_DIGITS = 60
 class MySQLLocks(AdvisoryLocks):
     """Named locks, https://mariadb.com/kb/en/get_lock/.
 
-    Their names are shared by all databases of a server, hence the digest of both names.
+    Their names are shared by all databases of a server, hence the digest of both names. The
+    namespace is what the server calls the database.
     """
 
     # A year. A wait without end is an error in MariaDB, and a waiting session costs nothing.
@@ -109,8 +110,8 @@ class MySQLLocks(AdvisoryLocks):
     nobody_waits: ClassVar[str] = "IS_FREE_LOCK(%(native_lock)s) = 1"
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - there is one object for each engine
-    def key(self, database: str, name: str) -> str:
-        return f"'dl:{digest(database, name).hex()[:_KEY_DIGITS]}'"
+    def key(self, namespace: str, name: str) -> str:
+        return f"'dl:{digest(namespace, name).hex()[:_KEY_DIGITS]}'"
 
     def set_up(self) -> Statement:
         # Nothing may limit the wait. MariaDB reads the first comment, MySQL the second one.
@@ -160,6 +161,7 @@ class MySQLLocks(AdvisoryLocks):
         look = (
             "SELECT id, info, /*M! time_ms / 1000 + 0 * */ time AS age"
             " FROM information_schema.processlist WHERE LEFT(info, %(length)s) = %(mark)s"
+            " AND db = DATABASE()"
         )
         # Two looks: a head may be between two statements at one of them. How long it waits is
         # right to one pause of it.

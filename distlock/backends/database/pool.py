@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import math
 import threading
@@ -10,17 +9,17 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TypeVar
+from typing import Any, TypeVar
 from weakref import ref
 
 from django.core import mail
 from django.db import connections
 
 from distlock.backends.database import errors
-from distlock.backends.database.connect import current_settings, open_session
+from distlock.backends.database.connect import TARGET, current_settings, open_session
 from distlock.backends.database.connection import SHORTEST_LIMIT, Session
 from distlock.backends.database.engines import dialect_for
-from distlock.backends.database.statements import Result, Statement
+from distlock.backends.database.statements import Result, Statement, with_tables_renamed
 from distlock.concurrency import fork
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Latch
@@ -80,6 +79,9 @@ class Pool:
         self.sessions = sessions
         #: whether a pooler is known that may give every packet to another session of the server
         self.pooled = bool(pooled)
+        #: where the server finds the table, and what its native locks are named after, by what it
+        #: said to the last session that was opened; "" before the first one
+        self.schema = self.namespace = ""
         #: how to speak on a Django connection that is open
         self.dialect_for = dialect_for
         self._pooled = pooled
@@ -175,7 +177,7 @@ class Pool:
 
         ``blocking``: its statements may take as long as they like.
         """
-        settings = current_settings(self.database)
+        target = tuple(map(current_settings(self.database).get, TARGET))
         session = open_session(
             self.database,
             self.limit(deadline),
@@ -184,8 +186,9 @@ class Pool:
             pooled=self._pooled,
         )
         try:
-            session.settings = settings
+            session.target = target
             session.dialect = self.dialect_for(session.wrapper)
+            self.schema, self.namespace = session.schema, session.namespace
             if session.pooled != self.pooled:
                 self._note_pooler(session.pooled)
         except BaseException:  # also Ctrl-C: nobody would close it
@@ -197,6 +200,17 @@ class Pool:
         """Close the sessions that nobody uses now, and the others when they are given back."""
         idle, self._idle = self._idle, []
         _close_while(idle, lambda session: True)
+
+    def table_for(self, connection: Any, table: str) -> str:
+        """Return the SQL of a table on a connection of the caller.
+
+        What that one would find by itself may be another: there search_path may be changed.
+        """
+        table = with_tables_renamed(table, connection.vendor)
+        if not self.schema:
+            return table
+        schema: str = connection.ops.quote_name(self.schema)
+        return f"{schema.replace('%', '%%')}.{table}"
 
     # Lending
 
@@ -219,7 +233,7 @@ class Pool:
                     self._waiting.append(ref(loan))
             if loan.latch is not None:
                 self._wait_for(loan.latch, until)
-            settings = connections.settings[self.database]
+            target = tuple(map(connections.settings[self.database].get, TARGET))
             loan.home = self._idle
             while True:
                 try:
@@ -230,7 +244,7 @@ class Pool:
                     not fresh
                     and session.usable
                     and session.idle_since >= self._trusted_since
-                    and session.settings == settings  # the test runner points aliases elsewhere
+                    and session.target == target  # the test runner points aliases elsewhere
                     and (now - session.idle_since < _FRESH or not session.stale)
                 ):
                     loan.session = session
@@ -334,7 +348,7 @@ def _close_while(sessions: list[Session], condition: Callable[[Session], bool]) 
 _pools: weakref.WeakSet[Pool] = weakref.WeakSet()
 
 
-@atexit.register
+@fork.at_exit
 def _at_exit() -> None:
     for pool in list(_pools):
         pool.close()

@@ -73,6 +73,19 @@ _SET_UP_WAITS = (
 _SINCE, _PER_SECOND = 1_672_531_200, 4
 
 
+#: The schema that most tables are in. Its namespace does without it, as all did once.
+_PUBLIC = "public"
+
+
+def namespace_of(database: str, schema: str) -> str:
+    """Return what the native locks of a table are named after: its database and its schema."""
+    return database if schema == _PUBLIC else f"{database}\0{schema}"
+
+
+def _schema_in(namespace: str) -> str:
+    return namespace.partition("\0")[2]
+
+
 class PostgreSQLLocks(AdvisoryLocks):
     """Session-level advisory locks, numbered by 64 bits.
 
@@ -93,8 +106,16 @@ class PostgreSQLLocks(AdvisoryLocks):
     nobody_waits: ClassVar[str] = f"(pg_try_advisory_xact_lock(%(key)s) AND {nobody_waits_long})"
 
     @functools.lru_cache(maxsize=1024)  # noqa: B019 - there is one object for each engine
-    def key(self, database: str, name: str) -> str:
-        return str(int.from_bytes(digest(database, name)[:8], "big", signed=True))
+    def key(self, namespace: str, name: str) -> str:
+        return str(int.from_bytes(digest(namespace, name)[:8], "big", signed=True))
+
+    def label(self, namespace: str, name: str) -> str:
+        schema = _schema_in(namespace)
+        key = self.key(namespace, name)
+        return f"{key}@{schema}" if schema else key
+
+    def is_in(self, namespace: str, label: str) -> bool:
+        return label.partition("@")[2] == _schema_in(namespace)
 
     def set_up(self) -> Statement:
         return Statement(_SET_UP_WAITS)

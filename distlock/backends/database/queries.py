@@ -98,7 +98,7 @@ class Queries:
     def _with_waiters(self, info: LockInfo, waiting: Waiters) -> LockInfo:
         if self._waits is None or waiting is None:
             return info
-        return replace(info, waiters=waiting.get(self._waits.key(info.name), ()))
+        return replace(info, waiters=waiting.get(self._waits.label(info.name), ()))
 
 
 def owner_of(row: Row) -> Owner:

@@ -10,6 +10,7 @@ from django.db import Error as DjangoDatabaseError
 from django.db import connections
 
 from distlock.backends.database.errors import failure, unavailable
+from distlock.backends.database.pool import Pool
 from distlock.backends.database.record_sql import DIRECTORIES, RECORDS, RecordSQL
 from distlock.backends.database.sql import in_list, named_values
 from distlock.backends.database.statements import Statement
@@ -20,7 +21,7 @@ from distlock.types.lease import Lease
 
 @contextmanager
 def removing(
-    database: str,
+    pool: Pool,
     sql: RecordSQL,
     lease: Lease,
     directory: str,
@@ -34,6 +35,7 @@ def removing(
     The row of the directory is locked at the end, and so for moments only. On SQLite nobody else
     writes from the beginning on: who has read something could not begin to write later.
     """
+    database = pool.database
     if using not in (None, database):
         raise NotSupported(
             f"atomic(using={using!r}): {directory!r} is in the database {database!r}, and only a"
@@ -41,13 +43,14 @@ def removing(
         )
     connection: Any = connections[database]
     # It gives the directory the next revision, which locks its row until the commit.
+    directories = pool.table_for(connection, DIRECTORIES)
     touch = Statement(
-        f"UPDATE {DIRECTORIES} SET revision = {sql.next} WHERE name = %(directory)s",
+        f"UPDATE {directories} SET revision = {sql.next} WHERE name = %(directory)s",
         {"directory": directory},
     )
     remove = Statement(
-        f"DELETE FROM {RECORDS} WHERE directory ="
-        f" (SELECT id FROM {DIRECTORIES} WHERE name = %(directory)s)"
+        f"DELETE FROM {pool.table_for(connection, RECORDS)} WHERE directory ="
+        f" (SELECT id FROM {directories} WHERE name = %(directory)s)"
         f" AND {in_list('name', 'key', keys)}",
         {"directory": directory, **named_values("key", keys)},
     )

@@ -166,10 +166,11 @@ class Dialect:
         self, text: str, claim: Claim, condition: str, values: Mapping[str, Any] | None
     ) -> Statement:
         """Return ACQUIRE or ACQUIRE_EXISTING for a claim. The rest is as for acquire()."""
-        owner, seconds = claim.owner, claim.reserved
+        owner = claim.owner
+        seconds = claim.reserved if claim.at_least else claim.duration
         params = {
             "lock": claim.name,
-            "description": claim.label,
+            "description": claim.label or claim.description,
             "owner": holder(claim),
             "nonce": claim.nonce,
             "host": owner.host,
@@ -277,14 +278,14 @@ class Dialect:
         held = self.held(leases, for_update=False)
         return held._replace(sql=f"{held.sql} FOR UPDATE SKIP LOCKED")
 
-    def guard(self, lease: Lease) -> Statement:
+    def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         """Let nobody else write the row before the transaction ends, if it is held and not ended.
 
         Returns or changes one row if it was. Runs on the caller's connection, about whose session
-        nothing is known.
+        nothing is known; ``table`` is how the table is found there.
         """
         where, params = self.where_held([lease])
-        return Statement(f"SELECT nonce FROM {TABLE} WHERE {where} FOR UPDATE", params)
+        return Statement(f"SELECT nonce FROM {table} WHERE {where} FOR UPDATE", params)
 
     # Reading rows
 

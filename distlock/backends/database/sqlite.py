@@ -65,10 +65,10 @@ class SQLite(Dialect):
     def unlocked(self, leases: Sequence[Lease]) -> Statement | None:
         return None  # it has no locks of rows
 
-    def guard(self, lease: Lease) -> Statement:
+    def guard(self, lease: Lease, table: str = TABLE) -> Statement:
         # Rows cannot be locked; but whoever writes is the only one who can.
         where, params = self.where_held([lease])
-        return Statement(f"UPDATE {TABLE} SET expires_at = expires_at WHERE {where}", params)
+        return Statement(f"UPDATE {table} SET expires_at = expires_at WHERE {where}", params)
 
     def duration(self, seconds: float) -> str:
         return f"{super().duration(seconds) / self.UNITS:.3f}"

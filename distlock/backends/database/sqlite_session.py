@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
+import math
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from distlock.backends.database.connection import Connection, Session
@@ -32,25 +34,52 @@ class ForkGate:
     SQLite keeps the file locks of a process in memory. The child would take them for its own, and
     never free them:
     https://www.sqlite.org/howtocorrupt.html#_carrying_an_open_database_across_a_fork_
+
+    A fork without Python's hooks does not wait. If a statement was running then, the child uses
+    SQLite no more.
     """
 
     def __init__(self) -> None:
         self.closed = threading.RLock()
-        os.register_at_fork(
-            before=lambda: self.closed.acquire(), after_in_parent=lambda: self.closed.release()
-        )
+        self._closed_for_fork = False
+        #: whether a thread of the parent was inside of SQLite when this process was forked
+        self.broken = False
+        os.register_at_fork(before=self._close, after_in_parent=self._open)
         fork.reset_in_child(self)
+
+    def _close(self) -> None:
+        fork.ensure_reset()  # else it may have been closed by a thread of the parent
+        self.closed.acquire()
+        self._closed_for_fork = True
+
+    def _open(self) -> None:
+        self._closed_for_fork = False
+        self.closed.release()
+
+    def is_broken(self) -> bool:
+        """In the child of a fork: return whether a thread of the parent was inside of SQLite."""
+        if not (self.broken or self._closed_for_fork):
+            # A thread of the child may have the number of the one that had closed it.
+            owned: bool = self.closed._is_owned()  # type: ignore[attr-defined]
+            self.broken = owned or not self.closed.acquire(blocking=False)
+            self._closed_for_fork = not self.broken
+        return self.broken
 
     def after_fork_in_child(self) -> None:
         """Open it: the thread that had closed it may be the parent's."""
+        self.is_broken()
         self.closed = threading.RLock()
+        self._closed_for_fork = False
 
 
 gate = ForkGate()
 
 
 class CallerConnection(Connection):
-    """Runs statements on the caller's own connection, which waits as the caller has set it to."""
+    """Runs statements on the caller's own connection.
+
+    While others write it waits as the caller has set it to, but for ``limit`` seconds at the most.
+    """
 
     of_caller: ClassVar[bool] = True
 
@@ -60,8 +89,24 @@ class CallerConnection(Connection):
 
     def run(self, statement: Statement, limit: float | None) -> Result:
         """See Connection.run()."""
-        # A shared cache (the in-memory test database) refuses at once instead of waiting.
-        return _retried(super().run, statement, limit, TableLocked)
+        with _busy_timeout(self.wrapper.connection, limit):
+            # A shared cache (the in-memory test database) refuses at once instead of waiting.
+            return _retried(super().run, statement, limit, TableLocked)
+
+
+@contextlib.contextmanager
+def _busy_timeout(connection: Any, limit: float | None) -> Iterator[None]:
+    """Let the library wait for other writers for so many seconds, unless it waits for less."""
+    ((own,),) = connection.execute("PRAGMA busy_timeout")
+    most = own if limit is None else math.ceil(limit * 1000)
+    if most >= own:
+        yield
+        return
+    try:
+        connection.execute(f"PRAGMA busy_timeout = {most}")
+        yield
+    finally:
+        connection.execute(f"PRAGMA busy_timeout = {own}")
 
 
 class SQLiteSession(Session):
@@ -85,7 +130,11 @@ class SQLiteSession(Session):
     def leave_to_parent(self) -> None:
         """See Session.leave_to_parent()."""
         super().leave_to_parent()
-        self._close()  # no statement is running, and the child must not keep its file locks
+        if gate.is_broken():
+            # Closing it would roll back the parent's transaction in the file. It is never deleted.
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.wrapper.connection))
+        else:
+            self._close()  # no statement is running, and the child must not keep its file locks
 
     def _close(self) -> None:
         # Django's close() leaves a connection open whose database is in memory.

@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from django.apps import apps
+
+#: The tables in the texts of statements, and the models that they belong to.
+_MODELS = {
+    "database_lock": "DatabaseLock",
+    "database_lock_directory": "RecordDirectory",
+    "database_lock_record": "Record",
+    "database_lock_session": "RecordSession",
+}
+_TABLE = re.compile(r"\bdatabase_lock\w*")
 
 
 class Statement(NamedTuple):
@@ -16,6 +29,39 @@ class Statement(NamedTuple):
     #: infers their types; of a packet that is so for each statement, if its session has sent the
     #: last one a few times. MariaDB keeps what a session has sent a few times, and no packets.
     prepare: bool = False
+
+
+def renamed_tables() -> Mapping[str, str]:
+    """Return which tables have other names in this project, and these; mostly none.
+
+    A project may put a prefix before the names of all tables (django-db-prefix).
+    """
+    # While Django starts the models are not there yet.
+    return _renamed_tables() if apps.models_ready and apps.is_installed("distlock") else {}
+
+
+@functools.cache
+def _renamed_tables() -> Mapping[str, str]:
+    tables = {
+        table: apps.get_model("distlock", model)._meta.db_table for table, model in _MODELS.items()
+    }
+    return {table: name for table, name in tables.items() if name != table}
+
+
+@functools.lru_cache(maxsize=256)
+def with_tables_renamed(sql: str, vendor: str) -> str:
+    """Return a text in which the tables have their names in this project."""
+    names, quote = renamed_tables(), "`" if vendor == "mysql" else '"'
+
+    def name_of(match: re.Match[str]) -> str:
+        name = names.get(match[0])
+        if name is None:
+            return match[0]
+        if not name.startswith(quote):
+            name = f"{quote}{name}{quote}"
+        return name.replace("%", "%%")
+
+    return _TABLE.sub(name_of, sql)
 
 
 class Result(NamedTuple):

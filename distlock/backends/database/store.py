@@ -161,6 +161,7 @@ class DatabaseStore(RecordStore):
                 self._watcher.note_change(directory, keys)
                 notice = ChangeNotice(directory, result.revision, keys)
                 self._notify([(channel, notice) for channel in result.heard], until)
+                self.tell_observers(directory, result.revision)
                 return result.revision
             if not result.found and any(isinstance(one, Exists) for one in conditions):
                 return None  # nothing is in it: there need not be a directory to say so
@@ -249,8 +250,7 @@ class DatabaseStore(RecordStore):
         lost: Callable[[], Exception],
     ) -> Iterator[None]:
         """See RecordStore.removing()."""
-        database = self._pool.database
-        with removing(database, self._sql, lease, directory, keys, using, before, lost):
+        with removing(self._pool, self._sql, lease, directory, keys, using, before, lost):
             yield
         self._watcher.note_change(directory, {*keys})
         notice, until = ChangeNotice(directory), clock() + self._pool.limit(None)

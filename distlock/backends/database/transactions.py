@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -16,15 +16,15 @@ from distlock.backends.database.errors import (
     unavailable,
 )
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import Dialect
-from distlock.backends.durable import check_durable, durable, is_inside
+from distlock.backends.database.sql import TABLE, Dialect
+from distlock.backends.durable import check_durable, durable, is_inside, is_joining, joined
+from distlock.backends.open_transactions import SEES_COMMITS
+from distlock.backends.testcase import blocks_of_test_case
 from distlock.exceptions import LockLost, NotSupported
 from distlock.types.lease import Lease
 
 #: How often a transaction is begun whose first statement met a renewal of the lease.
 _ATTEMPTS = 5
-#: Isolation levels at which each statement sees what was committed before it.
-_SEES_COMMITS = ("read committed", "read uncommitted")
 
 
 class Transactions:
@@ -58,12 +58,19 @@ class Transactions:
         check_durable(self.database, lease)
 
     @contextmanager
-    def atomic(self, lease: Lease, using: str | None) -> Iterator[None]:
+    def atomic(
+        self, lease: Lease, using: str | None, others: Sequence[Lease] = ()
+    ) -> Iterator[bool]:
         """See BaseBackend.atomic()."""
         self.check(using, lease)
-        if is_inside(lease, self.database):
+        leases = lease, *others
+        if all(is_inside(one, self.database) for one in leases):
             with transaction.atomic(self.database):
-                yield
+                yield False
+            return
+        if is_joining(self.database):
+            with self._joined(leases):
+                yield True
             return
         connection = connections[self.database]
         # The transaction around a test case never commits. A row that it has locked could not be
@@ -77,38 +84,69 @@ class Transactions:
 
         try:
             with ExitStack() as stack:
-                stack.callback(self._locked.discard, lease.nonce)
-                self._begin(lease, connection, stack, lock_row=not in_test_case)
+                for one in leases:
+                    stack.callback(self._locked.discard, one.nonce)
+                self._begin(leases, connection, stack, lock_rows=not in_test_case)
                 connection.on_commit(note_commit)  # the first one: others may fail after it
-                yield
+                yield False
                 if connection.needs_rollback:
                     return
                 committing = True
-                if not in_test_case:
-                    self._lock_row(lease, connection)
-                elif not self._is_held(lease):
-                    raise _lost(lease)
+                self._make_sure(leases, connection)
         except (DjangoDatabaseError, StatementFailed) as error:
             failed = error if isinstance(error, StatementFailed) else None
             kind = type(failed) if failed else failure(error, connection.vendor)
             # Galera refuses the commit if another node has changed the row of the lock, or a row
             # that the caller has written.
             conflict = committing and not committed and kind is SerializationFailure
-            if conflict and not self._is_held(lease):
-                raise _lost(lease) from error
+            for one in leases if conflict else ():
+                if not self._is_held(one):
+                    raise _lost(one) from error
             if failed:
                 raise unavailable(failed, self.database) from failed.__cause__
             raise
 
-    def _begin(self, lease: Lease, connection: Any, stack: ExitStack, *, lock_row: bool) -> None:
-        """Begin the transaction, which ends with ``stack``; lock the row if it reads a snapshot."""
+    @contextmanager
+    def _joined(self, leases: Sequence[Lease]) -> Iterator[None]:
+        """Let the transaction of atomic() of another lock depend on these leases, too."""
+        connection = connections[self.database]
+
+        def make_sure() -> None:
+            try:
+                self._make_sure(leases, connection)
+            except StatementFailed as failed:
+                raise unavailable(failed, self.database) from failed.__cause__
+
+        # Where only one can write, these locks are left in the very transaction, so this is the
+        # last moment in which they are held; and nobody else can take them before its end.
+        one_writer = self._pool.dialect_for(connection).one_writer
+        with joined(self.database, *leases, guard=None if one_writer else make_sure):
+            yield
+            if one_writer and not connection.needs_rollback:
+                make_sure()
+
+    def _make_sure(self, leases: Sequence[Lease], connection: Any) -> None:
+        """Lock the rows of leases until the commit; LockLost if one does not hold its lock."""
+        for lease in leases:
+            if not blocks_of_test_case(connection):
+                self._lock_row(lease, connection)
+            elif not self._is_held(lease):
+                raise _lost(lease)
+
+    def _begin(
+        self, leases: Sequence[Lease], connection: Any, stack: ExitStack, *, lock_rows: bool
+    ) -> None:
+        """Begin the transaction, which ends with ``stack``; in a snapshot, lock the rows first."""
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 with ExitStack() as begun:
-                    begun.enter_context(durable(self.database, lease))
-                    if lock_row and _reads_snapshot(connection, self._pool.dialect_for(connection)):
-                        self._locked.add(lease.nonce)
-                        self._lock_row(lease, connection)
+                    begun.enter_context(durable(self.database, *leases))
+                    if lock_rows and _reads_snapshot(
+                        connection, self._pool.dialect_for(connection)
+                    ):
+                        self._locked.update(lease.nonce for lease in leases)
+                        for lease in leases:
+                            self._lock_row(lease, connection)
                     stack.enter_context(begun.pop_all())
                     return
             except SerializationFailure:  # a renewal was under way
@@ -120,7 +158,8 @@ class Transactions:
 
         Raises a StatementFailed if the database refuses.
         """
-        statement = self._pool.dialect_for(connection).guard(lease)
+        table = self._pool.table_for(connection, TABLE)
+        statement = self._pool.dialect_for(connection).guard(lease, table)
         try:
             with connection.cursor() as cursor:
                 cursor.execute(statement.sql, statement.params)
@@ -145,8 +184,8 @@ def _reads_snapshot(connection: Any, dialect: Dialect) -> bool:
     with connection.cursor() as cursor:
         if connection.vendor == "postgresql":
             cursor.execute("SHOW transaction_isolation")
-            return cursor.fetchone()[0] not in _SEES_COMMITS
-        if connection.mysql_is_mariadb and connection.isolation_level not in _SEES_COMMITS:
+            return cursor.fetchone()[0] not in SEES_COMMITS
+        if connection.mysql_is_mariadb and connection.isolation_level not in SEES_COMMITS:
             # https://mariadb.com/kb/en/innodb-system-variables/#innodb_snapshot_isolation
             cursor.execute("SHOW VARIABLES LIKE 'innodb_snapshot_isolation'")
             return ("innodb_snapshot_isolation", "ON") in cursor.fetchall()

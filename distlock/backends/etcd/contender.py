@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
 from distlock.backends.base import PendingLease
-from distlock.backends.blocking_calls import BlockingCalls
+from distlock.backends.blocking_calls import BlockingCalls, answer_due
 from distlock.backends.cleanup import Cleanup
 from distlock.backends.etcd.client import Client, EtcdLease
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError, is_for_another
 from distlock.backends.etcd.kv import Json, Reply, created, delete, get, put
 from distlock.backends.etcd.leases import HeldKey, Leases, whole_seconds
-from distlock.backends.etcd.lock_keys import ContenderData, LockKey, LockKeys
+from distlock.backends.etcd.lock_keys import ContenderData, LockKey, LockKeys, QueuePosition
 from distlock.backends.etcd.watches import Watch
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import Pending
@@ -34,30 +33,10 @@ _Ask: TypeAlias = Callable[[Callable[[float | None], Any]], Steps[Any]]
 _PLACE = 10
 #: A waiter looks so often in that time, and lets its lease run anew.
 _LOOKS = 3
-#: Seconds that the cluster has for an answer, however short the caller's limit is: a lock that is
-#: free must be had within any limit.
-_SHORTEST_LIMIT = 0.5
 #: Seconds between two attempts to ask a cluster that does not answer.
 _PAUSE = 0.2
 #: So often a hold of the same owner's name is followed that changes hands meanwhile.
 _TRIES = 5
-
-
-@dataclass(frozen=True, slots=True)
-class QueuePosition:
-    """Who holds a lock, and who is ahead, as one transaction has read it."""
-
-    revision: int
-    holder: LockKey | None
-    #: the own place in the queue; None if it is gone
-    own: LockKey | None
-    #: the one just before the own one
-    ahead: LockKey | None
-
-    @property
-    def is_next(self) -> bool:
-        """Whether nobody is ahead, and nobody holds the lock."""
-        return self.holder is None and self.ahead is None
 
 
 class Contender:
@@ -273,11 +252,25 @@ class Contender:
             elif not self._is_over():
                 position = yield from self._wait(ask, position)
                 continue
-            elif not (yield from ask(self._leave)):
+            elif not (yield from self._next_at_the_end(ask)):
                 return None
             if lease is not None:
                 return lease
             position = yield from ask(self._look)
+
+    def _next_at_the_end(self, ask: _Ask) -> Steps[bool]:
+        """Give the place up, unless the lock can be taken now; return whether it can.
+
+        That someone is ahead has been said before, so no answer is needed for that.
+        """
+        try:
+            is_next: bool = yield from ask(self._leave)
+            return is_next
+        except LockUnavailable:
+            if clock() - self._answered_at >= self._client.options.timeout:
+                raise
+            self._unsure = True  # the place, and what comes of it, is taken back later
+            return False
 
     def _wait(self, ask: _Ask, position: QueuePosition) -> Steps[QueuePosition]:
         """Wait for the one ahead; return the position then."""
@@ -295,14 +288,12 @@ class Contender:
             until = min(until, self._deadline)
         is_gone = yield Wait(changed, until)
         self._unwatch()
-        if clock() >= self._next_look:
-            answer: QueuePosition = yield from ask(self._keep_place)
-            return answer
         if is_gone and ahead is position.holder:
             return QueuePosition(position.revision, None, position.own, None)
         if self._is_over():
             return position
-        answer = yield from ask(self._look)
+        is_due = clock() >= self._next_look
+        answer: QueuePosition = yield from ask(self._keep_place if is_due else self._look)
         return answer
 
     def _ask(
@@ -331,7 +322,7 @@ class Contender:
             yield Sleep(_PAUSE)
 
     def _limit(self) -> float | None:
-        return None if self._deadline is None else max(self._deadline, clock() + _SHORTEST_LIMIT)
+        return answer_due(self._deadline)
 
     def _is_over(self) -> bool:
         return self._deadline is not None and clock() >= self._deadline

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from etcd3gw.exceptions import Etcd3Exception
 
 from distlock.backends.etcd.connections import Unanswered
-from distlock.exceptions import LockUnavailable
+from distlock.exceptions import LockUnavailable, NotPermitted
 
 # Codes of gRPC, see its "Status codes and their use".
 _CANCELLED, _UNKNOWN, _BAD_ARGUMENT, _TIMEOUT, NOT_FOUND = 1, 2, 3, 4, 5
@@ -30,6 +30,10 @@ class EtcdError(LockUnavailable):
         super().__init__(text)
         self.code = code
         self.maybe_applied = maybe_applied
+
+
+class EtcdRefusal(EtcdError, NotPermitted):
+    """The cluster refuses the user, or what it asks for."""
 
 
 def unanswered(where: str, error: Unanswered) -> LockUnavailable:
@@ -60,11 +64,12 @@ def refused(where: str, user: str | None, error: Etcd3Exception) -> EtcdError:
             return EtcdError(f"{where} {problem}", NOT_FOUND)
         problem = f"answers {status}: {text[:200]}"
         return EtcdError(f"{where} {problem}", _UNAVAILABLE, maybe_applied=True)
-    whom = ""
-    if code in (_UNAUTHENTICATED, _FORBIDDEN) or any(one in message for one in _ABOUT_USER):
-        whom = f" the user {user!r}" if user else " a client without OPTIONS['user']"
     maybe_applied = code in _TRY_ANOTHER and not any(one in message for one in _NOT_DONE)
-    return EtcdError(f"{where} refuses{whom}: {message}", code, maybe_applied=maybe_applied)
+    if code in (_UNAUTHENTICATED, _FORBIDDEN) or any(one in message for one in _ABOUT_USER):
+        whom = f"the user {user!r}" if user else "a client without OPTIONS['user']"
+        refusal = f"{where} refuses {whom}: {message}"
+        return EtcdRefusal(refusal, code, maybe_applied=maybe_applied)
+    return EtcdError(f"{where} refuses: {message}", code, maybe_applied=maybe_applied)
 
 
 def is_for_another(error: EtcdError) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
 from typing import Any, ClassVar
 
 from django.core.checks import CheckMessage, Warning
@@ -51,6 +50,7 @@ class EtcdBackend(BaseBackend):
             )
         self.options = Options(self.settings)
         self.client = Client(self.options)
+        self._store = EtcdStore(self.client)
         self.after_fork_in_child()
         fork.reset_in_child(self)
 
@@ -59,10 +59,10 @@ class EtcdBackend(BaseBackend):
         self._leases = Leases(self.client)
         self._holding = Holding(self.client, self._leases)
 
-    @cached_property
+    @property
     def store(self) -> EtcdStore:
         """See BaseBackend.store."""
-        return EtcdStore(self.client)
+        return self._store
 
     # Taking and leaving
 

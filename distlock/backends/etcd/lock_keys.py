@@ -93,7 +93,15 @@ class ContenderData:
     def of(cls, claim: Claim, ttl: int) -> ContenderData:
         """Return what a key says for a claim that holds the lock, or waits, from now on."""
         now = _now()
-        return cls(claim.owner, claim.reserved, ttl, now, now, claim.renews, claim.label)
+        return cls(
+            claim.owner,
+            claim.reserved,
+            ttl,
+            now,
+            now,
+            claim.renews,
+            claim.label or claim.description,
+        )
 
     def renewed_for(self, seconds: float, ttl: int) -> ContenderData:
         """Return what the key says when its lease runs anew."""
@@ -188,6 +196,23 @@ class LockKey:
     @property
     def token(self) -> int:
         return self.created if self.data.token is None else self.data.token
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePosition:
+    """Who holds a lock, and who is ahead, as one transaction has read it."""
+
+    revision: int
+    holder: LockKey | None
+    #: the own place in the queue; None if it is gone
+    own: LockKey | None
+    #: the one just before the own one
+    ahead: LockKey | None
+
+    @property
+    def is_next(self) -> bool:
+        """Whether nobody is ahead, and nobody holds the lock."""
+        return self.holder is None and self.ahead is None
 
 
 def info_of(name: str, alias: str, keys: Iterable[LockKey]) -> LockInfo:

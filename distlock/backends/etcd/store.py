@@ -130,7 +130,10 @@ class EtcdStore(RecordStore):
             if error.code != NOT_FOUND or not bound:
                 raise
             raise SessionEnded(f"a session for records of {directory!r} has ended") from error
-        return reply.revision if reply.succeeded else None
+        if not reply.succeeded:
+            return None
+        self.tell_observers(directory, reply.revision)
+        return reply.revision
 
     def directories(self, prefix: str = "", deadline: float | None = None) -> list[str]:
         listed = self._list(self._root + escaped(prefix), deadline)

@@ -11,6 +11,7 @@ from typing import Any
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     AuthFailedError,
+    NoAuthError,
     NoNodeError,
     SASLException,
     SessionClosedRequireSaslError,
@@ -24,7 +25,7 @@ from distlock.backends.zookeeper.options import Options
 from distlock.backends.zookeeper.requests import NotSent, Reply, batches
 from distlock.backends.zookeeper.watches import NodeWatches
 from distlock.concurrency.clock import clock, left
-from distlock.exceptions import LockUnavailable
+from distlock.exceptions import LockUnavailable, NotPermitted
 
 _REFUSALS = (AuthFailedError, SASLException, SessionClosedRequireSaslError)
 
@@ -204,7 +205,8 @@ class Client:
         if not self.connected:
             cause = cause or self._failure or self._handler.last_error
         because = f" ({type(cause).__name__}: {cause})" if cause else ""
-        error = LockUnavailable(f"ZooKeeper at {self.options.hosts} {problem}{because}")
+        kind = NotPermitted if isinstance(cause, (*_REFUSALS, NoAuthError)) else LockUnavailable
+        error = kind(f"ZooKeeper at {self.options.hosts} {problem}{because}")
         error.__cause__ = cause
         return error
 

@@ -10,6 +10,7 @@ from kazoo.exceptions import KazooException, NoNodeError
 from kazoo.protocol.serialization import Create2, GetChildren, GetData, SetData, Sync
 
 from distlock.backends.base import PendingLease
+from distlock.backends.blocking_calls import answer_due
 from distlock.backends.zookeeper import tree
 from distlock.backends.zookeeper.client import Client, Session
 from distlock.backends.zookeeper.grants import ContenderNode, Grant, Grants
@@ -21,9 +22,6 @@ from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease
 
-#: Seconds that the servers have for their first answer, however short the caller's limit is: a lock
-#: that is free must be had within any limit.
-_FIRST_ANSWER = 0.5
 #: Seconds after which a waiter looks whether the connection has broken.
 _LONGEST_WAIT = 1.0
 #: After a wait of more seconds the grant writes its own start time; else reports show the node's.
@@ -61,7 +59,7 @@ class Contender:
         self._claim = claim
         self._waits = wait
         self._deadline = float("inf") if deadline is None else deadline
-        self._first_answer_due = clock() + _FIRST_ANSWER
+        self._first_answer_due = answer_due(deadline) or float("inf")
         self._pending: Pending[Lease | None] = Pending()
         self._progress = self._protocol()
         self._parent = f"{client.options.root}/{tree.escaped(claim.name)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import atexit
 import math
 import threading
 import weakref
@@ -225,7 +224,7 @@ class ZooKeeperBackend(BaseBackend):
         self.settings = replace(self.settings, lease=lease, renew=lease / 4)
 
 
-@atexit.register
+@fork.at_exit
 def _close_all() -> None:
     for backend in list(_backends):
         backend.close()

@@ -69,7 +69,10 @@ class ZooKeeperStore(RecordReader):
         A server takes at most 1 MiB at once: ValueError for more. If the connection breaks, this
         finds out whether the change was made, unless others have changed the directory since.
         """
-        return self._apply(self._client(), directory, changes, conditions, deadline)
+        revision = self._apply(self._client(), directory, changes, conditions, deadline)
+        if revision is not None:
+            self.tell_observers(directory, revision)
+        return revision
 
     def _apply(
         self,

@@ -99,7 +99,9 @@ def make_path(client: Client, path: str) -> Reply:
 def to_data(claim: Claim, session: Session) -> bytes:
     """Return the data of the node of the contender with this claim: JSON, for people to read."""
     owner, now = claim.owner, datetime.now(UTC).isoformat(timespec="milliseconds")
-    rest = _fields(owner, owner.thread, claim.label, claim.renews, session.timeout)
+    rest = _fields(
+        owner, owner.thread, claim.label or claim.description, claim.renews, session.timeout
+    )
     return b'{"since": "%s", %s' % (now.encode(), rest)
 
 

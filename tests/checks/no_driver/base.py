@@ -1,8 +1,8 @@
-"""Fails as Django's engine for PostgreSQL does."""
+"""Fails as Django's engine for PostgreSQL does where its driver is not installed."""
 
 from django.core.exceptions import ImproperlyConfigured
 
 try:
-    import psycopg2  # noqa: F401
+    raise ModuleNotFoundError("No module named 'psycopg2'", name="psycopg2")
 except ImportError:
     raise ImproperlyConfigured("Error loading psycopg2 or psycopg module")  # noqa: B904

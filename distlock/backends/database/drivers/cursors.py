@@ -21,6 +21,8 @@ class CursorConnection(RawConnection):
         """
         self._wrapper = wrapper
         self._hang_up = hang_up
+        # Of several statements in one packet psycopg2 tells the last result only.
+        self._has_next_set = wrapper.Database.__name__ != "psycopg2"
 
     def execute(self, statement: Statement, limit: float | None) -> list[Result]:
         """See RawConnection.execute()."""
@@ -32,7 +34,7 @@ class CursorConnection(RawConnection):
         cursor = self._wrapper.create_cursor()
         try:
             cursor.execute(statement.sql, statement.params)
-            results = _results(cursor)
+            results = _results(cursor) if self._has_next_set else [_result(cursor)]
             cursor.close()
             return results
         except BaseException:
@@ -44,8 +46,7 @@ class CursorConnection(RawConnection):
 
 def _results(cursor: Any) -> list[Result]:
     results = [_result(cursor)]
-    next_set = getattr(cursor, "nextset", None)
-    while next_set is not None and next_set():
+    while hasattr(cursor, "nextset") and cursor.nextset():
         results.append(_result(cursor))
     return results
 

@@ -21,8 +21,6 @@ from distlock.types.lease import Claim
 GRACE = 0.5
 #: A row that was freed less than so many seconds ago still counts as held: the next one takes it.
 _HANDOVER = 2.0
-#: Seconds that the last answer may take after the caller's time is over.
-LAST_ANSWER = 1.0
 #: Seconds between two looks for evidence.
 _EVIDENCE_PAUSE = 0.05
 
@@ -76,7 +74,7 @@ class LockRows:
             dialect, locks = session.dialect, self.locks
             if session.pooled:  # nobody waits in a queue; a native lock there was left behind
                 return dialect.acquire(session.ask, claim)
-            values = locks.values(locks.key(str(session.settings.get("NAME") or ""), claim.name))
+            values = locks.values(locks.key(session.namespace, claim.name))
             return dialect.acquire(
                 session.ask, claim, dialect.in_order(locks.nobody_waits, GRACE), values
             )
@@ -102,11 +100,16 @@ class HolderEvidence:
     _rows: LockRows
     _claim: Claim
     #: when the claim asked first
-    _began: float = field(default_factory=clock)
+    began: float = field(default_factory=clock)
     #: when the latest question was sent whose answer was that someone else has the lock
     held_at: float = -math.inf
     #: why the lock could not be taken although it may be free
     row_locked: errors.RowLocked | None = None
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether it is no older than what the database gets for an answer."""
+        return clock() - self.held_at < self._rows.pool.timeout
 
     def look(self, deadline: float | None) -> bool:
         """Ask whether someone else has the lock now; raises a StatementFailed."""
@@ -117,15 +120,15 @@ class HolderEvidence:
             self.held_at = sent_at
         return held
 
-    def check(self, _: float | None) -> None:
+    def check(self, deadline: float | None) -> None:
         """Raise a StatementFailed unless someone else had the lock, by the database's word.
 
         That word must not be older than what the database gets for an answer. If there is none,
-        it is asked again for a moment, although the caller's time is over.
+        it is asked again until ``deadline``, although the caller's time is over.
         """
         now = clock()
-        until = now + LAST_ANSWER
-        if now - self.held_at < self._rows.pool.timeout:
+        until = math.inf if deadline is None else deadline
+        if self.is_recent:
             return
         while True:
             row = self._rows.look([self._claim.name], until).get(self._claim.name)
@@ -148,4 +151,4 @@ class HolderEvidence:
         # Where the row is locked, the holder may be committing, even if the lease has ended.
         if row.remaining > 0 or self.row_locked is not None:
             return bool(row.owner)
-        return row.remaining > -max(now - self._began, _HANDOVER)
+        return row.remaining > -max(now - self.began, _HANDOVER)

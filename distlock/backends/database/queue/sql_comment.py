@@ -24,21 +24,28 @@ _COMMENT = re.compile(
 
 
 class ParsedComment(NamedTuple):
-    """A native lock, who waits for it, and whether that one is the head of the queue."""
+    """A native lock, by its label, who waits for it, and whether that is the head of the queue."""
 
     key: str
     who: Waiting
     first: bool
 
 
-def comment(key: str, claim: Claim, waited: float, *, first: bool = False) -> str:
-    """Return the comment that says who waits for the native lock ``key``, so many seconds by now.
+def comment(label: str, claim: Claim, waited: float, *, first: bool = False) -> str:
+    """Return the comment that says who waits for a native lock, so many seconds by now.
 
     ``first``: it is the head of the queue, or waits for long.
     """
     place = "first" if first else "queued"
     owner = claim.owner
-    words = (place, _word(key), f"{waited:.3f}", owner.pid, _word(owner.host), _word(owner.thread))
+    words = (
+        place,
+        _word(label),
+        f"{waited:.3f}",
+        owner.pid,
+        _word(owner.host),
+        _word(owner.thread),
+    )
     return f"{MARK}{' '.join(map(str, words))}*/ "
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from functools import partial
 
-from django.db import connections
-
 from distlock.backends.base import PendingLease
-from distlock.backends.blocking_calls import BlockingCalls
+from distlock.backends.blocking_calls import BlockingCalls, answer_due
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
 from distlock.backends.database.pool import Pool
-from distlock.backends.database.queue.lock_rows import LAST_ANSWER, HolderEvidence, LockRows
+from distlock.backends.database.queue.lock_rows import HolderEvidence, LockRows
 from distlock.backends.database.queue.sql_comment import FIRST, MARK, parse
 from distlock.backends.database.queue.stall_monitor import StallMonitor
 from distlock.backends.database.queue.wait_session import WaitSession, WaitSessionPool
@@ -24,7 +23,7 @@ from distlock.concurrency import fork
 from distlock.concurrency.backoff import backoff_until
 from distlock.concurrency.clock import clock
 from distlock.concurrency.pending import NotAnswered
-from distlock.concurrency.steps import Call, Sleep, Wait
+from distlock.concurrency.steps import Call, Sleep, Steps, Wait
 from distlock.concurrency.workers import WorkerThreads
 from distlock.exceptions import LockUnavailable
 from distlock.types.lease import Claim, Lease, Waiting
@@ -76,21 +75,20 @@ class WaitManager:
         """See BaseBackend.enqueue()."""
         evidence = HolderEvidence(self.rows, claim)
         waiters: list[Waiter] = []
-        undo = partial(self.cancel_later, claim)
         try:
-            attempt = Call(
-                partial(self._try, claim, evidence), deadline, undo, executor=self._calls
-            )
-            lease: Lease | None = yield attempt
+            due = None if deadline is None else answer_due(deadline)
+            attempt, undo = partial(self._try, claim, evidence), partial(self.cancel_later, claim)
+            lease: Lease | None = yield Call(attempt, due, undo, executor=self._calls)
             if lease is not None:
                 return lease
-            lease = yield from self._wait(claim, evidence, attempt, deadline, waiters)
+            took = clock() - evidence.began
+            lease = yield from self._wait(claim, evidence, took, deadline, waiters)
             if lease is not None:
                 return lease
             if waiters:
                 waiters[-1].abandon()
             try:
-                yield Call(evidence.check, clock() + LAST_ANSWER, executor=self._calls)
+                yield Call(evidence.check, answer_due(deadline), executor=self._calls)
             except errors.StatementFailed as failed:
                 raise self.unavailable(failed) from failed.__cause__
             return None
@@ -102,24 +100,46 @@ class WaitManager:
         self,
         claim: Claim,
         evidence: HolderEvidence,
-        attempt: Call,
+        took: float,
         deadline: float | None,
         waiters: list[Waiter],
     ) -> PendingLease:
-        """Wait in the queue, or ask again and again; who waits is noted in ``waiters``."""
+        """Wait in the queue, or ask again and again; who waits is noted in ``waiters``.
+
+        ``took``: the seconds that the last answer took.
+        """
         for pause in backoff_until(deadline, _FIRST_PAUSE, _LONGEST_PAUSE):
             if not pause:  # the last attempt was made at the deadline
                 break
             waiters[:] = [Waiter(self, claim, evidence)]
             if self._start(waiters[0]):
-                if not (yield Wait(waiters[0].lease, deadline)):
+                if not (yield from self._answered(waiters[0], took, deadline)):
                     break
                 return self._take(waiters[0])
             yield Sleep(pause)
-            lease: Lease | None = yield attempt
+            lease: Lease | None = yield self._attempt(claim, evidence, deadline)
             if lease is not None:
                 return lease
         return None
+
+    def _answered(self, waiter: Waiter, took: float, deadline: float | None) -> Steps[bool]:
+        """Wait until the waiter has its answer; False if it has none by the deadline.
+
+        Just before that, the database is asked who has the lock, if it has not said so by then.
+        """
+        if deadline is not None:
+            if (yield Wait(waiter.lease, deadline - 2 * took)):
+                return True
+            if not waiter.evidence.is_recent:
+                with suppress(errors.StatementFailed, LockUnavailable):  # it is asked once more
+                    yield Call(waiter.evidence.look, deadline, executor=self._calls)
+        answered: bool = yield Wait(waiter.lease, deadline)
+        return answered
+
+    def _attempt(self, claim: Claim, evidence: HolderEvidence, deadline: float | None) -> Call:
+        """Return the step that takes the lock if that can be done now."""
+        attempt, undo = partial(self._try, claim, evidence), partial(self.cancel_later, claim)
+        return Call(attempt, answer_due(deadline), undo, executor=self._calls)
 
     def release(self, lease: Lease, limit: float | None = None) -> Result | None:
         """Free the lock and wake the next one; None if no session is kept for this lease.
@@ -151,10 +171,9 @@ class WaitManager:
         """Close the sessions in which nobody waits."""
         self.sessions.close()
 
-    def key(self, name: str) -> str:
+    def label(self, name: str) -> str:
         """Return the native lock of the lock ``name``, as waiting() calls it."""
-        database = connections.settings[self.pool.database].get("NAME")
-        return self.locks.key(str(database or ""), name)
+        return self.locks.label(self.pool.namespace, name)
 
     def waiting(self) -> dict[str, tuple[Waiting, ...]] | None:
         """Return who waits for which native lock, in order, in all processes; None if unknown."""
@@ -172,7 +191,8 @@ class WaitManager:
         parsed.sort(key=lambda comment: -(comment.who.waited or 0) if comment.first else 1.0)
         found: dict[str, tuple[Waiting, ...]] = {}
         for comment in parsed:
-            found[comment.key] = (*found.get(comment.key, ()), comment.who)
+            if self.locks.is_in(self.pool.namespace, comment.key):
+                found[comment.key] = (*found.get(comment.key, ()), comment.who)
         return found
 
     # The way in

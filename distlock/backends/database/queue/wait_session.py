@@ -12,6 +12,7 @@ from django.db import connections
 
 from distlock.backends.database import errors
 from distlock.backends.database.advisory_locks import AdvisoryLocks
+from distlock.backends.database.connect import TARGET
 from distlock.backends.database.connection import Session
 from distlock.backends.database.pool import Pool
 from distlock.backends.database.queue.lock_rows import RowSnapshot
@@ -67,7 +68,12 @@ class WaitSession:
     @property
     def key(self) -> str:
         """The native lock of the lock ``name``."""
-        return self.locks.key(str(self.session.settings.get("NAME") or ""), self.name)
+        return self.locks.key(self.session.namespace, self.name)
+
+    @property
+    def label(self) -> str:
+        """What comments call that native lock."""
+        return self.locks.label(self.session.namespace, self.name)
 
     def wait(self, waiter: object, seconds: float, comment: str) -> None:
         """Wait for the native lock; ``is_head`` tells afterwards whether the session has it.
@@ -221,8 +227,8 @@ class WaitSessionPool:
                 if idle.idle_timer is not None:
                     idle.idle_timer.cancel()
                 # The test runner points an alias to another database.
-                settings = connections.settings[self._pool.database]
-                if idle.usable and idle.session.settings == settings:
+                target = tuple(map(connections.settings[self._pool.database].get, TARGET))
+                if idle.usable and idle.session.target == target:
                     return idle
                 idle.close()
         session = self._pool.open(blocking=True)

@@ -247,7 +247,7 @@ class Waiter:
 
     def _comment(self, session: WaitSession) -> str:
         waited = clock() - self.began
-        return comment(session.key, self.claim, waited, first=not session.empty)
+        return comment(session.label, self.claim, waited, first=not session.empty)
 
     def _finish(self) -> None:
         session, self.session = self.session, None

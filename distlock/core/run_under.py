@@ -1,0 +1,62 @@
+"""Runs a function under a lock, and leaves that whatever happens; says who has a busy one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from distlock.core.base_lock import BaseLock
+from distlock.core.section import holder_message
+from distlock.exceptions import LockError
+
+T = TypeVar("T")
+
+
+def run_under(
+    lock: BaseLock,
+    acquire: Callable[[], object],
+    body: Callable[[], T],
+    on_leave_error: Callable[[LockError], object],
+) -> T:
+    """Take a lock by ``acquire()``, call ``body()``, leave the lock; return what the body returned.
+
+    ``acquire`` raises if the lock is not to be had. It is left wherever an error comes, also an
+    interrupt between two steps: Ctrl-C or Celery's soft time limit may come at any moment, and the
+    process goes on. It may come between ``__enter__()`` and the body of a ``with``, which is then
+    not left. So this is a function.
+
+    ``on_leave_error`` is called with the error if the body ended well and the lock could not be
+    left: LockLost, or LockUnavailable (it is then freed later, or when its lease ends). It may
+    raise. If the body failed, the error of leaving becomes a note of the body's own.
+    """
+    before = lock._entered_here()
+    must_leave = False
+    try:
+        acquire()
+        must_leave = True
+        result = body()
+        must_leave = False  # release() does it, and is not to be repeated
+        try:
+            lock.release()
+        except LockError as error:
+            on_leave_error(error)
+        return result
+    except BaseException as error:
+        # An interrupt may have come after the lock was taken, but before acquire() returned.
+        if must_leave or _has_entered_since(lock, before):
+            lock.__exit__(type(error), error, error.__traceback__)
+        raise
+
+
+def _has_entered_since(lock: BaseLock, before: tuple[str, int]) -> bool:
+    """Return whether the current owner is in ``lock`` more often than before, lost or not."""
+    nonce, count = lock._entered_here()
+    return count > (before[1] if nonce == before[0] else 0)
+
+
+def busy_message(lock: BaseLock) -> str:
+    """Return who has a lock, as far as its backend can tell. It is asked, so this takes time."""
+    try:
+        return holder_message(lock.info())
+    except LockError:
+        return lock._holder_message()

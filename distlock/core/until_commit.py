@@ -1,0 +1,203 @@
+"""``release="commit"``: a hold that is left inside a transaction goes on until that has ended.
+
+The transaction enters the hold as one more entrant, before its owner leaves. So it is renewed, its
+loss is reported, and its owner may enter again, as ever. When the last transaction of the thread
+has ended, by commit or rollback, that entrant leaves, and the lock is freed.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import math
+import threading
+import weakref
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+
+from distlock.backends.base import BaseBackend
+from distlock.backends.open_transactions import (
+    Failed,
+    TransactionOutcomeHook,
+    call_at_end,
+    may_be_open,
+    open_transactions,
+    reads_snapshot,
+    without_autocommit,
+)
+from distlock.concurrency.clock import clock, left
+from distlock.concurrency.reentry import interrupted_frame
+from distlock.concurrency.steps import run
+from distlock.concurrency.threads import start, thread_logger
+from distlock.core.held import Entrant, HeldLease, Key
+from distlock.core.manager import manager
+from distlock.core.options import LockOptions
+from distlock.core.release_warning import warn_if_uncommitted
+from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
+from distlock.types.arguments import Release
+from distlock.types.lease import Kind, Owner
+
+logger = logging.getLogger("distlock")
+
+COMMIT: Release = "commit"
+
+#: Seconds that the end of the process waits for locks of transactions that were rolled back.
+_AT_EXIT = 2.0
+
+
+def refuse_unsafe_transactions(key: Key, owner: Owner) -> None:
+    """Raise LockError where keeping a lock until the commit would not protect what is done.
+
+    That is where an open transaction may have read what is older than the lock, and where
+    autocommit is off, so that nobody can tell when a transaction ends. Nothing is taken yet.
+    """
+    hold = manager.find(key, owner)
+    if hold is not None and not hold.ended:
+        return  # it is entered once more
+    kind = key[2] if len(key) > 2 else Kind.LOCK
+    lock = f"{kind} {key[1]!r}: release='commit'"
+    instead = " or begin the transaction with lock.atomic()" if kind is Kind.LOCK else ""
+    for connection in without_autocommit():
+        raise LockError(
+            f"{lock} needs autocommit on {connection.alias!r}, which is switched off: nobody could"
+            f" tell when its transaction ends. Take the lock with autocommit,{instead}"
+        )
+    for connection in open_transactions():
+        try:
+            too_old = reads_snapshot(connection)
+        except Failed as error:
+            raise LockError(
+                f"{lock}: the transaction that is open on {connection.alias!r} cannot be asked for"
+                f" its isolation level: {error}"
+            ) from error
+        if too_old:
+            raise LockError(
+                f"{lock} inside a transaction on {connection.alias!r} above READ COMMITTED: what"
+                " that has read may be older than the lock. Take the lock before the transaction"
+                f" begins,{instead}"
+            )
+
+
+def leave_until_commit(
+    key: Key, owner: Owner, lock: object, options: LockOptions, warns: bool
+) -> None:
+    """Leave a lock once in this thread, after its open transactions have entered it."""
+    hold = manager.find(key, owner)  # which is the thread's afterwards
+    try:
+        keep_until_commit(key, owner, options)
+    finally:  # also after an interrupt
+        if run(manager.release(key, owner, lock, hold=hold)) and warns:
+            warn_if_uncommitted(key, until_commit=True)
+
+
+def keep_until_commit(key: Key, owner: Owner, options: LockOptions) -> None:
+    """Let the open transactions of this thread enter a hold that is about to be left.
+
+    It does nothing where none is open, and where the lock is freed by the transaction itself.
+    """
+    hold = manager.find(key, owner)
+    connections = open_transactions()
+    if hold is None or not connections:
+        return  # who does not hold it learns that from leaving it
+    connections = [one for one in connections if not _frees_itself(hold.backend, one)]
+    if not connections:
+        return
+    for entry in hold.entries:
+        if isinstance(entry.lock, OpenTransactions) and entry.lock.covers(connections):
+            same_terms = entry.on_lost == options.on_lost and entry.renews == options.renew
+            if same_terms:
+                return
+    transactions = OpenTransactions(hold, connections)
+    manager.enter(
+        hold,
+        Entrant(
+            transactions.is_open,
+            renews=options.renew,
+            on_lost=options.on_lost,
+            lock=transactions,
+            until_commit=True,
+            call_site=hold.lease.claim.call_site,
+        ),
+        owner,
+    )
+
+
+def _frees_itself(backend: BaseBackend, connection: Any) -> bool:
+    return backend.frees_inside(connection.alias)
+
+
+class OpenTransactions:
+    """The open transactions of one thread that keep a hold, which they have entered."""
+
+    def __init__(self, hold: HeldLease, connections: Collection[Any]) -> None:
+        self._hold = hold
+        self._thread = weakref.ref(threading.current_thread())
+        #: the connections whose transaction is open, by their ids; they may end with their thread
+        self._open = {id(connection): weakref.ref(connection) for connection in connections}
+        for connection in connections:
+            committed = partial(self._end, id(connection), self._leave_now)
+            rolled_back = partial(self._end, id(connection), self._leave_soon)
+            call_at_end(connection, TransactionOutcomeHook(committed, rolled_back))
+
+    def is_open(self) -> bool:
+        """Return whether one of the transactions is still open, by what is known here.
+
+        If its thread has ended, nobody will commit it.
+        """
+        thread = self._thread()
+        if thread is None or not thread.is_alive():
+            return False
+        found = [connection() for connection in self._open.copy().values()]
+        return any(connection is not None and may_be_open(connection) for connection in found)
+
+    def covers(self, connections: Collection[Any]) -> bool:
+        """Return whether these connections are among those of this thread that it waits for."""
+        here = self._thread() is threading.current_thread()
+        return here and all(id(connection) in self._open for connection in connections)
+
+    def _end(self, connection: int, leave: Any) -> None:
+        self._open.pop(connection, None)
+        if not self._open:
+            leave()
+
+    def _leave_now(self) -> None:
+        # A signal handler may commit in the middle of an operation of ours, which has a mutex.
+        if interrupted_frame() is None:
+            self._leave()
+        else:
+            self._leave_soon()
+
+    def _leave(self) -> None:
+        """Leave the hold. A loss is logged: an error now would say that nothing is committed."""
+        hold = self._hold
+        if all(entry.lock is not self for entry in hold.entries):
+            return  # it was interrupted before it had entered
+        try:
+            run(manager.release(hold.place[0], hold.lease.owner, self, hold=hold))
+        except LockNotHeld:
+            pass  # it was taken anew, or freed by a test
+        except LockUnavailable as error:
+            thread_logger.warning("after a transaction: %s", error)
+        except LockError as error:
+            if isinstance(error, BodyEnded):
+                raise  # another lock was lost, in whose body this is
+            thread_logger.error("before its transaction had ended, %s", error)
+
+    def _leave_soon(self) -> None:
+        """Leave the hold without making the caller wait, which may be the garbage collector."""
+        thread = start(self._leave, "distlock-rollback")
+        _leaving.add(thread)
+
+
+#: Threads that leave holds of transactions that were rolled back.
+_leaving: weakref.WeakSet[threading.Thread] = weakref.WeakSet()
+
+
+@atexit.register
+def _settle() -> None:
+    """Let the end of the process wait for them, for a moment: else a lock stays for its lease."""
+    until = clock() + _AT_EXIT
+    for thread in list(_leaving):
+        if thread.ident is not None:
+            thread.join(left(until, math.inf))

@@ -1,1 +1,0 @@
-"""Django's engine for PostgreSQL with an older driver."""
