@@ -3,7 +3,6 @@
 lease      owner, claim, lease, and what a backend knows of a lock
 owners     who the current thread or task is
 query      a page of the locks in use
-json_values  values as JSON, and what is refused
 arguments  checks of names, times and other arguments
 json_values  values as JSON: what is refused, and what cannot be read
 printable  text of unknown origin, made safe to print
