@@ -4,6 +4,7 @@ import ctypes
 import faulthandler
 import os
 import pickle
+import select
 import signal
 import threading
 import time
@@ -12,17 +13,31 @@ from pathlib import Path
 
 #: seconds after which a forked child that hangs shows where, and ends
 HANGS = 25
+#: seconds within which Python goes on in a forked child
+GOES_ON = 10
 
 
 def fork_without_hooks():
     """Fork as C extensions and uWSGI do, without Python's knowledge.
 
     CPython itself hangs in the child if another thread wants the GIL at that moment. One that does
-    wakes up every 5 ms.
+    wakes up every 5 ms. A child that hangs for that is killed, and another one forked.
     """
-    while (before := others()) is None or (time.sleep(0.008), others())[1] != before:
-        time.sleep(0.001)
-    return LIBRARY.fork()
+    while True:
+        while (before := others()) is None or (time.sleep(0.008), others())[1] != before:
+            time.sleep(0.001)
+        reader, writer = os.pipe()
+        pid = LIBRARY.fork()
+        if pid == 0:
+            os.write(writer, b"runs")
+        else:
+            os.close(writer)
+        if pid == 0 or select.select([reader], [], [], GOES_ON)[0]:
+            os.close(reader)
+            return pid
+        os.close(reader)
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def others():

@@ -39,7 +39,7 @@ READERS = {
     "recipes/event.py": "when a flag was set, for people",
     "recipes/log.py": "when a value was set or a message published, for people",
     "recipes/progress.py": "when a report was written, for people",
-    "recipes/queue_records.py": "when an item was put, for people",
+    "recipes/queue_items.py": "when an item was put, for people",
     "backends/local_store.py": "revisions that outlive a restart",
     "backends/local.py": "since when a lock is held, for people, and tokens that outlive a restart",
 }
