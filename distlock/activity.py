@@ -134,7 +134,8 @@ def _on_started(
         text = f"{scope.get('method', '')} {scope.get('path', '')}"
     else:
         return
-    request = _begin(text, "request")
+    # A request of ASGI is many jobs and tasks, each of which is a piece of work already.
+    request = _begin(text, "request", is_work=environ is not None)
     if shared := SyncToAsync.thread_sensitive_context.get(None):
         _requests[shared] = request
 
@@ -155,19 +156,20 @@ def _on_task_end(**kwargs: Any) -> None:
     _end("task")
 
 
-def _begin(text: str, kind: str) -> _Doing:
-    doing = _new(text, kind)
+def _begin(text: str, kind: str, is_work: bool = True) -> _Doing:
+    doing = _new(text, kind, is_work)
     doing.begin()
     return doing
 
 
-def _new(text: str, kind: str = "") -> _Doing:
+def _new(text: str, kind: str = "", is_work: bool = True) -> _Doing:
     text = escaped(text[: MAX_DESCRIPTION + 1])
     if len(text) > MAX_DESCRIPTION:
         text = f"{text[: MAX_DESCRIPTION - 1]}…"
     loop = asyncio._get_running_loop()
-    in_task = loop is not None and asyncio.current_task(loop) is not None
-    return _Doing(text, _running(), kind, None if in_task else work.new_work())
+    if loop is not None and asyncio.current_task(loop) is not None:
+        is_work = False  # the task is an owner by itself
+    return _Doing(text, _running(), kind, work.new_work() if is_work else None)
 
 
 def _end(kind: str) -> None:
