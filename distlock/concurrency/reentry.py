@@ -38,9 +38,11 @@ ROOMS = (
     "core.renewal_steps",
     "recipes.membership",
 )
-#: But these: this module itself, and where a transaction of the caller begins and ends, with all
-#: that is to be done on its commit.
+#: But these: what takes no mutex (who asks, and whether this is another process), this module, and
+#: where a transaction of the caller begins and ends, with all that is to be done on its commit.
 EXCEPT = (
+    "concurrency.fork",
+    "concurrency.work",
     "concurrency.reentry",
     "backends.durable",
     "backends.open_transactions",
