@@ -189,7 +189,7 @@ class TestRaces:
         """Those behind that one do not wait for it again, each for a second."""
         apply, orders = wrapped("apply"), []
         # One of them may stand still for so long that it is passed over, too.
-        for attempt in range(3):
+        for attempt in range(12):
             orders.append(self._order_of_four(apply, f"{name}:{attempt}"))
             if orders[-1] == ["one", "two", "three", "slow"]:
                 return
