@@ -31,7 +31,7 @@ def answer_due(deadline: float | None) -> float | None:
 
     It is the caller's deadline (None: never). But a free lock must be had within any limit, and the
     last look at a lock is made when the time is over. So a question has LAST_ANSWER seconds, and
-    all that are asked one after the other end so many seconds after the deadline at the latest.
+    all that are asked one after the other end by the deadline plus LAST_ANSWER at the latest.
     """
     if deadline is None:
         return None

@@ -96,7 +96,7 @@ class CallerConnection(Connection):
 
 @contextlib.contextmanager
 def _busy_timeout(connection: Any, limit: float | None) -> Iterator[None]:
-    """Let the library wait for other writers for so many seconds, unless it waits for less."""
+    """Let SQLite wait for other writers for this many seconds at most."""
     ((own,),) = connection.execute("PRAGMA busy_timeout")
     most = own if limit is None else math.ceil(limit * 1000)
     if most >= own:
