@@ -11,7 +11,7 @@ from typing import Self
 from django.utils.translation import gettext as _
 
 from distlock.admin.fan_out import BackendAnswer, call_backends, one_line
-from distlock.admin.query import Query, source_of
+from distlock.admin.query import Place, Query, source_of
 from distlock.admin.rows import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
 from distlock.backends.paging import NamePages
@@ -20,7 +20,7 @@ from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockError, NotSupported
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
-from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, cursor_of, page_of
+from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, page_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,25 +85,14 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
 
     answers = call_backends(query.aliases, ask, wait_for_silent=wait_for_silent)
     pages: list[Page] = []
+    stops: list[Place] = []
     for alias in query.listed_aliases:
         answer = answers[alias].value
         some = answer.by_kind if answer else _pages_of_local_holds(alias, query)
-        pages += [page for kind, page in some.items() if query.kind in (None, kind)]
-    merged = sorted(
-        (info for page in pages for info in page.locks),
-        key=lambda info: (cursor_of(info, query.order), source_of(info)),
-    )
-    shown = merged[-query.size :] if query.backwards else merged[: query.size]
-    more = len(merged) > query.size or any(page.more for page in pages)
-    following = previous = ""
-    if shown:
-        # A page that was reached backwards always has a next page.
-        if more or query.backwards:
-            following = query.url_from(shown[-1], backwards=False)
-        if more if query.backwards else query.start:
-            previous = query.url_from(shown[0], backwards=True)
-    elif query.start:
-        previous = query.first_url
+        listed = {kind: page for kind, page in some.items() if query.kind in (None, kind)}
+        pages += listed.values()
+        stops += [(page.read_to, source_of(alias, k)) for k, page in listed.items() if page.read_to]
+    shown, previous, following = _shown(pages, stops, query)
     hosts = {host for page in pages for host in page.hosts if host.isprintable()}
     return Overview(
         cards=[_card(answer) for answer in answers.values()],
@@ -118,6 +107,37 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
         next=following,
         previous=previous,
     )
+
+
+def _shown(
+    pages: Sequence[Page], stops: Sequence[Place], query: Query
+) -> tuple[list[LockInfo], str, str]:
+    """Return the locks on the page of all backends, and the addresses of the pages around it.
+
+    ``stops`` are the places to which sources were read: the page ends at the first of them.
+    """
+    merged = sorted((info for page in pages for info in page.locks), key=query.place_of)
+    stop = (max if query.backwards else min)(stops, default=None)
+    if stop is not None:
+        merged = [
+            info
+            for info in merged
+            if query.place_of(info) == stop or (query.place_of(info) < stop) is not query.backwards
+        ]
+    shown = merged[-query.size :] if query.backwards else merged[: query.size]
+    more = len(merged) > query.size or any(page.more for page in pages)
+    first, last = (query.place_of(shown[0]), query.place_of(shown[-1])) if shown else (None, None)
+    if stop is not None and len(merged) <= query.size:
+        first, last = (stop, last or stop) if query.backwards else (first, stop)
+    previous = following = ""
+    # A page that was reached backwards always has a next page.
+    if last and (more or query.backwards):
+        following = query.url_from(last, backwards=False)
+    if first and (more if query.backwards else query.start):
+        previous = query.url_from(first, backwards=True)
+    elif not shown and query.start:
+        previous = query.first_url
+    return shown, previous, following
 
 
 @dataclass(frozen=True, slots=True)

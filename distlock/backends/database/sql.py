@@ -95,6 +95,8 @@ class Dialect:
     READ: ClassVar[str] = "{0}"
     #: the position of a text in another one: a function of the text, then the part
     POSITION: ClassVar[str] = "INSTR"
+    #: a holder as Owner.__str__() writes it
+    WHO: ClassVar[str] = "CONCAT(host, ':', process, ':', thread)"
     #: the units of a duration in a second
     UNITS: ClassVar[int] = 1_000_000
     #: takes a lock and returns what the row then says: nonce and token; ``{condition}`` must be
@@ -306,6 +308,10 @@ class Dialect:
         times = (self.READ.format(time) for time in (*COLUMNS[-2:], self.NOW))
         columns = ", ".join((self.LOCK, *COLUMNS[1:-2], *times))
         return f"SELECT {columns} FROM {TABLE}"
+
+    def names_in_use(self) -> Statement:
+        """Ask for the names of all locks that somebody has, or had when the lease ended."""
+        return Statement(f"SELECT {self.LOCK} FROM {TABLE} WHERE owner <> ''")
 
     # Sweeping
 
