@@ -30,7 +30,7 @@ class BackendCard:
     alias: str
     kind: str = ""  # empty if its settings are wrong
     counts: Counts | None = None  # None if it does not answer
-    problem: str = ""
+    problem: str = ""  # why it does not answer, or why a part of it cannot be read
     seconds: float = 0.0
     note: str = ""  # what the backend says about locks that it has not read
     last_counts: Counts | None = None  # if it does not answer: its last answer to this process
@@ -146,11 +146,12 @@ class _Pages:
 
     by_kind: Mapping[Kind, Page]
     note: str = ""
+    problem: str = ""
 
     @classmethod
     def of(cls, backend: BaseBackend, query: Query, deadline: float) -> Self:
         """Ask a backend. If its semaphores cannot be read, the page has the locks, and says so."""
-        alias = backend.alias
+        alias, problem = backend.alias, ""
         page = backend.page(query.for_source(alias, Kind.LOCK), deadline)
         by_kind, notes = {Kind.LOCK: page}, [page.note] if page.note else []
         until = clock() + left(deadline, math.inf) * _FOR_SHARED
@@ -162,8 +163,9 @@ class _Pages:
         except NotSupported:
             pass  # it keeps nothing but locks
         except LockError as error:
-            notes.append(_("Semaphores and read/write locks cannot be read: %s") % one_line(error))
-        return cls(by_kind, " ".join(notes))
+            problem = one_line(error)
+            notes.append(_("Semaphores and read/write locks cannot be read."))
+        return cls(by_kind, " ".join(notes), problem)
 
     @property
     def counts(self) -> Counts:
@@ -213,7 +215,8 @@ def _card(answer: BackendAnswer[_Pages]) -> BackendCard:
         return BackendCard(answer.alias, problem=answer.problem)
     kind = type(answer.backend).__name__.removesuffix("Backend")
     if pages := answer.value:
-        return BackendCard(answer.alias, kind, pages.counts, "", answer.seconds, pages.note)
+        known = pages.counts, pages.problem, answer.seconds, pages.note
+        return BackendCard(answer.alias, kind, *known)
     last, asked_at = _last_counts.get(answer.backend, (None, 0.0))
     age = clock() - asked_at
     return BackendCard(answer.alias, kind, problem=answer.problem, last_counts=last, last_age=age)

@@ -13,6 +13,7 @@ from django.db import connections, transaction
 from django.http import HttpRequest, HttpResponse
 from django.template.response import TemplateResponse
 from django.urls import URLPattern, path, reverse
+from django.utils.translation import gettext as _
 
 from distlock.conf import locks
 from distlock.types.printable import escaped
@@ -74,10 +75,16 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
         )
 
 
+def error_text(request: HttpRequest, text: str) -> str:
+    """Return the text of an error; nothing if the user may not see it: it may have addresses."""
+    return text if request.user.has_perm("distlock.view_error_text") else ""
+
+
 def known_aliases(request: HttpRequest) -> list[str]:
     """Return all aliases. If the setting is wrong, return none and add a message."""
     try:
         return list(locks)
     except ImproperlyConfigured as error:
-        messages.error(request, escaped(str(error)))
+        text = _("The setting DISTLOCK is wrong.")
+        messages.error(request, error_text(request, escaped(str(error))) or text)
         return []

@@ -44,12 +44,15 @@ RIGHTS = {
     "breaker": ("view_databaselock", "force_release_lock"),
     "sweeper": ("view_databaselock", "sweep_locks"),
     "blind": ("force_release_lock", "sweep_locks"),  # may do, but not see
-    "operator": ("view_databaselock", "force_release_lock", "sweep_locks"),
+    "operator": ("view_databaselock", "force_release_lock", "sweep_locks", "view_error_text"),
 }
 #: Those who may see the coordination family, and do something with it.
 FAMILY = {
     "observer": tuple(f"view_{kind}" for kind in COORDINATION),
-    "coordinator": tuple(right for rights in COORDINATION.values() for right in rights),
+    "coordinator": (
+        *(right for rights in COORDINATION.values() for right in rights),
+        "view_error_text",
+    ),
 }
 
 

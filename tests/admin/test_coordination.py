@@ -332,7 +332,7 @@ def test_a_queue_whose_bound_is_no_number_hides_no_other(local, client_with):
     Queue("healthy").put("one")
     Queue("mistaken").put("one")
     Config("queue:mistaken").set("ten")
-    client = client_with("view_queue")
+    client = client_with("view_queue", "view_error_text")
     listed = client.get(address("queue", "changelist")).content.decode()
     assert "maxsize must be a whole number" in listed
     assert "healthy" in listed

@@ -39,13 +39,15 @@ _MOST_DATA = 300
 class Cell:
     """One value. None is drawn as a dash, ``hint`` below it in small letters.
 
-    ``style`` is the colour of a state: held, expiring, expired, suspended or free.
+    ``style`` is the colour of a state: held, expiring, expired, suspended or free. A confidential
+    text is that of an error, which is drawn only for users who may see such texts.
     """
 
     value: Any
     format: CellFormat = "text"
     style: str = "free"
     hint: Any = ""
+    confidential: bool = False
 
     @property
     def text(self) -> str:
