@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Self
 
+from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
 from distlock.admin.fan_out import BackendAnswer, call_backends, one_line
@@ -18,6 +19,7 @@ from distlock.backends.paging import NamePages
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
+from distlock.conf import locks
 from distlock.exceptions import LockError, NotSupported
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
 from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, page_of
@@ -107,6 +109,26 @@ def overview(query: Query, *, wait_for_silent: bool = True) -> Overview:
         next=following,
         previous=previous,
     )
+
+
+#: Seconds for which the front page of the admin shows what it has found out.
+HEALTH_SECONDS = 5.0
+
+#: What the front page has found out, and when, by language and aliases.
+_health: dict[tuple[str | None, tuple[str, ...]], tuple[float, list[BackendCard]]] = {}
+
+
+def health() -> list[BackendCard]:
+    """Return the cards of all backends, some seconds old at the most; see call_backends().
+
+    ImproperlyConfigured if the setting is wrong.
+    """
+    aliases = tuple(locks)
+    key = get_language(), aliases
+    if key not in _health or clock() - _health[key][0] >= HEALTH_SECONDS:
+        cards = overview(Query(aliases=aliases, size=1), wait_for_silent=False).cards
+        _health[key] = clock(), cards
+    return _health[key][1]
 
 
 def _shown(

@@ -70,6 +70,12 @@ class PanelAdmin(admin.ModelAdmin):  # type: ignore[type-arg]  # no subscript at
                 "parameters": request.GET,
                 "breadcrumbs_are_a_list": django.VERSION >= (6, 1),
                 "list_url": self._url("changelist"),
+                "other_lists": [
+                    (other.opts.verbose_name_plural, other._url("changelist"))
+                    for other in self.admin_site._registry.values()
+                    if isinstance(other, PanelAdmin) and other is not self
+                    if other.has_view_permission(request)
+                ],
                 **context,
             },
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from django.contrib import messages
+from django.contrib.admin import AdminSite
 from django.contrib.admin.utils import unquote
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.urls import URLPattern
@@ -27,6 +28,7 @@ from distlock.admin.overview import Overview, overview
 from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.admin.query import HELD_FOR_CHOICES, Query
 from distlock.admin.rows import KINDS, LABELS, HoldRef
+from distlock.models import HeldLock
 from distlock.types.arguments import MAX_NAME
 from distlock.types.lease import LOCK_KINDS, Kind
 from distlock.types.printable import escaped
@@ -37,12 +39,19 @@ RELEASE = "distlock.force_release_lock"
 SWEEP = "distlock.sweep_locks"
 #: Holds that are broken at once, of all that a filter finds.
 MOST_AT_ONCE = 200
+#: Characters of what an address says beside the name of a lock.
+_MAX_PARAMETER = 2000
 
 
 class HeldLockAdmin(PanelAdmin):
     """The pages about held locks. Only a POST changes anything, each with its own permission."""
 
     view_permission = VIEW
+
+    def __init__(self, model: type[HeldLock], admin_site: AdminSite) -> None:
+        super().__init__(model, admin_site)
+        if admin_site.index_template is None:  # else the site draws its front page by itself
+            admin_site.index_template = "admin/distlock/index.html"
 
     def get_urls(self) -> list[URLPattern]:
         """Return the addresses of these pages, in place of those of a model."""
@@ -108,7 +117,7 @@ class HeldLockAdmin(PanelAdmin):
         back = self._url("changelist") + query.url()
         found: Overview | None = None
         try:
-            if "all" in request.POST:
+            if "all" in request.POST and "confirmed" not in request.POST:
                 found = overview(replace(query, size=MOST_AT_ONCE, start=None, backwards=False))
                 rows = [row for row in found.rows if not row.suspended]
                 holds = HoldRef.parse_all(str(row.ref) for row in rows)
@@ -155,8 +164,10 @@ class HeldLockAdmin(PanelAdmin):
         )
 
     def _lock_url(self, alias: str, kind: Kind, name: str, **more: str) -> str:
-        values = {"backend": alias, **({} if kind is Kind.LOCK else {"kind": kind}), "name": name}
-        return f"{self._url('lock')}?{urlencode({**values, **more})}"
+        values = {"backend": alias, "name": name, **({} if kind is Kind.LOCK else {"kind": kind})}
+        # No browser or proxy takes an address of any length, and names may be long.
+        values |= {key: value for key, value in more.items() if len(value) <= _MAX_PARAMETER}
+        return f"{self._url('lock')}?{urlencode(values)}"
 
     def sweep_view(self, request: HttpRequest) -> HttpResponse:
         """Ask for a confirmation; then sweep all backends."""

@@ -14,7 +14,7 @@ from django.urls import reverse
 from django.utils import translation
 
 from distlock import Lock, LockUnavailable
-from distlock.admin import fan_out
+from distlock.admin import fan_out, overview
 from distlock.conf import locks
 from distlock.types.lease import State
 from tests.admin import holders
@@ -75,8 +75,9 @@ def users(sqlite):
 
 @pytest.fixture(autouse=True)
 def long_timeout(monkeypatch):
-    """Pages wait for backends as long as a busy machine may take."""
+    """Pages wait for backends as long as a busy machine may take, and remember no answer."""
     monkeypatch.setattr(fan_out, "TIMEOUT", 30.0)
+    monkeypatch.setattr(overview, "HEALTH_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -110,6 +110,11 @@ class TableRow:
     cells: Sequence[Cell]
     offers: Sequence[Offer] = ()
 
+    def mentions(self, text: str) -> bool:
+        """Return whether a value that everybody may see has this text, in any case of letters."""
+        shown = (f"{cell.value} {cell.hint}" for cell in self.cells if not cell.confidential)
+        return any(text.casefold() in each.casefold() for each in shown)
+
 
 @dataclass(frozen=True, slots=True)
 class Table:

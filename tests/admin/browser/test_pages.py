@@ -87,7 +87,7 @@ def test_the_page_that_asks_before_sweeping(visit, look):
 def test_filters(visit):
     visitor = visit()
     page = visitor.list()
-    page.get_by_label("Name").fill("STOCK")
+    page.get_by_label("Search").fill("STOCK")
     page.get_by_role("button", name="Filter").click()
     visitor.sees("stock:7", "stock:8")
     page.get_by_label("Backend", exact=True).select_option("zookeeper")

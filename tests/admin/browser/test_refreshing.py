@@ -80,10 +80,10 @@ def test_what_is_typed_is_not_lost_to_a_refresh(visit):
     visitor = visit()
     page = visitor.list()
     page.get_by_role("button", name="Live").click()
-    page.get_by_label("Name").press_sequentially("half a na")
+    page.get_by_label("Search").press_sequentially("half a na")
     refreshed(page)
-    expect(page.get_by_label("Name")).to_have_value("half a na")
-    expect(page.get_by_label("Name")).to_be_focused()
+    expect(page.get_by_label("Search")).to_have_value("half a na")
+    expect(page.get_by_label("Search")).to_be_focused()
 
 
 def test_signed_out_meanwhile_it_says_so(visit):

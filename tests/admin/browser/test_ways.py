@@ -18,7 +18,7 @@ def test_all_of_it_works_without_javascript(visit, child):
     visitor = visit(java_script_enabled=False)
     page = visitor.list()
     expect(page.get_by_role("button", name="Live")).to_have_count(0)
-    page.get_by_label("Name").fill("plain")
+    page.get_by_label("Search").fill("plain")
     page.get_by_role("button", name="Filter").click()
     visitor.sees("plain")
     page.get_by_role("checkbox", name="Select plain").check()
@@ -33,7 +33,7 @@ def test_all_of_it_works_with_the_keyboard(visit, child):
     holder.line()
     visitor = visit()
     page = visitor.list("?q=keys")
-    page.get_by_label("Name").focus()
+    page.get_by_label("Search").focus()
     for _ in range(40):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.name") == "hold":
