@@ -194,7 +194,7 @@ def shown(operator, url):
 def test_all_that_match_are_broken_with_one_reason(local, shown, operator, url, confirm, taken):
     chosen = taken(*(f"shop:{number:03}" for number in range(70)))
     (other,) = taken("report")
-    assert "All 70 matching this filter…" in shown(q="SHOP:").text
+    assert "All 70 that match…" in shown(q="SHOP:").text
     page = operator.post(url("release"), {"all": "yes", "back": "?q=SHOP:"})
     assert len(page.context["unchanged"]) == 70
     assert all(lock.held for lock in chosen)
@@ -208,7 +208,7 @@ def test_all_that_match_are_broken_with_one_reason(local, shown, operator, url, 
 
 def test_of_more_than_two_hundred_the_first_are_broken(local, shown, operator, url, taken):
     taken(*(f"shop:{number:03}" for number in range(203)))
-    assert "The first 200 of 203 matching this filter…" in shown(q="shop:").text
+    assert "The first 200 of 203 that match…" in shown(q="shop:").text
     page = operator.post(url("release"), {"all": "yes", "back": "?q=shop:"})
     names = [row.info.name for row in page.context["unchanged"]]
     assert names == [f"shop:{number:03}" for number in range(200)]
@@ -217,7 +217,7 @@ def test_of_more_than_two_hundred_the_first_are_broken(local, shown, operator, u
 
 def test_only_a_filter_chooses_all(local, shown, taken):
     taken("one")
-    assert "matching this filter" not in shown().text
+    assert "that match…" not in shown().text
 
 
 def test_nothing_is_broken_that_no_page_has_shown(local, operator, url, taken):
