@@ -162,7 +162,7 @@ def force_release(request: HttpRequest, refs: Iterable[HoldRef], reason: str) ->
         job.wait(None)
         outcome, problem, lease = job.take()
         results[outcome].append((ref, problem))
-        _log_release(request, ref, outcome, lease, reason)
+        _report_release(request, ref, outcome, lease, reason)
     for outcome, some in results.items():
         if some:
             level, sentence = _MESSAGES[outcome]
@@ -198,15 +198,15 @@ def _break_hold(ref: HoldRef, failed: dict[str, str]) -> tuple[Outcome, str, Lea
         return "unknown", problem, None
     if lease is None:
         return "changed", "", None
-    send_event(lock_broken, backend, lease)
     return "released", "", lease
 
 
-def _log_release(
+def _report_release(
     request: HttpRequest, ref: HoldRef, outcome: Outcome, lease: Lease | None, reason: str
 ) -> None:
-    """Log what was, or may have been, done. Texts of errors may have addresses: not in this log."""
+    """Tell and log what was done, or may have been. The log has no texts of errors."""
     if lease is not None:
+        send_event(lock_broken, part_of(locks[ref.alias], ref.kind), lease)
         message = gettext_lazy(
             "Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s"
         )
