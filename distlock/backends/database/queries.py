@@ -110,8 +110,8 @@ class Queries:
         if self._waits is None or not found:
             return []
         label = self._waits.label
-        asked = self._runner.work(lambda db: db.ask(db.dialect.names_in_use()).rows, deadline)
-        return [name for (name,) in asked if label(name) in found][:_MOST_AWAITED]
+        names = self._runner.work(lambda db: db.ask(_names_sql(db.dialect)).rows, deadline)
+        return [name for (name,) in names if label(name) in found][:_MOST_AWAITED]
 
     def _with_waiters(self, info: LockInfo, waiting: Waiters) -> LockInfo:
         if self._waits is None or waiting is None:
@@ -168,6 +168,11 @@ def _info(row: Row, using: str) -> LockInfo:
 def _is_free(row: Row) -> bool:
     # A reserved lock was left by its holder: when its time is over it is free, not expired.
     return row.free or (row.expired and is_reserved(owner_of(row)))
+
+
+def _names_sql(dialect: Dialect) -> Statement:
+    """Return what asks for the names of all locks that have not been freed."""
+    return Statement(f"SELECT {dialect.LOCK} FROM {TABLE} WHERE owner <> ''")
 
 
 def _search_sql(

@@ -309,10 +309,6 @@ class Dialect:
         columns = ", ".join((self.LOCK, *COLUMNS[1:-2], *times))
         return f"SELECT {columns} FROM {TABLE}"
 
-    def names_in_use(self) -> Statement:
-        """Ask for the names of all locks that somebody has, or had when the lease ended."""
-        return Statement(f"SELECT {self.LOCK} FROM {TABLE} WHERE owner <> ''")
-
     # Sweeping
 
     def expired(self, after: int, size: int) -> Statement:
