@@ -56,7 +56,7 @@ def test_each_backend_is_shown_with_what_is_in_it(local, front, taken):
     text = front()
     assert "default Local" in text
     assert "Held: 2" in text
-    assert "Nothing is wrong." in text
+    assert "No lease ends soon or has expired." in text
 
 
 def test_the_page_of_the_app_shows_it_too(local, front, taken):
@@ -69,7 +69,7 @@ def test_leases_that_have_ended_and_end_soon_are_wrong(local, front, taken, expi
     taken("soon", lease=3, renew=False)
     text = eventually(lambda: "Ends soon: 1" in (text := front()) and text)
     assert "Expired: 1" in text
-    assert "Nothing is wrong." not in text
+    assert "No lease ends soon or has expired." not in text
 
 
 @pytest.mark.parametrize("user", ["staff", "blind", "observer"])

@@ -30,7 +30,7 @@ class PanelInTestCase(TestCase):
     def test_the_front_page_counts_it(self):
         with Lock("held in a test"):
             page = self.client.get(reverse("admin:index"))
-        self.assertContains(page, "Nothing is wrong.")
+        self.assertContains(page, "No lease ends soon or has expired.")
 
     @pytest.mark.slow
     def test_it_releases_what_the_test_holds(self):

@@ -28,7 +28,7 @@ def test_the_front_page_shows_the_health_of_each_backend(visit, look):
     page.goto("/admin/")
     health = page.get_by_role("region", name="Locks")
     expect(health.get_by_role("listitem")).to_have_count(2)
-    expect(health).to_contain_text("Nothing is wrong.")
+    expect(health).to_contain_text("No lease ends soon or has expired.")
     visitor.check(f"index-{look}")
     health.get_by_role("link", name="zookeeper").click()
     visitor.sees("feed", "report:7")

@@ -186,7 +186,7 @@ def test_one_database_is_silent_and_another_one_is_dead(use, proxied, usual_time
         for alias, sentence in (
             ("default", "Cannot be asked: No answer within 2 seconds."),
             ("dead", f'127.0.0.1", port {dead.port}'),
-            ("zk", "Nothing is wrong."),
+            ("zk", "No lease ends soon or has expired."),
         ):
             expect(health.get_by_role("listitem").filter(has_text=alias)).to_contain_text(sentence)
         admin.shoot("incident-4")
