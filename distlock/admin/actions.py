@@ -149,7 +149,7 @@ def consequences(rows: Iterable[LockRow]) -> dict[str, Any]:
     }
 
 
-def force_release(request: HttpRequest, refs: Iterable[HoldRef], reason: str) -> list[HoldRef]:
+def force_release(request: HttpRequest, refs: Sequence[HoldRef], reason: str) -> list[HoldRef]:
     """Break the holds, log who did it and why, and add a message for each kind of outcome.
 
     Returns those that were broken. Some are broken at the same time. After a backend has failed
@@ -157,17 +157,20 @@ def force_release(request: HttpRequest, refs: Iterable[HoldRef], reason: str) ->
     """
     results: dict[Outcome, list[tuple[HoldRef, str]]] = {outcome: [] for outcome in _MESSAGES}
     failed: dict[str, str] = {}
-    jobs = [(ref, _threads().submit(partial(_break_hold, ref, failed))) for ref in refs]
-    for ref, job in jobs:
-        job.wait(None)
-        outcome, problem, lease = job.take()
-        results[outcome].append((ref, problem))
-        _report_release(request, ref, outcome, lease, reason)
-    for outcome, some in results.items():
-        if some:
+    step = fan_out.MAX_THREADS  # of no more than so many the log does not say yet what was done
+    for start in range(0, len(refs), step):
+        some = refs[start : start + step]
+        jobs = [_threads().submit(partial(_break_hold, ref, failed)) for ref in some]
+        for ref, job in zip(some, jobs, strict=True):
+            job.wait(None)
+            outcome, problem, lease = job.take()
+            results[outcome].append((ref, problem))
+            _report_release(request, ref, outcome, lease, reason)
+    for outcome, done in results.items():
+        if done:
             level, sentence = _MESSAGES[outcome]
-            text, problem = sentence % {"count": len(some)}, error_text(request, some[0][1])
-            named = names_in_message([ref.name for ref, _ in some])
+            text, problem = sentence % {"count": len(done)}, error_text(request, done[0][1])
+            named = names_in_message([ref.name for ref, _ in done])
             messages.add_message(request, level, format_html("{} {} {}", text, named, problem))
     return [ref for ref, _ in results["released"]]
 

@@ -119,6 +119,8 @@ class HeldLockAdmin(PanelAdmin):
         try:
             if "all" in request.POST and "confirmed" not in request.POST:
                 found = overview(replace(query, size=MOST_AT_ONCE, start=None, backwards=False))
+                if not found.rows and query.start:  # a search that goes on from page to page
+                    found = overview(replace(query, size=MOST_AT_ONCE))
                 rows = [row for row in found.rows if not row.suspended]
                 holds = HoldRef.parse_all(str(row.ref) for row in rows)
             else:
@@ -141,7 +143,7 @@ class HeldLockAdmin(PanelAdmin):
             changed=changed,
             consequences=consequences(unchanged),
             left_out=found.found - found.shown if found else 0,
-            silent=found.silent if found else [],
+            found=found,
             back=back,
             query=query,
         )

@@ -91,15 +91,8 @@ class NamePages:
             read += step
         full = len(found) > query.size
         read_to = Cursor(name=names[read - 1]) if read < len(names) and not full else None
-        locks = tuple(found[: query.size])
-        return Page(
-            locks=locks[::-1] if query.backwards else locks,
-            more=full or read_to is not None,
-            found=len(wanted) or len(found),
-            counts=Counts(),
-            hosts={},
-            note=""
-            if read_to is None
-            else f" {read} locks were looked at for this page; the list goes on from there.",
-            read_to=read_to,
-        )
+        note = f" {read} locks were looked at for this page; the list goes on from there."
+        locks, more = tuple(found[: query.size]), full or read_to is not None
+        locks = locks[::-1] if query.backwards else locks
+        number = len(wanted) or len(found)
+        return Page(locks, more, number, Counts(), {}, note if read_to else "", read_to)

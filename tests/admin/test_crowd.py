@@ -184,3 +184,10 @@ def test_the_admin_goes_on_where_it_has_stopped(restock, in_time, url, backwards
         steps += 1
     assert found == restock
     assert (steps == 1) is backwards
+
+
+def test_all_that_match_on_a_later_page_can_be_broken(restock, operator, url):
+    data = {"all": "yes", "back": "?q=7f3a&after=default:0:job:06500"}
+    page = operator.post(url("release"), data)
+    assert [row.info.name for row in page.context["unchanged"]] == restock
+    assert "Not all locks could be searched: more holds may match" in page.content.decode()
