@@ -36,7 +36,7 @@ def test_the_front_page_shows_the_health_of_each_backend(visit, look):
 
 def test_nothing_is_red_while_nothing_is_selected(visit):
     visitor = visit()
-    page = visitor.list("?q=stock")
+    page = visitor.list("?q=stock:")
     button = page.get_by_role("button", name="Force release")
     assert background(button) != RED
     page.get_by_role("checkbox", name="Select stock:7").check()
