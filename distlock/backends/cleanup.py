@@ -70,6 +70,8 @@ class Cleanup:
         self._mutex = threading.Lock()
         self._pending: dict[str, tuple[Claim, Cancel, float]] = {}
         self._thread: threading.Thread | None = None
+        #: the nonces of claims whose cancel has not been repeated yet
+        self._to_repeat: set[str] = set()
 
     @property
     def pending(self) -> int:
@@ -83,6 +85,7 @@ class Cleanup:
                 if seconds < claim.reserved:
                     with suppress(RuntimeError):  # no more threads can be had: it is not repeated
                         call_after(seconds, partial(_repeat, ref(self), claim))
+                        self._to_repeat.add(claim.nonce)
         self._add(claim, cancel or partial(self._backend.cancel, claim))
 
     def _add(self, claim: Claim, cancel: Cancel) -> None:
@@ -97,6 +100,16 @@ class Cleanup:
             except RuntimeError:  # no more threads can be had: the caller has to wait after all
                 pass
         self._try_all()
+
+    def repeat(self, claim: Claim) -> None:
+        """Cancel once more what may have been granted after the first cancel."""
+        self._add(claim, partial(self._backend.cancel, claim))
+        self._to_repeat.discard(claim.nonce)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all were taken back, and those that may be granted just after that once more."""
+        return not self._pending and not self._to_repeat
 
     def _run(self) -> None:
         for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
@@ -135,10 +148,10 @@ class Cleanup:
 @fork.at_exit
 def _settle_all() -> None:
     until = clock() + _AT_EXIT
-    while any(cleanup.pending for cleanup in list(_all)) and clock() < until:
+    while not all(cleanup.settled for cleanup in list(_all)) and clock() < until:
         time.sleep(_SETTLE_PAUSE)
 
 
 def _repeat(cleanup: ref[Cleanup], claim: Claim) -> None:
     if known := cleanup():
-        known._add(claim, partial(known._backend.cancel, claim))
+        known.repeat(claim)

@@ -19,6 +19,7 @@ from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, Owner, Waiting
+from distlock.types.owners import current_actor
 
 #: How often, and after how many seconds, it is asked who awaits a job.
 _LOOKS, _LOOK_PAUSE = 10, 0.005
@@ -339,6 +340,20 @@ class LockManager:
         finally:
             hold.on_end()
 
+    def free_ended(self) -> None:
+        """Free what nobody can release any more when the process ends.
+
+        Its main thread, which calls this, has nothing left to do then, and all other threads have
+        ended but daemons, whose locks stay. A program that was interrupted just before a ``with``
+        block began to release its lock, or forgot to, does not keep it for another lease.
+        """
+        here = current_actor().liveness
+        for hold in self._held.all():
+            if hold.named or not hold.renews or hold.why_lost() is not None:
+                continue
+            if all(one.is_alive == here or not one.is_alive() for one in hold.entries):
+                self._free_later(hold)
+
     def become_reader(self, hold: HeldLease) -> None:
         """Note that a writer has become a reader."""
         with self._renewer.mutex:
@@ -359,3 +374,8 @@ class LockManager:
 
 
 manager = LockManager()
+
+
+@fork.at_exit
+def _free_ended() -> None:
+    manager.free_ended()
