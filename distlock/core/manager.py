@@ -48,7 +48,7 @@ class LockManager:
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
         held, queue, owner = self._held, self._queue, request.claim.owner
-        wait, deadline = request.wait, request.deadline
+        wait, deadline, began = request.wait, request.deadline, clock()
         while True:
             hold = held.find(request.key, owner)
             if hold is None and request.entry.work is not None:
@@ -87,19 +87,19 @@ class LockManager:
                         if ticket.joined:
                             continue
                         return False
-                    held.add(
-                        HeldLease(
-                            request.backend,
-                            lease,
-                            request.entry,
-                            partial(queue.leave, ticket),
-                            request.key,
-                            partial(setattr, ticket, "leaving", True),
-                        )
+                    hold = HeldLease(
+                        request.backend,
+                        lease,
+                        request.entry,
+                        partial(queue.leave, ticket),
+                        request.key,
+                        partial(setattr, ticket, "leaving", True),
                     )
+                    hold.waited = hold.acquired_at - began
+                    held.add(hold)
                     if request.named:
                         queue.call_same_owner(ticket)
-                    if (step := event(lock_acquired, request.backend, lease)) is not None:
+                    if (step := event(lock_acquired, hold)) is not None:
                         yield step
                     return True
                 except BaseException as error:
@@ -242,7 +242,7 @@ class LockManager:
             if not isinstance(error, LockError) or isinstance(error, BodyEnded):
                 self._fail_to_release(hold, error)
             raise
-        if is_last and (step := event(lock_released, hold.backend, hold.lease)) is not None:
+        if is_last and (step := event(lock_released, hold)) is not None:
             yield step
         return is_last
 
