@@ -11,6 +11,7 @@ from typing import Any
 from weakref import ref
 
 from distlock.backends.recipe_records import Decide
+from distlock.backends.seats import directory_of
 from distlock.backends.store import Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
@@ -24,7 +25,7 @@ from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Or
 from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
-from distlock.types.lease import Lease, LockInfo, Owner, State
+from distlock.types.lease import Kind, Lease, LockInfo, Owner, State
 from distlock.types.owners import new_owner
 
 #: Seconds between two attempts to ask a backend that does not answer.
@@ -34,10 +35,15 @@ _PAUSE = 0.5
 class LeaderLock(Lock):
     """The lock of an election. Its owner is a candidate, and no thread or task."""
 
-    def __init__(self, name: str, is_alive: Callable[[], bool], **options: Any) -> None:
-        """``is_alive`` says whether the candidate is there; else the lease is renewed no more."""
+    def __init__(
+        self, name: str, is_alive: Callable[[], bool], leads: Callable[[], bool], **options: Any
+    ) -> None:
+        """``is_alive`` says whether the candidate is there; else the lease is renewed no more.
+
+        ``leads`` says whether it leads.
+        """
         super().__init__(name, **options)
-        self.owner, self._is_alive = new_owner(), is_alive
+        self.owner, self._is_alive, self.leads = new_owner(), is_alive, leads
 
     @property
     def _current_owner(self) -> Owner:
@@ -63,7 +69,8 @@ class Candidacy:
         # Those who renew what it has, and tell of losses, must not keep it alive.
         is_alive, tell_loss = partial(_goes_on, ref(self)), partial(_tell_loss, ref(self))
         terms = {"using": election.using, "description": said["name"], "on_lost": tell_loss}
-        self.lock = LeaderLock(election._directory, is_alive, **terms)
+        leads = partial(_leads, ref(self))
+        self.lock = LeaderLock(election._directory, is_alive, leads, **terms)
         decide = Candidates.plan(Candidates.joining, order, said, repr(election))
         self._membership = Membership(election, decide, owner=self.lock.owner, is_alive=is_alive)
         #: answered when it stands no more: because it leads, or because it is to leave
@@ -94,6 +101,11 @@ class Candidacy:
         """Whether it stands, or leads."""
         leads = self.lock.held and not self._recalled
         return not self.decided.over if self.lease is None else leads
+
+    @property
+    def leading(self) -> bool:
+        """Whether it leads."""
+        return self.lease is not None and self.goes_on
 
     # The way to lead
 
@@ -258,6 +270,19 @@ def _goes_on(known: ref[Candidacy]) -> bool:
     """Return whether to renew what it has: not its record, if the lock was lost."""
     candidacy = known()
     return candidacy is not None and (candidacy.lease is None or candidacy.lock.held)
+
+
+def _leads(known: ref[Candidacy]) -> bool:
+    candidacy = known()
+    return candidacy is not None and candidacy.leading
+
+
+def leads_here(election: str, using: str) -> bool:
+    """Return whether a candidate of this process leads an election. Asks no backend."""
+    place = using, directory_of(Kind.ELECTION, election)
+    inside = [entry.lock for hold in manager.running() for entry in hold.entries]
+    leaders = [lock for lock in inside if isinstance(lock, LeaderLock)]
+    return any((lock.using, lock.name) == place and lock.leads() for lock in leaders)
 
 
 def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:

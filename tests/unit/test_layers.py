@@ -98,7 +98,8 @@ LAYERS = [
     ["recipes"],
     [""],
     ["process_members", "fan_out"],
-    ["fencing", "checks", "testing", "commands", "management", "supervisor"],
+    ["health"],
+    ["views", "middleware", "fencing", "checks", "testing", "commands", "management", "supervisor"],
     ["celery", "tasks"],
     ["admin", "templatetags"],
 ]
