@@ -26,6 +26,8 @@ _BETWEEN = (
     "multiprocessing.",
     "threading",
 )
+#: Code between a user's line and a warning about it.
+_INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
 #: Methods that take a lock and leave it to their caller to release it.
 _DOORS = frozenset({"acquire", "__enter__"})
 
@@ -50,6 +52,14 @@ def call_site(description: str) -> tuple[str, str, bool]:
             return "", description, outermost in _DOORS
         frame = frame.f_back
     return "", description, False
+
+
+def callers_level() -> int:
+    """Return the ``stacklevel`` of a warning that is to name the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 @functools.lru_cache(512)

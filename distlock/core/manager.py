@@ -14,6 +14,7 @@ from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
 from distlock.core.held import Entrant, HeldLease, Key, task_of
 from distlock.core.local_queue import LocalQueue, Ticket
+from distlock.core.name_template import warn_if_unfilled
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
@@ -49,6 +50,8 @@ class LockManager:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
         held, queue, owner = self._held, self._queue, request.claim.owner
         wait, deadline, began = request.wait, request.deadline, clock()
+        if "{" in request.claim.name:
+            warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
             hold = held.find(request.key, owner)
             if hold is None and request.entry.work is not None:
@@ -221,8 +224,7 @@ class LockManager:
         ``deadline``: by when the backend has to answer; None for as long as it gets for that.
         ``hold`` is which one, if it is not to be a later one of the same owner.
         """
-        if hold is None:
-            hold = self._held.find(key, owner)
+        hold = hold or self._held.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:

@@ -41,6 +41,10 @@ def lock_or_slot(
     ``options`` are those that both have; wrong ones are refused by name.
     """
     checked_slots("slots", slots, at_least=at_least)
+    lock: BaseLock
     if slots is None:
-        return Lock(name, at_least=at_least, **options)
-    return Semaphore(name, None if slots == AGREED else slots, **options)
+        lock = Lock(name, at_least=at_least, **options)
+    else:
+        lock = Semaphore(name, None if slots == AGREED else slots, **options)
+    lock.name_is_filled_in = True
+    return lock

@@ -71,6 +71,7 @@ LAYERS = [
     ["backends.shared"],
     ["backends"],
     ["conf"],
+    ["core.call_site"],
     [
         "core.held",
         "core.name_template",
