@@ -43,7 +43,7 @@ def call_site(description: str) -> tuple[str, str, bool]:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if not module.startswith(_BETWEEN):
-            site = f"{_shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
+            site = f"{shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
             label = f"{description} (at {site})" if description else f"(at {site})"
             return site, label if len(label) <= MAX_DESCRIPTION else description, False
         if module.startswith("distlock."):
@@ -63,6 +63,6 @@ def callers_level() -> int:
 
 
 @functools.lru_cache(512)
-def _shortened(path: str) -> str:
+def shortened(path: str) -> str:
     """Return a file and its folder: enough to find it, and short."""
     return escaped("/".join(path.replace("(", "").replace(")", "").split("/")[-2:]))
