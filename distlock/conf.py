@@ -134,9 +134,8 @@ class BackendHandler:
             return self._backend_class(alias)(alias, self.settings[alias])
         except ImproperlyConfigured as error:
             if extra := missing_extra(error):
-                raise ImproperlyConfigured(
-                    f"{str(error).rstrip('.')}. {INSTALL % extra}"
-                ) from error
+                message = f"{str(error).rstrip('.')}. {INSTALL % extra}"
+                raise ImproperlyConfigured(message) from error
             raise
 
     def _backend_class(self, alias: str) -> type[BaseBackend]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from distlock.backends.base import BaseBackend
 from distlock.fan_out import BackendAnswer, call_backends
@@ -23,3 +24,8 @@ def ping(aliases: Iterable[str], timeout: float | None = None) -> dict[str, Back
         return True
 
     return call_backends(aliases, ask, timeout)
+
+
+def as_json(answer: BackendAnswer[bool]) -> dict[str, Any]:
+    """Return what JSON says of an answer, without the problem, which may name addresses."""
+    return {"ok": not answer.problem, "seconds": round(answer.seconds, 3)}

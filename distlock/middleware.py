@@ -68,17 +68,14 @@ def error_response(
     status, code = found
     level = logging.WARNING if status >= 500 else logging.INFO
     logger.log(level, "%s %s is answered with %d: %s", request.method, request.path, status, error)
-    negotiates = json is None
-    if negotiates:
-        json = request.get_preferred_type(["text/html", "application/json"]) == "application/json"
+    accepted = request.get_preferred_type(["text/html", "application/json"])
     response: HttpResponse
-    if json:
+    if json or (json is None and accepted == "application/json"):
         response = JsonResponse({"error": code, "retry_after": retry_after}, status=status)
     else:
         response = HttpResponse(_page(status, retry_after), status=status)
     response["Retry-After"] = str(retry_after)
-    if negotiates:
-        patch_vary_headers(response, ["Accept"])
+    patch_vary_headers(response, ["Accept"])
     return response
 
 
@@ -89,10 +86,9 @@ def exception_handler(error: Exception, context: Mapping[str, Any]) -> HttpRespo
     transaction of the request, if ATOMIC_REQUESTS has begun one.
     """
     response = error_response(error, context["request"], json=True)
-    if response is not None:
-        for connection in connections.all(initialized_only=True):
-            if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
-                connection.set_rollback(True)
+    for connection in connections.all(initialized_only=True) if response else ():
+        if connection.settings_dict["ATOMIC_REQUESTS"] and connection.in_atomic_block:
+            connection.set_rollback(True)
     return response
 
 

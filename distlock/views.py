@@ -9,14 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 
-from django.core.exceptions import ImproperlyConfigured
 from django.db.transaction import non_atomic_requests
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.health import ping
+from distlock.health import as_json, ping
 from distlock.recipes.candidacy import leads_here
 from distlock.types.log_fields import log_fields
 
@@ -32,20 +31,12 @@ def ready(request: HttpRequest, using: Sequence[str] | None = None) -> JsonRespo
     ``{"ok": true, "backends": {"default": {"ok": true, "seconds": 0.002}}}``, with status 503 if
     one of them fails, or does not answer within two seconds. All are asked at once.
     """
-    try:
-        answers = ping(locks if using is None else using)
-    except ImproperlyConfigured as error:
-        logger.warning("not ready: %s", error)
-        return _answer(False, backends={})
+    answers = ping(locks if using is None else using)
     for alias, answer in answers.items():
         if answer.problem:
-            problem = answer.problem
-            logger.warning("not ready: %r: %s", alias, problem, extra=log_fields(alias))
-    backends = {
-        alias: {"ok": not answer.problem, "seconds": round(answer.seconds, 3)}
-        for alias, answer in answers.items()
-    }
-    return _answer(all(one["ok"] for one in backends.values()), backends=backends)
+            logger.warning("not ready: %r: %s", alias, answer.problem, extra=log_fields(alias))
+    found = {alias: as_json(answer) for alias, answer in answers.items()}
+    return _answer(all(one["ok"] for one in found.values()), backends=found)
 
 
 @non_atomic_requests

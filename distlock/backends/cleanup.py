@@ -128,10 +128,8 @@ class Cleanup:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
                 except Exception:
-                    fields = claim_fields(self._backend.alias, claim)
-                    thread_logger.exception(
-                        "could not cancel the claim for %r", claim.name, extra=fields
-                    )
+                    said, fields = claim.name, claim_fields(self._backend.alias, claim)
+                    thread_logger.exception("could not cancel the claim for %r", said, extra=fields)
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
                 if self._pending.get(nonce) is entry:

@@ -115,7 +115,7 @@ class TaskExecution(RunningTask):
                 kind = _kind(options)
                 logger.info(
                     "Task %s runs under %s %r on %r, token %s", self, kind, name, using, token,
-                    extra=log_fields(using, name, kind, token=token, owner=current_owner()),
+                    extra=log_fields(using, name, kind, token, current_owner()),
                 )  # fmt: skip
                 self._event("task-locked", lock=name, using=using, token=token)
                 return self._start(body, args, kwargs)
@@ -285,9 +285,5 @@ def _on_leave_error(lock: BaseLock, kind: Kind, error: LockError) -> None:
     if not isinstance(error, LockUnavailable):
         raise error
     # The task's work is done, so this is no failure of the task.
-    logger.warning(
-        "lock %r is freed after its task, or when its lease ends: %s",
-        lock.name,
-        error,
-        extra=log_fields(lock.using, lock.name, kind),
-    )
+    text, fields = "lock %r is freed after its task, or when its lease ends: %s", (lock.name, kind)
+    logger.warning(text, lock.name, error, extra=log_fields(lock.using, *fields))

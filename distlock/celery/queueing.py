@@ -93,9 +93,10 @@ class QueueLockHandle:
         claim = Claim(self.name, owner, self.duration, nonce=self.nonce)
         return claim.granted(self.token, clock())
 
-    def log_fields(self) -> dict[str, Any]:
-        """Return the ``extra`` of a record of the log about this hold; its owner is not known."""
-        return log_fields(self.using, self.name, Kind.LOCK, token=self.token)
+    def log(self, level: int, text: str, *args: object) -> None:
+        """Log something of this hold; ``text`` begins with a place for its name."""
+        fields = log_fields(self.using, self.name, Kind.LOCK, self.token)
+        logger.log(level, text, self.name, *args, extra=fields, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,12 +199,7 @@ def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> QueueLockHa
     try:
         lease = _try(handle.backend, _claim(handle, seconds, describe(task), handle.nonce))
     except LockError as error:  # the task is published all the same
-        logger.warning(
-            "queueing lock %r may end before its task starts: %s",
-            handle.name,
-            error,
-            extra=handle.log_fields(),
-        )
+        handle.log(logging.WARNING, "queueing lock %r may end before its task starts: %s", error)
         return handle
     return None if lease is None else QueueLockHandle.of(lease, handle.using)
 
@@ -214,8 +210,7 @@ def release(handle: QueueLockHandle) -> None:
     try:
         freed = backend.release(handle.lease)
     except LockError as error:
-        extra = handle.log_fields()
-        logger.warning("queueing lock %r is freed later: %s", handle.name, error, extra=extra)
+        handle.log(logging.WARNING, "queueing lock %r is freed later: %s", error)
         release_soon(handle)
         return
     except BaseException:  # a time limit, say; nobody else would free it
@@ -224,8 +219,7 @@ def release(handle: QueueLockHandle) -> None:
     if freed:
         send_event(lock_released, backend, handle.lease)
     else:
-        name, token, extra = handle.name, handle.token, handle.log_fields()
-        logger.debug("queueing lock %r (token %s) was free already", name, token, extra=extra)
+        handle.log(logging.DEBUG, "queueing lock %r (token %s) was free already", handle.token)
 
 
 def release_soon(handle: QueueLockHandle) -> None:
@@ -275,16 +269,12 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> HeldLease |
     try:
         lease = _try_or_cancel(backend, claim)
     except LockError as error:
-        logger.warning(
-            "queueing lock %r is not renewed while its task runs: %s",
-            handle.name,
-            error,
-            extra=handle.log_fields(),
+        handle.log(
+            logging.WARNING, "queueing lock %r is not renewed while its task runs: %s", error
         )
         return None
     if lease is None:
-        extra = handle.log_fields()
-        logger.info("queueing lock %r is another task's by now", handle.name, extra=extra)
+        handle.log(logging.INFO, "queueing lock %r is another task's by now")
         return None
     hold = HeldLease(backend, lease, Entrant(Liveness(weakref.ref(execution), lambda _: True)))
     manager.watch(hold)

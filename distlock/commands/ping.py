@@ -12,7 +12,7 @@ from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, 
 from distlock.commands.recipe_command import ask
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.fan_out import TIMEOUT
-from distlock.health import ping
+from distlock.health import as_json, ping
 from distlock.recipes.election import Election
 from distlock.types.owners import current_owner
 
@@ -24,22 +24,12 @@ EPILOG = epilog(DONE, FAILED, USAGE, NOT_HELD, not_held="no process of this host
 
 
 def add_arguments(parser: CommandParser) -> None:
-    parser.add_argument(
-        "aliases", nargs="*", metavar="ALIAS", help="Only these backends; all by default."
-    )
-    parser.add_argument(
-        "--timeout",
-        type=seconds,
-        default=TIMEOUT,
-        metavar="SECONDS",
-        help="How long to wait for the answers (%(default)g).",
-    )
-    parser.add_argument(
-        "--leads",
-        type=name,
-        metavar="ELECTION",
-        help="An election in the first ALIAS, or in the default backend.",
-    )
+    only = "Only these backends; all by default."
+    parser.add_argument("aliases", nargs="*", metavar="ALIAS", help=only)
+    wait = "How long to wait for the answers (%(default)g)."
+    parser.add_argument("--timeout", type=seconds, default=TIMEOUT, metavar="SECONDS", help=wait)
+    of = "An election in the first ALIAS, or in the default backend."
+    parser.add_argument("--leads", type=name, metavar="ELECTION", help=of)
     add_json(parser)
 
 
@@ -54,28 +44,20 @@ def run(
 ) -> None:
     Backends(aliases)  # refuses an alias that there is not
     answers = ping(aliases or locks, timeout)
-    rows = {
-        alias: {
-            "ok": not answer.problem,
-            "seconds": round(answer.seconds, 3),
-            "problem": answer.problem,
-        }
-        for alias, answer in answers.items()
-    }
     failed = [alias for alias, answer in answers.items() if answer.problem]
     using = aliases[0] if aliases else DEFAULT_ALIAS
-    leader = None
-    if leads and using not in failed:
-        leader = ask(using, Election(leads, using=using).leader)
+    asked = leads if using not in failed else None
+    leader = ask(using, Election(asked, using=using).leader) if asked else None
     led = leader is not None and leader.owner.host == current_owner().host
     if json:
+        said = {alias: {**as_json(one), "problem": one.problem} for alias, one in answers.items()}
         election = {"election": {"name": leads, "leads": led}} if leads else {}
         ok = not failed and (led or not leads)
-        output.write_json(command, {"ok": ok, "backends": rows, **election})
+        output.write_json(command, {"ok": ok, "backends": said, **election})
     else:
         for alias, answer in answers.items():
-            said = answer.problem or f"answered in {answer.seconds * 1000:.0f} ms"
-            command.stdout.write(f"{alias}: {said}")
+            line = answer.problem or f"answered in {answer.seconds * 1000:.0f} ms"
+            command.stdout.write(f"{alias}: {line}")
     if failed:
         fail(FAILED, f"no answer from {', '.join(map(repr, failed))}")
     if leads and not led:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from django.dispatch import Signal
 
@@ -20,6 +20,9 @@ from distlock.types.log_fields import lease_fields
 
 logger = logging.getLogger("distlock")
 
+#: The ``extra`` of a record of the log, see types.log_fields; None for what a lease says.
+Fields: TypeAlias = Mapping[str, Any] | None
+
 _VERBS = {lock_acquired: "acquired", lock_released: "released", lock_broken: "broke"}
 
 
@@ -32,9 +35,7 @@ def event(signal: Signal, hold: HeldLease) -> Nested | None:
 
 
 @calls_others
-def send_event(
-    signal: Signal, backend: BaseBackend, lease: Lease, fields: Mapping[str, Any] | None = None
-) -> None:
+def send_event(signal: Signal, backend: BaseBackend, lease: Lease, fields: Fields = None) -> None:
     """Log the event and send its signal; an error of a receiver is logged, not raised.
 
     ``fields`` are the ``extra`` of the record, None for what the lease says.
@@ -45,7 +46,7 @@ def send_event(
 
 @calls_others
 async def asend_event(
-    signal: Signal, backend: BaseBackend, lease: Lease, fields: Mapping[str, Any] | None = None
+    signal: Signal, backend: BaseBackend, lease: Lease, fields: Fields = None
 ) -> None:
     """See send_event()."""
     _log(signal, backend, lease, fields)
@@ -93,9 +94,7 @@ def log_unreleased(hold: HeldLease, call_site: str) -> None:
 
 
 @calls_others
-def _log(
-    signal: Signal, backend: BaseBackend, lease: Lease, fields: Mapping[str, Any] | None
-) -> None:
+def _log(signal: Signal, backend: BaseBackend, lease: Lease, fields: Fields) -> None:
     level = logging.WARNING if signal is lock_broken else logging.DEBUG
     if logger.isEnabledFor(level):
         extra = fields or lease_fields(backend.alias, lease)

@@ -313,10 +313,8 @@ class OutageLog:
         outage.next_line = now + outage.pause
         outage.pause = min(2 * outage.pause, self.LONGEST_PAUSE)
         times = f" {outage.failures} times" if outage.failures > 1 else ""
-        fields = _first(holds).log_fields()
-        thread_logger.warning(
-            "renewal on %r failed%s, will try again: %s", alias, times, error, extra=fields
-        )
+        text, fields = "renewal on %r failed%s, will try again: %s", _first(holds).log_fields()
+        thread_logger.warning(text, alias, times, error, extra=fields)
 
     def note_silence(self, alias: str, holds: Sequence[HeldLease]) -> None:
         """Log that renewals have had no answer for half of their lease, once in an outage."""
@@ -339,10 +337,8 @@ class OutageLog:
     def note_success(self, alias: str, holds: Sequence[HeldLease]) -> None:
         """Log a renewal that had an answer, if the last one had none."""
         if outage := self._outages.pop(alias, None):
-            failures, fields = outage.failures, _first(holds).log_fields()
-            thread_logger.warning(
-                "renewal on %r works again, failures: %d", alias, failures, extra=fields
-            )
+            text, fields = "renewal on %r works again, failures: %d", _first(holds).log_fields()
+            thread_logger.warning(text, alias, outage.failures, extra=fields)
 
 
 def _first(holds: Sequence[HeldLease]) -> HeldLease:

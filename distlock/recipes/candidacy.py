@@ -35,15 +35,13 @@ _PAUSE = 0.5
 class LeaderLock(Lock):
     """The lock of an election. Its owner is a candidate, and no thread or task."""
 
-    def __init__(
-        self, name: str, is_alive: Callable[[], bool], leads: Callable[[], bool], **options: Any
-    ) -> None:
-        """``is_alive`` says whether the candidate is there; else the lease is renewed no more.
+    #: returns the candidate that it is of, if that is there
+    candidacy: Callable[[], Candidacy | None]
 
-        ``leads`` says whether it leads.
-        """
+    def __init__(self, name: str, is_alive: Callable[[], bool], **options: Any) -> None:
+        """``is_alive`` says whether the candidate is there; else the lease is renewed no more."""
         super().__init__(name, **options)
-        self.owner, self._is_alive, self.leads = new_owner(), is_alive, leads
+        self.owner, self._is_alive = new_owner(), is_alive
 
     @property
     def _current_owner(self) -> Owner:
@@ -69,8 +67,8 @@ class Candidacy:
         # Those who renew what it has, and tell of losses, must not keep it alive.
         is_alive, tell_loss = partial(_goes_on, ref(self)), partial(_tell_loss, ref(self))
         terms = {"using": election.using, "description": said["name"], "on_lost": tell_loss}
-        leads = partial(_leads, ref(self))
-        self.lock = LeaderLock(election._directory, is_alive, leads, **terms)
+        self.lock = LeaderLock(election._directory, is_alive, **terms)
+        self.lock.candidacy = ref(self)
         decide = Candidates.plan(Candidates.joining, order, said, repr(election))
         self._membership = Membership(election, decide, owner=self.lock.owner, is_alive=is_alive)
         #: answered when it stands no more: because it leads, or because it is to leave
@@ -272,17 +270,12 @@ def _goes_on(known: ref[Candidacy]) -> bool:
     return candidacy is not None and (candidacy.lease is None or candidacy.lock.held)
 
 
-def _leads(known: ref[Candidacy]) -> bool:
-    candidacy = known()
-    return candidacy is not None and candidacy.leading
-
-
 def leads_here(election: str, using: str) -> bool:
     """Return whether a candidate of this process leads an election. Asks no backend."""
     place = using, directory_of(Kind.ELECTION, election)
     inside = [entry.lock for hold in manager.running() for entry in hold.entries]
-    leaders = [lock for lock in inside if isinstance(lock, LeaderLock)]
-    return any((lock.using, lock.name) == place and lock.leads() for lock in leaders)
+    own = [one for one in inside if isinstance(one, LeaderLock) and (one.using, one.name) == place]
+    return any(one.leading for lock in own if (one := lock.candidacy()))
 
 
 def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:

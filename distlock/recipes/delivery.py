@@ -235,8 +235,8 @@ class Delivery(Block):
     def _log(self, error: Exception) -> None:
         """Log an error of the work with all of its traceback; the item keeps the last lines."""
         queue, lease = self._queue, self._member.lease
-        token, owner = (lease.token, lease.owner) if lease else (None, None)
-        fields = log_fields(queue.using, queue.name, Kind.QUEUE, token=token, owner=owner)
+        who = (lease.token, lease.owner) if lease else ()
+        fields = log_fields(queue.using, queue.name, Kind.QUEUE, *who)
         text, most = "%r failed, of %d attempts", queue.max_deliveries
         thread_logger.error(text, self, most, exc_info=error, extra=fields)
 

@@ -282,7 +282,9 @@ class _ConfigFollower(Follower[Value]):
         after a lease, because then the newer one is lost.
         """
         known = _known(self.recipe.using, self.recipe.name)
-        known.note(snapshot.records.get(LAST), self.asked_at, self if self.is_watch else None)
+        known.note(snapshot.records.get(LAST), self.asked_at)
+        if self.is_watch:
+            known.watch = ref(self)
         for record in snapshot.records.values():  # the last entry, once there is one
             now, older = clock(), record.revision < self._revision
             self._older_since = min(self._older_since, now) if older else math.inf
@@ -302,34 +304,27 @@ class _Known:
         self.last: Record | None = None
         #: what the backend has shown, None for no value, and when it was asked, by the local clock
         self.shown: tuple[Record | None, float] = None, -math.inf
-        #: the same, as a watch has seen it, and that watch
-        self.watched: tuple[Record | None, float, ref[Follower[Value]]] | None = None
+        #: returns one who follows it for a watch
+        self.watch: Callable[[], Follower[Value] | None] = lambda: None
 
-    def note(
-        self, record: Record | None, asked_at: float, watch: Follower[Value] | None = None
-    ) -> None:
+    def note(self, record: Record | None, asked_at: float) -> None:
         """Remember what the backend has shown to one who asked at ``asked_at``."""
         if record is not None and (self.last is None or self.last.revision < record.revision):
             self.last = record
         if asked_at >= self.shown[1]:
             self.shown = record, asked_at
-        if watch is not None:
-            self.watched = record, asked_at, ref(watch)
 
     def without_asking(self, max_age: float, watch_lasts: float) -> tuple[Record | None] | None:
         """Return what need not be asked for, in a tuple; None if it has to be.
 
-        It was shown at most ``max_age`` seconds ago, or to a running watch at most ``watch_lasts``.
+        It was shown at most ``max_age`` seconds ago, while a watch runs ``watch_lasts``.
         """
-        (record, asked_at), limit = self.shown, max_age
-        if self.watched is not None and watch_lasts:
-            watched, watched_at, watch = self.watched
-            follower = watch()
-            if follower is not None and not follower.stopped.over:
-                record, asked_at, limit = watched, watched_at, watch_lasts
+        (record, asked_at), follower = self.shown, self.watch()
+        if follower is not None and not follower.stopped.over:
+            max_age = max(max_age, watch_lasts)
         # This process may have set a later one, or have seen it on another server.
         is_last = self.last is None or (record and record.revision >= self.last.revision)
-        return (record,) if is_last and clock() - asked_at < limit else None
+        return (record,) if is_last and clock() - asked_at < max_age else None
 
 
 @lru_cache(maxsize=1000)

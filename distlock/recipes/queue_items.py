@@ -187,9 +187,7 @@ def reason_of(error: BaseException) -> str:
     ``ValueError: no address; in send (shop/mail.py:12): raise ValueError("no address"); in …``
     """
     frames = reversed(traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES))
-    lines = [
-        f"in {one.name} ({shortened(one.filename)}:{one.lineno}): {one.line}" for one in frames
-    ]
+    lines = [f"in {at.name} ({shortened(at.filename)}:{at.lineno}): {at.line}" for at in frames]
     what = f"{type(error).__name__}: {error}".strip()[:_MOST_ERROR]
     said = " ".join("; ".join([what, *lines]).split())
     return escaped(said)[:MOST_REASON].strip()

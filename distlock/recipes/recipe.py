@@ -275,14 +275,11 @@ def encoded_by(encoder: Encoder | None, argument: str, value: Any) -> Any:
         raise _no_json(argument, value, error) from error
 
 
-def checked_encoder(encoder: object) -> Encoder | None:
+def checked_encoder(encoder: Any) -> Encoder | None:
     """Return a subclass of json.JSONEncoder, or None; TypeError for anything else."""
-    if encoder is None or (isinstance(encoder, type) and issubclass(encoder, JSONEncoder)):
-        return encoder
-    raise TypeError(
-        "encoder must be a subclass of json.JSONEncoder, such as"
-        f" django.core.serializers.json.DjangoJSONEncoder, not {encoder!r}"
-    )
+    if encoder is not None and not (isinstance(encoder, type) and issubclass(encoder, JSONEncoder)):
+        raise TypeError(f"encoder must be a subclass of json.JSONEncoder, not {encoder!r}")
+    return encoder
 
 
 def _no_json(argument: str, value: object, error: Exception) -> Exception:

@@ -41,7 +41,8 @@ def encoded(value: object) -> str:
 def plain(value: object, encoder: type[json.JSONEncoder]) -> Any:
     """Return a copy of a value as ``encoder`` writes it; TypeError or ValueError if it cannot."""
     text = json.dumps(value, cls=encoder, allow_nan=False)
-    return json.loads(text, object_pairs_hook=_without_twins)
+    _walk(value)
+    return json.loads(text)
 
 
 def decoded(data: str | bytes) -> Any:
@@ -71,13 +72,6 @@ def shortened(value: object) -> str:
         return reprlib.repr(value)
     except (ValueError, RecursionError):
         return f"a {type(value).__name__}"
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError(f"some of the keys {list(found)[:10]!r} are the same in JSON")
-    return found
 
 
 def _walk(value: object) -> None:

@@ -15,35 +15,27 @@ def log_fields(
     backend: str,
     lock: str | None = None,
     kind: Kind | None = None,
-    *,
     token: int | None = None,
     owner: Owner | None = None,
-    waited: float | None = None,
-    held: float | None = None,
+    *seconds: float | None,
 ) -> dict[str, Any]:
     """Return the ``extra`` of a record; None stands for what is not known or does not apply.
 
-    ``backend`` is its alias; ``waited`` and ``held`` are seconds.
+    ``backend`` is its alias. ``seconds`` are for how many it was waited for and held.
     """
-    return {
-        "lock": lock,
-        "kind": None if kind is None else kind.value,
-        "backend": backend,
-        "token": token,
-        "owner": None if owner is None else str(owner),
-        "waited": None if waited is None else round(waited, 6),
-        "held": None if held is None else round(held, 6),
-    }
+    waited, held = [one and round(one, 6) for one in seconds or (None, None)]
+    who, what = owner and str(owner), kind and kind.value
+    return dict(zip(FIELDS, (lock, what, backend, token, who, waited, held), strict=True))
 
 
 def claim_fields(backend: str, claim: Claim) -> dict[str, Any]:
     """Return the ``extra`` of a record about a request for a lock. See log_fields()."""
-    return log_fields(backend, claim.name, claim.kind, owner=claim.owner)
+    return log_fields(backend, claim.name, claim.kind, None, claim.owner)
 
 
 def lease_fields(
     backend: str, lease: Lease, waited: float | None = None, held: float | None = None
 ) -> dict[str, Any]:
     """Return the ``extra`` of a record about a lease. See log_fields()."""
-    seconds = {"waited": waited, "held": held}
-    return {**claim_fields(backend, lease.claim), "token": lease.token, **seconds}
+    claim = lease.claim
+    return log_fields(backend, claim.name, claim.kind, lease.token, claim.owner, waited, held)

@@ -70,11 +70,6 @@ def test_a_wrong_setting_is_not_ready(client, settings):
     assert client.get("/ready").status_code == 503
 
 
-def test_no_setting_at_all_is_not_ready(client, settings):
-    settings.DISTLOCK = "default"
-    assert client.get("/ready").status_code == 503
-
-
 def test_a_request_that_is_a_transaction_is_none_here(client, settings, monkeypatch):
     """A database that is down would make it an error before it is asked."""
     settings.DISTLOCK = {"default": {"BACKEND": LOCAL}}
