@@ -41,15 +41,24 @@ SWEEP_TIMEOUT = 10.0
 _RENEWAL_ANSWER = 1.0
 
 
-class ReasonForm(forms.Form):
-    """Asks why a hold is broken. Without a reason nothing is released."""
+class ReasonField(forms.CharField):
+    """Asks why. Without a reason nothing is done."""
 
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=500,
-        help_text=gettext_lazy("It is written to the log with your name, the owner and the token."),
-        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-        error_messages={"required": gettext_lazy("Please say why.")},
+    def __init__(self, *, label: Any = None, help_text: Any) -> None:
+        super().__init__(
+            label=label or gettext_lazy("Reason"),
+            max_length=500,
+            help_text=help_text,
+            widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+            error_messages={"required": gettext_lazy("Please say why.")},
+        )
+
+
+class ReasonForm(forms.Form):
+    """Asks why a hold is broken."""
+
+    reason = ReasonField(
+        help_text=gettext_lazy("It is written to the log with your name, the owner and the token.")
     )
 
 

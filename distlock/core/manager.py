@@ -48,8 +48,8 @@ class LockManager:
 
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
-        held, queue, owner = self._held, self._queue, request.claim.owner
-        wait, deadline, began = request.wait, request.deadline, clock()
+        held, queue, owner, wait = self._held, self._queue, request.claim.owner, request.wait
+        began = clock()
         if "{" in request.claim.name:
             warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
@@ -58,46 +58,24 @@ class LockManager:
                 hold = request.enters = yield from self._hold_of_caller(request)
             if hold is not None and (yield from self._reenter(request)):
                 return True
-            until = deadline if wait else clock()
-            ticket = Ticket(request.queue_key, owner, request.entry, until is not None)
+            limited = not wait or request.deadline is not None
+            ticket = Ticket(request.queue_key, owner, request.entry, limited)
             request.ticket, request.asked = ticket, False
             try:
                 try:
                     # A request with the same owner's name always queues: they share one answer.
                     enqueued = queue.enqueue(ticket, wait=wait or request.named)
-                    if (enqueued and ticket.called and not request.named) or (
-                        yield from wait_for_turn(
-                            request,
-                            queue,
-                            ticket,
-                            enqueued,
-                            held.find(request.key, owner) if request.named else None,
-                            until,
-                        )
-                    ):
-                        request.asked = not ticket.joined
-                    elif not request.named:
-                        if not wait:  # what follows has one time for all
-                            deadline = request.deadline = request.answer_due
-                        if not (yield from self._is_held(request)):
-                            queue.leave(ticket)
-                            continue
-                    lease = None
-                    if request.asked:
-                        lease = yield from ask(request.backend, request.claim, wait, deadline)
+                    request.asked = enqueued and ticket.called and not request.named
+                    busy = request.asked or (yield from self._wait(request, ticket, enqueued))
+                    lease = (yield from ask(request)) if request.asked else None
                     if lease is None:
                         queue.leave(ticket)
-                        if ticket.joined:
-                            continue
-                        return False
-                    hold = HeldLease(
-                        request.backend,
-                        lease,
-                        request.entry,
-                        partial(queue.leave, ticket),
-                        request.key,
-                        partial(setattr, ticket, "leaving", True),
-                    )
+                        if busy and not ticket.joined:
+                            return False
+                        continue
+                    backend, leave = request.backend, partial(queue.leave, ticket)
+                    set_leaving = partial(setattr, ticket, "leaving", True)
+                    hold = HeldLease(backend, lease, request.entry, leave, request.key, set_leaving)
                     hold.waited = hold.acquired_at - began
                     held.add(hold)
                     if request.named:
@@ -112,6 +90,23 @@ class LockManager:
                 if not isinstance(error, LockError) or isinstance(error, BodyEnded):
                     self._fail(request, queue, error)
                 raise
+
+    def _wait(self, request: AcquireRequest, ticket: Ticket, enqueued: bool) -> Steps[bool]:
+        """Wait for the turn to ask the backend; note in the request whether it is to be asked.
+
+        If it is not: True if someone else holds the lock, or this owner has got it meanwhile
+        (``ticket.joined``); False if nobody holds it any more, and the request begins anew.
+        """
+        named = request.named
+        hold = self._held.find(request.key, request.claim.owner) if named else None
+        until = request.deadline if request.wait else clock()
+        if (yield from wait_for_turn(request, self._queue, ticket, enqueued, hold, until)):
+            request.asked = not ticket.joined
+        elif not named:
+            if not request.wait:  # what follows has one time for all
+                request.deadline = request.answer_due
+            return (yield from self._is_held(request))
+        return True
 
     def _reenter(self, request: AcquireRequest) -> Steps[bool]:
         """Enter what this process holds already; False if the lock has to be taken."""
@@ -224,7 +219,8 @@ class LockManager:
         ``deadline``: by when the backend has to answer; None for as long as it gets for that.
         ``hold`` is which one, if it is not to be a later one of the same owner.
         """
-        hold = hold or self._held.find(key, owner)
+        if hold is None:
+            hold = self._held.find(key, owner)
         if hold is None:
             raise not_held(key, owner, self.holder(key))
         try:

@@ -25,6 +25,21 @@ def nobody_left_in_line():
 
 
 @pytest.fixture
+def often_renewed(settings, nobody_left_in_line):
+    """Long leases that are renewed many times a second; what a test leaves behind is freed."""
+    settings.DISTLOCK = {
+        "default": {
+            "BACKEND": "distlock.backends.local.LocalBackend",
+            "LEASE": 30,
+            "RENEW": 0.05,
+        }
+    }
+    yield
+    for hold in manager.all():
+        manager.free(hold)
+
+
+@pytest.fixture
 def in_thread():
     """Run a function on another thread and return what it returns."""
 

@@ -11,23 +11,17 @@ from django import forms
 from django.db.models import Model
 from django.utils.translation import gettext_lazy
 
-from distlock.admin.actions import ReasonForm
+from distlock.admin.actions import ReasonField
 from distlock.admin.coordination.cells import Cell, Detail, Ref, TableRow, Text
 from distlock.types.lease import Kind
 
 R = TypeVar("R")
 
 
-class CommentForm(ReasonForm):
+class CommentForm(forms.Form):
     """Asks why something is done."""
 
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=500,
-        help_text=gettext_lazy("It is written to the log with your name."),
-        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-        error_messages={"required": gettext_lazy("Please say why.")},
-    )
+    reason = ReasonField(help_text=gettext_lazy("It is written to the log with your name."))
 
 
 @dataclass(frozen=True, slots=True)
