@@ -333,6 +333,11 @@ def _known(using: str, name: str) -> _Known:
     return _Known()
 
 
+def forget_values() -> None:
+    """Forget what this process has seen of all values: a test that ends removes them."""
+    _known.cache_clear()
+
+
 def _value_of(record: Record | None, default: Any = None) -> Value:
     if record is None:
         return Value(default, 0)
