@@ -48,8 +48,7 @@ class LockManager:
 
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
-        held, queue, owner, wait = self._held, self._queue, request.claim.owner, request.wait
-        began = clock()
+        held, queue, owner, began = self._held, self._queue, request.claim.owner, clock()
         if "{" in request.claim.name:
             warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
@@ -58,13 +57,13 @@ class LockManager:
                 hold = request.enters = yield from self._hold_of_caller(request)
             if hold is not None and (yield from self._reenter(request)):
                 return True
-            limited = not wait or request.deadline is not None
+            limited = not request.wait or request.deadline is not None
             ticket = Ticket(request.queue_key, owner, request.entry, limited)
             request.ticket, request.asked = ticket, False
             try:
                 try:
                     # A request with the same owner's name always queues: they share one answer.
-                    enqueued = queue.enqueue(ticket, wait=wait or request.named)
+                    enqueued = queue.enqueue(ticket, wait=request.wait or request.named)
                     request.asked = enqueued and ticket.called and not request.named
                     busy = request.asked or (yield from self._wait(request, ticket, enqueued))
                     lease = (yield from ask(request)) if request.asked else None
@@ -76,8 +75,7 @@ class LockManager:
                     backend, leave = request.backend, partial(queue.leave, ticket)
                     set_leaving = partial(setattr, ticket, "leaving", True)
                     hold = HeldLease(backend, lease, request.entry, leave, request.key, set_leaving)
-                    hold.waited = hold.acquired_at - began
-                    held.add(hold)
+                    held.add(hold, hold.acquired_at - began)
                     if request.named:
                         queue.call_same_owner(ticket)
                     if (step := event(lock_acquired, hold)) is not None:
