@@ -17,6 +17,7 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim
+from distlock.types.log_fields import claim_fields
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: Seconds after a cancellation at which it is repeated, where a request can be under way for long:
@@ -40,6 +41,8 @@ class _Capable(Protocol):
 class CanCancel(Protocol):
     """The part of a backend that is needed here."""
 
+    @property
+    def alias(self) -> str: ...
     @property
     def capabilities(self) -> _Capable: ...
 
@@ -138,7 +141,8 @@ class Cleanup:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
                 except Exception:
-                    thread_logger.exception("could not cancel the claim for %r", claim.name)
+                    said, fields = claim.name, claim_fields(self._backend.alias, claim)
+                    thread_logger.exception("could not cancel the claim for %r", said, extra=fields)
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
                 if self._pending.get(nonce) is entry:

@@ -14,6 +14,7 @@ from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
 from distlock.core.events import event
 from distlock.core.held import Entrant, HeldLease, Key, task_of
 from distlock.core.local_queue import LocalQueue, Ticket
+from distlock.core.name_template import warn_if_unfilled
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
@@ -48,20 +49,22 @@ class LockManager:
 
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
-        held, queue, owner, wait = self._held, self._queue, request.claim.owner, request.wait
+        held, queue, owner, began = self._held, self._queue, request.claim.owner, clock()
+        if "{" in request.claim.name:
+            warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
             hold = held.find(request.key, owner)
             if hold is None and request.entry.work is not None:
                 hold = request.enters = yield from self._hold_of_caller(request)
             if hold is not None and (yield from self._reenter(request)):
                 return True
-            limited = not wait or request.deadline is not None
+            limited = not request.wait or request.deadline is not None
             ticket = Ticket(request.queue_key, owner, request.entry, limited)
             request.ticket, request.asked = ticket, False
             try:
                 try:
                     # A request with the same owner's name always queues: they share one answer.
-                    enqueued = queue.enqueue(ticket, wait=wait or request.named)
+                    enqueued = queue.enqueue(ticket, wait=request.wait or request.named)
                     request.asked = enqueued and ticket.called and not request.named
                     busy = request.asked or (yield from self._wait(request, ticket, enqueued))
                     lease = (yield from ask(request)) if request.asked else None
@@ -73,10 +76,10 @@ class LockManager:
                     backend, leave = request.backend, partial(queue.leave, ticket)
                     set_leaving = partial(setattr, ticket, "leaving", True)
                     hold = HeldLease(backend, lease, request.entry, leave, request.key, set_leaving)
-                    held.add(hold)
+                    held.add(hold, hold.acquired_at - began)
                     if request.named:
                         queue.call_same_owner(ticket)
-                    if (step := event(lock_acquired, backend, lease)) is not None:
+                    if (step := event(lock_acquired, hold)) is not None:
                         yield step
                     return True
                 except BaseException as error:
@@ -236,7 +239,7 @@ class LockManager:
             if not isinstance(error, LockError) or isinstance(error, BodyEnded):
                 self._fail_to_release(hold, error)
             raise
-        if is_last and (step := event(lock_released, hold.backend, hold.lease)) is not None:
+        if is_last and (step := event(lock_released, hold)) is not None:
             yield step
         return is_last
 

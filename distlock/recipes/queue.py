@@ -8,8 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from json import JSONEncoder
 from queue import Empty, Full
 from typing import Any, TypeAlias
+
+from django.db import transaction
+from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import MOST_KEYS, Overtaken, Snapshot
 from distlock.concurrency.backoff import backoff
@@ -23,7 +27,13 @@ from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
 from distlock.recipes.place import Place
 from distlock.recipes.queue_records import QueueRecords
-from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, deadline_of, twins
+from distlock.recipes.recipe import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    deadline_of,
+    encoded_by,
+    twins,
+)
 from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import checked_flag, checked_int, checked_token, waiting_limit
 from distlock.types.owners import current_actor
@@ -56,7 +66,8 @@ class Queue(QueueRecords):
 
         As ``queue.Queue.put``: if the queue is full this waits for room, for ``timeout`` seconds at
         the most (None and -1: for ever), or not at all with ``blocking=False``. The body is
-        anything that JSON can say, in 64 KiB at the most.
+        anything that JSON, or the ``encoder``, can say, in 64 KiB at the most. It is no part of an
+        open transaction: see put_on_commit().
 
         Raises ``queue.Full``; TypeError or ValueError for a body that cannot be kept;
         LockUnavailable if the backend cannot be asked. With ``maybe_applied`` in it the item may be
@@ -69,9 +80,35 @@ class Queue(QueueRecords):
     ) -> Steps[list[int]]:
         """Put up to 12 items, one after the other, all in one change or none; see put()."""
         items.check_number("bodies", bodies)
+        bodies = [encoded_by(self._encoder, "body", body) for body in bodies]
         for body in bodies:
             items.check_body(body)
         return (yield from self._placing(bodies, (), blocking, timeout))
+
+    @async_unsafe("put_on_commit() is for transactions, which tasks have none of; use aput().")
+    def put_on_commit(
+        self,
+        body: Any,
+        blocking: bool = True,
+        timeout: float | None = None,
+        *,
+        using: str | None = None,
+    ) -> None:
+        """Put an item when the open transaction has committed; at once, if none is open.
+
+        After a rollback nothing is put; nor if the process dies between the commit and the put.
+        Whatever put() refuses in a body is raised here, and changes of it from now on do not count.
+
+        - ``blocking``, ``timeout``: as of put(), counted from the commit on.
+        - ``using``: the alias of the transaction's database, None for the default.
+
+        What else put() raises, ``queue.Full`` and LockUnavailable, comes out of the block of the
+        transaction, which is committed then.
+        """
+        body = encoded_by(self._encoder or JSONEncoder, "body", body)
+        items.check_body(body)
+        waiting_limit(checked_flag("blocking", blocking), timeout)
+        transaction.on_commit(partial(self.put, body, blocking, timeout), using=using)
 
     def _placing(
         self, bodies: Sequence[Any], letters: Sequence[str], blocking: bool, timeout: float | None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,10 +13,12 @@ from typing import Any, NamedTuple
 from distlock.backends.recipe_records import CANCELLED, NOTHING, Plan
 from distlock.backends.seats import held_key, owner_of
 from distlock.backends.store import Change, Delete, Exists, Put, Record, RecordStore
+from distlock.core.call_site import shortened
 from distlock.recipes.recipe import checked_json
 from distlock.recipes.semaphore import checked_count
 from distlock.types.json_values import Unreadable, encoded
 from distlock.types.lease import Kind, Owner
+from distlock.types.printable import escaped
 
 #: What the keys of records begin with.
 TAIL = "tail"
@@ -26,7 +29,9 @@ AGAIN, LAST = "i/t/again/", "i/t/last/"
 #: its requests have 1 MiB at the most.
 MOST_AT_ONCE = 12
 #: Characters that are kept of the reason why an item was put back.
-MOST_REASON = 200
+MOST_REASON = 300
+#: Of the reason of a failure: characters of the error itself, and how many innermost frames follow.
+_MOST_ERROR, _MOST_FRAMES = 200, 3
 #: Characters that are kept of the text of an item that cannot be read.
 _MOST_TEXT = 10_000
 _FIELDS = {"body", "attempts", "at", "reason"}
@@ -174,6 +179,18 @@ def put_back(
 
 
 CANCELLED[Kind.QUEUE] = partial(put_back, unseen=True)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error and the last lines of its traceback as a reason, in one line.
+
+    ``ValueError: no address; in send (shop/mail.py:12): raise ValueError("no address"); in …``
+    """
+    frames = reversed(traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES))
+    lines = [f"in {at.name} ({shortened(at.filename)}:{at.lineno}): {at.line}" for at in frames]
+    what = f"{type(error).__name__}: {error}".strip()[:_MOST_ERROR]
+    said = " ".join("; ".join([what, *lines]).split())
+    return escaped(said)[:MOST_REASON].strip()
 
 
 def check_body(body: object) -> None:

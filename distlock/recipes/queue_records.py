@@ -68,7 +68,7 @@ from distlock.recipes.queue_items import (
     taken_key,
     why_unreadable,
 )
-from distlock.recipes.recipe import Recipe
+from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
 from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import checked_name, checked_seconds
 from distlock.types.lease import Claim, Kind
@@ -110,6 +110,7 @@ class QueueRecords(Recipe):
         *,
         lease: float | None = None,
         max_deliveries: int = 5,
+        encoder: Encoder | None = None,
         using: str = DEFAULT_ALIAS,
     ) -> None:
         """Describe a queue; nothing is asked yet.
@@ -120,6 +121,8 @@ class QueueRecords(Recipe):
         - ``lease``: seconds after which an item is delivered again if the process that took it is
           gone; None for that of the backend. While the process runs, it is renewed.
         - ``max_deliveries``: an item that was taken so often, and not acknowledged, is put aside.
+        - ``encoder``: as of Django's JSONField, a subclass of json.JSONEncoder that writes dates,
+          decimals and the like. They are delivered as what it has written: texts.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -128,6 +131,7 @@ class QueueRecords(Recipe):
         self._maxsize = checked_size(self._default_maxsize if maxsize is None else maxsize)
         self._lease = None if lease is None else checked_seconds("lease", lease)
         self.max_deliveries = checked_count("max_deliveries", max_deliveries)
+        self._encoder = checked_encoder(encoder)
         self._config = Config(f"queue:{name}", using=using)
         self._tail: _Tail | None = None
         self._abandoned = AbandonedItems(self)
