@@ -46,12 +46,16 @@ def peek(
                 f" NULL {those} AND (r.session IS NULL OR s.expires_at > {sql.now})"
             )
     if listed is not None:
-        prefix, limit, after = listed
-        params |= {"after": after, "begin": prefix, "end": _end_of(prefix)}
+        prefix, limit, after, reverse = listed
+        end = _end_of(prefix)
+        if reverse:
+            after, end = "", after or end
+        params |= {"after": after, "begin": prefix, "end": end}
         parts.append(
             f"SELECT {sql.now}, 0, name, NULL, NULL, NULL, NULL, NULL FROM (SELECT r.name"
             f" FROM {RECORDS} r{within} AND r.name >= %(begin)s AND r.name > %(after)s"
-            f" AND r.name < %(end)s ORDER BY r.name LIMIT {limit}) listed"
+            f" AND r.name < %(end)s ORDER BY r.name {'DESC' if reverse else 'ASC'} LIMIT {limit})"
+            " listed"
         )
     text = sql.PRIMARY + sql.BY_INDEX + " UNION ALL ".join(parts)
     return Statement(text, params, prepare=True)
