@@ -143,6 +143,11 @@ class Table:
         """Whether any row has a button."""
         return any(row.offers for row in self.rows)
 
+    @property
+    def selects(self) -> bool:
+        """Whether rows can be selected."""
+        return any(row.key for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Detail:

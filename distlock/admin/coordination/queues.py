@@ -112,7 +112,6 @@ class QueuePages(RecipePages[Contents]):
         if "item" in report.asked:
             return _item_detail(alias, name, report)
         info, state = report.info, report.asked["state"]
-        ready = Offer("discard", _("Discard what is ready…"), Ref(alias, name, 0, READY), True)
         return Detail(
             facts=[*zip(self.columns, self.row(report).cells, strict=True)],
             tables=[*_groups(alias, name, report), _items(alias, name, report)],
@@ -127,7 +126,6 @@ class QueuePages(RecipePages[Contents]):
                     " said its own."
                 ),
             ],
-            offers=[ready] if info.ready else [],
             tabs=[
                 (label, count, "" if one == state else _address(alias, name, state=one))
                 for one, (label, count) in _numbers(info).items()
@@ -182,7 +180,7 @@ def _items(alias: str, name: str, report: Contents) -> Table:
         rows,
         empty=_("Nothing matches.") if search else _("There are none."),
         hint=hint % values,
-        offers=_bulk_offers(Ref(alias, name, report.newest), search) if state == "dead" else (),
+        offers=_bulk_offers(Ref(alias, name, report.newest), state, search),
         pages=_other_pages(alias, name, report, items),
     )
 
@@ -202,8 +200,11 @@ def _other_pages(
     )
 
 
-def _bulk_offers(selected: Ref, search: str) -> list[Offer]:
+def _bulk_offers(selected: Ref, state: str, search: str) -> list[Offer]:
     ref = replace(selected, target=f"{MATCHING}{search}" if search else ALL)
+    if state != "dead":
+        ready = replace(selected, target=READY)
+        return [Offer("discard", _("Discard all…"), ready, True)] if state == READY else []
     return [
         Offer("retry", _("Put the selected ones back…"), selected),
         Offer("discard", _("Discard the selected ones…"), selected, True),
@@ -214,11 +215,22 @@ def _bulk_offers(selected: Ref, search: str) -> list[Offer]:
 
 _COLUMNS = tuple(map(gettext_lazy, ("Item", "Body", "Put back because", "Put", "Deliveries")))
 _DELIVERY_COLUMNS = tuple(map(gettext_lazy, ("Item", "Body", "State", "Consumer", "For")))
+#: The label of a state, its colour, and what it means.
 _LABELS = {
-    "ready": (gettext_lazy("Ready"), "free"),
-    "delivered": (gettext_lazy("Being delivered"), "held"),
-    "delayed": (gettext_lazy("Delayed"), "free"),
-    "dead": (gettext_lazy("Dead"), "expired"),
+    "ready": (gettext_lazy("Ready"), "free", gettext_lazy("It waits for a consumer.")),
+    "delivered": (
+        gettext_lazy("Being delivered"),
+        "held",
+        gettext_lazy(
+            "A consumer works on it. If that fails, or its process dies, it is delivered again."
+        ),
+    ),
+    "delayed": (gettext_lazy("Delayed"), "free", gettext_lazy("It was put back for later.")),
+    "dead": (
+        gettext_lazy("Dead"),
+        "expired",
+        gettext_lazy("What was delivered too often, and never acknowledged, is put aside as dead."),
+    ),
 }
 
 
@@ -236,7 +248,7 @@ def _row(alias: str, name: str, state: str, item: QueueItem, one: DeliveryInfo |
 
 
 def _state(code: str) -> Cell:
-    label, style = _LABELS[code]
+    label, style, _meaning = _LABELS[code]
     return Cell(label, "state", style)
 
 
@@ -279,7 +291,7 @@ def _item_detail(alias: str, name: str, report: Contents) -> Detail:
         ]
     body = item.body if isinstance(item.body, str) else pretty(item.body)
     facts.append((_("Body"), Cell(body, "block")))
-    return Detail(facts, offers=offers, part=part)
+    return Detail(facts, explanation=[_LABELS[found.state][2]], offers=offers, part=part)
 
 
 def _address(alias: str, name: str, **more: str | int) -> str:
