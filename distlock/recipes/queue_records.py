@@ -143,7 +143,7 @@ class QueueRecords(Recipe):
         seen, now = None, datetime.now(UTC)
         for pause in backoff_until(deadline, _FIRST_RETRY, _LONGEST_RETRY):
             tail = self._tail
-            if letters or tail is None or tail.room < len(bodies) or clock() > tail.until:
+            if tail is None or tail.room < len(bodies) or clock() > tail.until:
                 tail, seen = self._look_for_room(len(bodies), letters, deadline)
                 if not seen.records.keys() >= {*letters}:
                     return [], seen

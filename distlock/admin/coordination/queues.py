@@ -176,7 +176,7 @@ def _items(alias: str, name: str, report: Contents) -> Table:
     return Table(
         "items",
         title,
-        _DELIVERY_COLUMNS if state == "delivered" else _COLUMNS,
+        _columns(state),
         rows,
         empty=_("Nothing matches.") if search else _("There are none."),
         hint=hint % values,
@@ -213,43 +213,34 @@ def _bulk_offers(selected: Ref, state: str, search: str) -> list[Offer]:
     ]
 
 
-_COLUMNS = tuple(map(gettext_lazy, ("Item", "Body", "Put back because", "Put", "Deliveries")))
-_DELIVERY_COLUMNS = tuple(map(gettext_lazy, ("Item", "Body", "State", "Consumer", "For")))
-#: The label of a state, its colour, and what it means.
-_LABELS = {
-    "ready": (gettext_lazy("Ready"), "free", gettext_lazy("It waits for a consumer.")),
-    "delivered": (
-        gettext_lazy("Being delivered"),
-        "held",
-        gettext_lazy(
-            "A consumer works on it. If that fails, or its process dies, it is delivered again."
-        ),
-    ),
-    "delayed": (gettext_lazy("Delayed"), "free", gettext_lazy("It was put back for later.")),
-    "dead": (
-        gettext_lazy("Dead"),
-        "expired",
-        gettext_lazy("What was delivered too often, and never acknowledged, is put aside as dead."),
-    ),
-}
+def _columns(state: str) -> tuple[Text, ...]:
+    if state == "delivered":
+        return _("Item"), _("Body"), _("State"), _("Consumer"), _("For")
+    return _("Item"), _("Body"), _("Put back because"), _("Put"), _("Deliveries")
 
 
 def _row(alias: str, name: str, state: str, item: QueueItem, one: DeliveryInfo | None) -> TableRow:
-    first = [
-        Cell(item.id, "number", link=_address(alias, name, item=item.id)),
-        Cell(item.body, "data"),
-    ]
+    link = _address(alias, name, item=item.id)
+    first = [Cell(item.id, "number", link=link), Cell(item.body, "data")]
     if state == "delivered":
         offers = [_take_back(alias, name, one)] if one else []
         code = "delayed" if one and one.delayed else state
-        return TableRow([*first, _state(code), *_delivery_cells(one)[:2]], offers)
+        return TableRow([*first, _state(code)[0], *_delivery_cells(one)[:2]], offers)
     more = [Cell(item.reason), Cell(item.at, "age"), Cell(item.attempts, "number")]
     return TableRow([*first, *more], key=str(item.id) if state == "dead" else "")
 
 
-def _state(code: str) -> Cell:
-    label, style, _meaning = _LABELS[code]
-    return Cell(label, "state", style)
+def _state(code: str) -> tuple[Cell, str]:
+    """Return the label of a state of items, and what it means."""
+    again = _("It is delivered again if its consumer fails, or if its process dies.")
+    aside = _("What was delivered too often, and never acknowledged, is put aside as dead.")
+    label, style, meaning = {
+        "ready": (_("Ready"), "free", _("It waits for a consumer.")),
+        "delivered": (_("Being delivered"), "held", again),
+        "delayed": (_("Delayed"), "free", _("It was put back for later.")),
+        "dead": (_("Dead"), "expired", aside),
+    }[code]
+    return Cell(label, "state", style), meaning
 
 
 def _delivery_cells(one: DeliveryInfo | None) -> list[Cell]:
@@ -272,9 +263,9 @@ def _item_detail(alias: str, name: str, report: Contents) -> Detail:
     if found is None:
         gone = _("It is not in the queue: it was acknowledged, put back as a new item, or removed.")
         return Detail([], explanation=[gone], part=part)
-    item, one = found.item, found.delivery
+    item, one, (state, meaning) = found.item, found.delivery, _state(found.state)
     facts: list[tuple[Text, Cell]] = [
-        (_("State"), _state(found.state)),
+        (_("State"), state),
         (_("Put"), Cell(item.at, "moment")),
         (_("Deliveries"), Cell(item.attempts, "number")),
         (_("Put back because"), Cell(item.reason)),
@@ -291,7 +282,7 @@ def _item_detail(alias: str, name: str, report: Contents) -> Detail:
         ]
     body = item.body if isinstance(item.body, str) else pretty(item.body)
     facts.append((_("Body"), Cell(body, "block")))
-    return Detail(facts, explanation=[_LABELS[found.state][2]], offers=offers, part=part)
+    return Detail(facts, explanation=[meaning], offers=offers, part=part)
 
 
 def _address(alias: str, name: str, **more: str | int) -> str:
