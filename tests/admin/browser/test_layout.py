@@ -93,7 +93,7 @@ def test_from_right_to_left_names_and_times_are_unbroken(visit, crowded, window)
     page = visitor.page
     page.goto("/admin/distlock/queue/one/?backend=default&name=letters&state=delivered")
     expect(page.locator("html")).to_have_attribute("dir", "rtl")
-    for what in (".dl-owner > :first-child", ".dl-table time", ".dl-asof"):
+    for what in (".dl-owner > :first-child", ".dl-table time", ".dl-asof", ".dl-code"):
         found = page.locator(what).evaluate_all(LEFT_TO_RIGHT)
         assert found, what
         assert all(found), what
