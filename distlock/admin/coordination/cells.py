@@ -59,9 +59,10 @@ class Cell:
     @property
     def opened(self) -> str:
         """Data as lines of JSON, if they say more than one line of a table shows."""
-        text = self.value if isinstance(self.value, str) else pretty(self.value)
-        if len(text) <= _ONE_LINE and "\n" not in text:
+        line = as_json(self.value)
+        if len(line) <= _ONE_LINE and "\n" not in line:
             return ""
+        text = line if isinstance(self.value, str) else pretty(self.value)
         return text if len(text) <= _MOST_OPENED else f"{text[: _MOST_OPENED - 1]}…"
 
     @property

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Full
-from typing import Any
 
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -18,7 +17,7 @@ from distlock.admin.fan_out import one_line
 from distlock.concurrency.clock import clock
 from distlock.exceptions import LockError
 from distlock.recipes.queue import Queue
-from distlock.recipes.queue_items import MOST_AT_ONCE, DeliveryInfo, QueueInfo, QueueItem
+from distlock.recipes.queue_items import MOST_AT_ONCE, QueueInfo, QueueItem
 from distlock.recipes.queue_pages import ItemInfo, ItemPage
 
 #: Dead letters that are grouped, put back or discarded at once, and seconds to find them.
@@ -161,30 +160,23 @@ DISCARD: Action[Contents] = Action(
 )
 
 
-def _delivery(contents: Contents, ref: Ref) -> DeliveryInfo | None:
-    # Items that were taken in one change have one token.
-    wanted = ref.target, ref.token
-    found = (one for one in contents.info.deliveries if (str(one.id), one.token) == wanted)
-    return next(found, None)
-
-
 def _release_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    delivery = _delivery(contents, ref)
-    if delivery is None:
-        return None
-    return [
-        (_("Item"), Cell(delivery.id, "number")),
-        (_("Consumer"), Cell(None if delivery.delayed else delivery.owner, "owner")),
-        (_("Since"), Cell(delivery.since, "moment")),
-        (_("Token"), Cell(delivery.token, "number")),
-    ]
+    for one in contents.info.deliveries:
+        # Items that were taken in one change have one token.
+        if (str(one.id), one.token) == (ref.target, ref.token):
+            return [
+                (_("Item"), Cell(one.id, "number")),
+                (_("Consumer"), Cell(None if one.delayed else one.owner, "owner")),
+                (_("Since"), Cell(one.since, "moment")),
+                (_("Token"), Cell(one.token, "number")),
+            ]
+    return None
 
 
-def _release(ref: Ref, values: dict[str, Any]) -> Done | None:
-    if not Queue(ref.name, using=ref.alias).force_release(int(ref.target), ref.token):
-        return None
+def _release(ref: Ref, values: object) -> Done | None:
     log = gettext_lazy("Took back the item %(target)s, token %(token)d. Reason: %(reason)s")
-    return Done(log)
+    released = Queue(ref.name, using=ref.alias).force_release(int(ref.target), ref.token)
+    return Done(log) if released else None
 
 
 RELEASE: Action[Contents] = Action(

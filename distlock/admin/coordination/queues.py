@@ -148,11 +148,7 @@ def _groups(alias: str, name: str, report: Contents) -> list[Table]:
     groups, rows = Counter(reason_group(one.reason) for one in report.letters), []
     for group, count in groups.most_common(_MOST_GROUPS):
         ref = Ref(alias, name, report.newest, f"{REASON}{group}")
-        offers = [
-            Offer("retry", _("Put back…"), ref, False, group),
-            Offer("discard", _("Discard…"), ref, True, group),
-        ]
-        rows.append(TableRow([Cell(group), Cell(count, "number")], offers))
+        rows.append(TableRow([Cell(group), Cell(count, "number")], _offers_of_dead(ref, group)))
     hint = ""
     if len(rows) < len(groups) or len(report.letters) < report.info.dead:
         values = {"shown": len(rows), "groups": len(groups), "count": len(report.letters)}
@@ -251,6 +247,11 @@ def _delivery_cells(one: DeliveryInfo | None) -> list[Cell]:
     ]
 
 
+def _offers_of_dead(ref: Ref, named: str = "") -> list[Offer]:
+    discard = Offer("discard", _("Discard…"), ref, danger=True, named=named)
+    return [Offer("retry", _("Put back…"), ref, named=named), discard]
+
+
 def _take_back(alias: str, name: str, one: DeliveryInfo) -> Offer:
     ref = Ref(alias, name, one.token, str(one.id))
     return Offer("release", _("Take back…"), ref, danger=True, named=str(one.id))
@@ -275,11 +276,7 @@ def _item_detail(alias: str, name: str, report: Contents) -> Detail:
         facts += zip((_("Consumer"), _("For"), _("Token")), _delivery_cells(one), strict=True)
         offers = [_take_back(alias, name, one)]
     elif found.state == "dead":
-        ref = Ref(alias, name, item.id, str(item.id))
-        offers = [
-            Offer("retry", _("Put back…"), ref),
-            Offer("discard", _("Discard…"), ref, danger=True),
-        ]
+        offers = _offers_of_dead(Ref(alias, name, item.id, str(item.id)))
     body = item.body if isinstance(item.body, str) else pretty(item.body)
     facts.append((_("Body"), Cell(body, "block")))
     return Detail(facts, explanation=[meaning], offers=offers, part=part)
