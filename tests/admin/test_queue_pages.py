@@ -54,7 +54,7 @@ def follow(client, page, rel):
     return client.get(one("queue")[0] + address[1].replace("&amp;", "&")).content.decode()
 
 
-def do(client, action, *, token=10**9, target="", **more):
+def do(client, action, *, token=10**9, target="selected", **more):
     """Confirm an action; return the page that says what was done."""
     data = {"ref": str(Ref("default", "letters", token, target)), **more}
     data |= {"confirmed": "yes", "reason": "a test"}
@@ -150,7 +150,7 @@ def test_some_are_selected_and_put_back(letters, client):
 def test_with_nothing_selected_it_says_so(letters, client):
     bury(letters, "a")
     url = reverse("admin:distlock_queue_retry")
-    page = client.post(url, {"ref": str(Ref("default", "letters", 9))}).content.decode()
+    page = client.post(url, {"ref": str(Ref("default", "letters", 9, "selected"))}).content.decode()
     assert "Nothing is selected." in page
 
 

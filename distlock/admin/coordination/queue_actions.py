@@ -23,7 +23,8 @@ from distlock.recipes.queue_pages import ItemInfo, ItemPage
 #: Dead letters that are grouped, put back or discarded at once, and seconds to find them.
 MOST_LETTERS, SEARCH_SECONDS = 1000, 1.0
 #: What an action is done to: these, or the numbers of some dead letters with commas between.
-ALL, READY, REASON, MATCHING = "dead", "ready", "reason:", "matching:"
+#: SELECTED stands for the numbers that a form has.
+ALL, READY, SELECTED, REASON, MATCHING = "dead", "ready", "selected", "reason:", "matching:"
 #: Seconds for a change in bulk; it ends before, and says how far it has come.
 _BULK_SECONDS, _BULK_TIMEOUT = 10.0, 20.0
 _VARIES = re.compile(r"""'[^']*'|"[^"]*"|\d+""")

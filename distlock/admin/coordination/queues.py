@@ -27,6 +27,7 @@ from distlock.admin.coordination.queue_actions import (
     READY,
     REASON,
     SEARCH_SECONDS,
+    SELECTED,
     Contents,
     letters_of,
     number_in,
@@ -176,7 +177,7 @@ def _items(alias: str, name: str, report: Contents) -> Table:
         rows,
         empty=_("Nothing matches.") if search else _("There are none."),
         hint=hint % values,
-        offers=_bulk_offers(Ref(alias, name, report.newest), state, search),
+        offers=_bulk_offers(Ref(alias, name, report.newest, SELECTED), state, search),
         pages=_other_pages(alias, name, report, items),
     )
 

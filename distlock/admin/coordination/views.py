@@ -155,8 +155,7 @@ class RecipeAdmin(PanelAdmin):
             preview=preview,
             compares=action.preview is not None,
             consequences=[] if facts is None else action.consequences(report, ref),
-            problem=answer.problem
-            or ("" if ref.target or action.initial else _("Nothing is selected.")),
+            problem=answer.problem,
             back=back,
         )
 
