@@ -7,6 +7,7 @@ one consumer, and one producer, of all: the others stand in line.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from json import JSONEncoder
 from queue import Empty, Full
@@ -26,7 +27,7 @@ from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
 from distlock.recipes.place import Place
-from distlock.recipes.queue_records import QueueRecords
+from distlock.recipes.queue_pages import PagedQueue
 from distlock.recipes.recipe import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -43,7 +44,7 @@ from distlock.types.owners import current_actor
 Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
 
 
-class Queue(QueueRecords):
+class Queue(PagedQueue):
     """A queue that all processes share, and that outlives them: ``Queue("letters")``.
 
     ::
@@ -235,8 +236,7 @@ class Queue(QueueRecords):
 
     def _listing_dead(self, most: int = 100) -> Steps[tuple[items.QueueItem, ...]]:
         """Return what is dead, in the order of their numbers; ``most`` of them."""
-        found = yield self._ask(partial(self._letters, checked_count("most", most)))
-        return tuple(map(items.QueueItem.of, found))
+        return (yield from self._paging("dead", most)).items
 
     def _retrying(
         self, letter: items.QueueItem, blocking: bool = True, timeout: float | None = None
@@ -247,8 +247,38 @@ class Queue(QueueRecords):
         """
         if not isinstance(letter, items.QueueItem):
             raise TypeError(f"letter must be a QueueItem, as of dead(), not {letter!r}")
-        key = yield self._ask(partial(self._key_of_letter, letter.id))
-        return bool((yield from self._placing([letter.body], [key], blocking, timeout)))
+        keys = yield self._ask(partial(self._keys_of_letters, [letter.id]))
+        return bool((yield from self._placing([letter.body], keys, blocking, timeout)))
+
+    def _retrying_many(self, letters: Sequence[items.QueueItem]) -> Steps[int]:
+        """Put up to 12 dead letters at the end of the queue as new items; return how many.
+
+        These are fewer than ``letters`` if the queue has no room for all, or some have gone. It
+        does not wait. Raises ``queue.Full`` if there is no room for the first one.
+        """
+        items.check_letters(letters)
+        some = {one.id: one for one in letters}
+        keys = yield self._ask(partial(self._keys_of_letters, [*some]))
+        with suppress(Full):
+            bodies = [one.body for one in some.values()]
+            if numbers := (yield from self._placing(bodies, keys, False, None)):
+                return len(numbers)
+        done = 0
+        for letter in some.values():
+            try:
+                done += yield from self._retrying(letter, False)
+            except Full:
+                if not done:
+                    raise
+                break
+        return done
+
+    def _discarding(self, letters: Sequence[items.QueueItem]) -> Steps[int]:
+        """Remove up to 100 dead letters for ever; return how many were still there."""
+        items.check_letters(letters, MOST_KEYS)
+        ids = [*{one.id: one for one in letters}]
+        keys = yield self._ask(partial(self._keys_of_letters, ids))
+        return (yield self._ask(partial(self._remove, keys)))  # type: ignore[no-any-return]
 
     def _purging(self, *, dead: bool = False) -> Steps[int]:
         """Remove the items that are ready, or the dead letters; return how many these were.
@@ -359,6 +389,8 @@ class Queue(QueueRecords):
     resize, aresize = twins("resize", _resizing)
     dead, adead = twins("dead", _listing_dead)
     retry, aretry = twins("retry", _retrying)
+    retry_many, aretry_many = twins("retry_many", _retrying_many)
+    discard, adiscard = twins("discard", _discarding)
     purge, apurge = twins("purge", _purging)
     force_release, aforce_release = twins("force_release", _releasing)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import traceback
 from collections.abc import Sequence, Sized
@@ -64,6 +65,13 @@ class QueueItem:
     def value(self) -> dict[str, Any]:
         at = self.at.isoformat()
         return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
+
+    def matches(self, text: str) -> bool:
+        """Return whether a text is in the body or the reason, or is the number; case is ignored."""
+        body = (
+            self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False)
+        )
+        return text.casefold() in f"{body}\n{self.reason}".casefold() or text == str(self.id)
 
     def put_back(self, max_deliveries: int) -> Put:
         """Return what puts it to its place, or to the dead letters."""
@@ -199,12 +207,20 @@ def check_body(body: object) -> None:
     checked_json("body", body, largest.value)
 
 
-def check_number(argument: str, several: Sequence[object]) -> None:
+def check_number(argument: str, several: Sequence[object], most: int = MOST_AT_ONCE) -> None:
     """Raise TypeError or ValueError unless these can be moved in one change."""
     if not isinstance(several, Sized):
         raise TypeError(f"{argument} must be a sequence, not {several!r}")
-    if not 1 <= len(several) <= MOST_AT_ONCE:
-        raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")
+    if not 1 <= len(several) <= most:
+        raise ValueError(f"{argument} must be 1 to {most} items, got {len(several)}")
+
+
+def check_letters(letters: Sequence[object], most: int = MOST_AT_ONCE) -> None:
+    """Raise TypeError or ValueError unless these are items that can be moved in one change."""
+    check_number("letters", letters, most)
+    for one in letters:
+        if not isinstance(one, QueueItem):
+            raise TypeError(f"letters must be items as of dead(), got {one!r}")
 
 
 def checked_size(maxsize: object) -> int:

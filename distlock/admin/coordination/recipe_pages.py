@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -26,10 +26,15 @@ class CommentForm(forms.Form):
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """That an action was done, and what the log says of it: a template and its values."""
+    """That an action was done, and what the log says of it: a template and its values.
+
+    ``count`` is told to the user in place of the name, and ``why`` it was not done for all.
+    """
 
     log: Text
     values: dict[str, Any] = field(default_factory=dict)
+    count: str = ""
+    why: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +59,8 @@ class Action(Generic[R]):
     initial: Callable[[R, Ref], dict[str, Any]] | None = None
     #: what the form, as it is filled in, would change
     preview: Callable[[R, Ref, dict[str, Any]], Sequence[tuple[Text, Cell]]] | None = None
+    #: seconds that a page waits for it; None: as long as for a backend
+    timeout: float | None = None
 
 
 class RecipePages(ABC, Generic[R]):
@@ -77,6 +84,14 @@ class RecipePages(ABC, Generic[R]):
 
         ``whole`` for the page of this name, else for its row in the list.
         """
+
+    def read_page(self, alias: str, name: str, asked: Mapping[str, str]) -> R:
+        """Read what its own page shows; ``asked`` is the query of the address."""
+        return self.read(alias, name, whole=True)
+
+    def read_target(self, ref: Ref) -> R:
+        """Read what an action is about."""
+        return self.read(ref.alias, ref.name, whole=True)
 
     @abstractmethod
     def row(self, report: R) -> TableRow:
