@@ -14,7 +14,6 @@ broken    what is known of the old holder after a break
 log       the admin's log of what was done
 panel     what all pages share: permissions, and how they are drawn
 coordination   the pages about elections, groups and the like
-fan_out   asks several backends at once, and waits for none for long
 
 Sentences that explain a lock's status are in the templates.
 """

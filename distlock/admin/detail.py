@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from distlock.admin.broken import BrokenHold
-from distlock.admin.fan_out import call_backends
 from distlock.admin.rows import LockRow, local_holds
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of
 from distlock.commands.output import release_command, show_command
+from distlock.fan_out import call_backends
 from distlock.types.lease import Kind, LockInfo
 from distlock.types.query import LockQuery
 

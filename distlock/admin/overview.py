@@ -11,7 +11,6 @@ from typing import Self
 from django.utils.translation import get_language
 from django.utils.translation import gettext as _
 
-from distlock.admin.fan_out import BackendAnswer, call_backends, one_line
 from distlock.admin.query import Place, Query, source_of
 from distlock.admin.rows import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
@@ -21,6 +20,7 @@ from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
 from distlock.exceptions import LockError, NotSupported
+from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
 from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, page_of
 

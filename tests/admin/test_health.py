@@ -7,7 +7,8 @@ import pytest
 from django.contrib import admin
 from django.urls import reverse
 
-from distlock.admin import fan_out, overview
+from distlock import fan_out
+from distlock.admin import overview
 from distlock.conf import locks
 from distlock.models import HeldLock
 from tests.contract.watch import eventually
