@@ -18,8 +18,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
-from distlock.admin import fan_out
-from distlock.admin.fan_out import call_backends, one_line
+from distlock import fan_out
 from distlock.admin.log import names_in_message, write_log
 from distlock.admin.rows import HoldRef, LockRow
 from distlock.backends.base import BaseBackend
@@ -29,6 +28,7 @@ from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.exceptions import LockError, LockUnavailable
+from distlock.fan_out import call_backends, one_line
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind
 from distlock.types.query import DisplayStatus

@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import get_resolver, reverse
 
-from distlock.admin import fan_out
+from distlock import fan_out
 from distlock.admin.coordination import PAGES
 from distlock.conf import locks
 from distlock.recipes import Config, Event, Group, Queue

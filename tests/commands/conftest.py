@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import ExitStack, closing
 from io import StringIO
 from types import SimpleNamespace
 
@@ -12,6 +14,7 @@ from django.core.management import CommandError, call_command
 from distlock.conf import locks
 from distlock.models import DatabaseLock, Record, RecordDirectory, RecordSession
 from tests.commands.processes import abandon, hold, manage, manage_on_terminal
+from tests.commands.terminal import Terminal
 from tests.databases import ALIASES
 
 
@@ -53,6 +56,24 @@ def process(child):
         return started
 
     return run_there
+
+
+@pytest.fixture
+def terminal():
+    """``terminal("list", columns=60)``: ``manage.py locks`` at a terminal of its own."""
+    with ExitStack() as running:
+
+        def start(*arguments, **options):
+            return running.enter_context(closing(Terminal("locks", *arguments, **options)))
+
+        yield start
+
+
+@pytest.fixture
+def silent():
+    """The port of a server that accepts connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
 
 
 @pytest.fixture

@@ -97,7 +97,7 @@ LAYERS = [
     ["recipes.candidacy"],
     ["recipes"],
     [""],
-    ["process_members"],
+    ["process_members", "fan_out"],
     ["fencing", "checks", "testing", "commands", "management", "supervisor"],
     ["celery", "tasks"],
     ["admin", "templatetags"],

@@ -19,11 +19,11 @@ from django.views.decorators.http import require_POST, require_safe
 from distlock.admin.coordination.cells import Detail, Ref
 from distlock.admin.coordination.overview import overview
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
-from distlock.admin.fan_out import call_backends, one_line
 from distlock.admin.log import log_entries, names_in_message, parse_log_key, write_log
 from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.commands.output import command_line
 from distlock.exceptions import LockError, LockUnavailable
+from distlock.fan_out import call_backends, one_line
 from distlock.types.arguments import MAX_NAME, checked_name
 from distlock.types.printable import escaped
 

@@ -8,6 +8,7 @@ import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.color import no_style
 
 from distlock.commands import (
     config_values,
@@ -60,6 +61,9 @@ class Command(BaseCommand):
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A name that the terminal's encoding lacks must not end the list.
             sys.stdout.reconfigure(errors="backslashreplace")
+        if not options["force_color"] and ("NO_COLOR" in os.environ or not self.stdout.isatty()):
+            self.style = no_style()
+            self.stderr.style_func = None
         try:
             SUBCOMMANDS[options["subcommand"]].run(self, **options)
             self.stdout.flush()
