@@ -80,17 +80,21 @@ def call_backends(
         timeout = TIMEOUT
     if heard is None:
         heard = {}
-    began = clock()
-    answers: dict[str, BackendAnswer[T]] = {}
-    jobs: list[tuple[BackendAnswer[T], BaseBackend, Job[tuple[T, float]]]] = []
-    for alias in aliases:
-        answer: BackendAnswer[T] = BackendAnswer(alias)
-        answers[alias] = answer
+    answers: dict[str, BackendAnswer[T]] = {alias: BackendAnswer(alias) for alias in aliases}
+    for alias, answer in answers.items():
         try:
-            answer.backend = backend = locks[alias]
+            answer.backend = locks[alias]  # imports a driver, which may take some time
+        except ImproperlyConfigured as error:
+            answer.problem = one_line(error)
+    jobs: list[tuple[BackendAnswer[T], BaseBackend, Job[tuple[T, float]]]] = []
+    began = clock()
+    for alias, answer in answers.items():
+        if (backend := answer.backend) is None:
+            continue
+        try:
             timed = functools.partial(_timed, call, backend, began, timeout, heard)
             jobs.append((answer, backend, _threads(alias).submit(timed)))
-        except (ImproperlyConfigured, RuntimeError) as error:  # or no more threads can be had
+        except RuntimeError as error:  # no more threads can be had
             answer.problem = one_line(error)
     for answer, backend, job in jobs:
         short = not wait_for_silent and clock() < _silent_until.get(backend, 0.0)

@@ -200,8 +200,8 @@ class Backends:
             known = list(locks)
         except ImproperlyConfigured as error:
             fail(FAILED, escaped(str(error)))
-        self._aliases = list(dict.fromkeys(using or known))
-        for alias in self._aliases:
+        self.aliases = list(dict.fromkeys(using or known))
+        for alias in self.aliases:
             if alias not in known:
                 fail(
                     USAGE,
@@ -229,7 +229,7 @@ class Backends:
                 heard[backend.alias] = clock()
             return found
 
-        aliases = [alias for alias in self._aliases if alias not in self.failures]
+        aliases = [alias for alias in self.aliases if alias not in self.failures]
         answers = call_backends(aliases, collect, wait_for_silent=not again, heard=heard)
         for alias, answer in answers.items():
             if answer.silent:
@@ -241,7 +241,7 @@ class Backends:
     def work(self, question: Callable[[BaseBackend], Iterable[T]]) -> Iterator[T]:
         """Yield what the backends answer, one after the other, for as long as each one takes."""
         refuse_reentry()
-        for alias in self._aliases:
+        for alias in self.aliases:
             try:
                 yield from question(locks[alias])
             except (LockError, ImproperlyConfigured) as error:

@@ -64,12 +64,12 @@ def run(
             output.write_fields(command, _fields(info))
         missing = {info.using for info in found} - {info.using for info in known}
         _write_elsewhere(command, namesakes, sorted(missing) if known else [])
+        if similar:
+            command.stdout.write(f"Names that are alike: {', '.join(map(str, similar))}")
     backends.finish()
     if all(info.state is State.FREE for info in found):
-        why = "" if known else ", and not known"
-        if similar:
-            why += f"; names that are alike: {', '.join(map(str, similar))}"
-        fail(NOT_HELD, f"{kind or Kind.LOCK} {name!r} is not held{why}")
+        what = "held" if known else "held, and not known"
+        fail(NOT_HELD, f"{kind or Kind.LOCK} {name!r} is not {what}")
 
 
 def _is_known(info: LockInfo) -> bool:

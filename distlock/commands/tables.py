@@ -10,7 +10,7 @@ Row = Sequence[str]
 #: Where nothing is cut, a longer cell does not widen its column, but only its own line.
 WIDEST = 48
 #: Columns of the terminal that long cells keep, before a whole column is left out.
-READABLE = 12
+READABLE = 16
 GAP = "  "
 
 
@@ -54,23 +54,25 @@ def table_lines(
         (each for each in columns if each[0] in optional),
         key=lambda each: (len(set(each[1:])) > 1, optional.index(each[0])),
     )
-    while (most := _longest_cell(columns, width)) < READABLE and spare:
+    while (most := _longest_cell(columns, width)) is not None and most < READABLE and spare:
         columns.remove(spare.pop(0))
     shown = [
-        [cut(cell, most, middle=number == 0) for cell in column]
+        [cell if most is None else cut(cell, most, middle=number == 0) for cell in column]
         for number, column in enumerate(columns)
     ]
     return [cut(line, width) for line in _aligned(shown, width)]
 
 
-def _longest_cell(columns: Sequence[Row], width: int) -> int:
-    """Return to what the longest cells have to be cut, so that a line is no wider."""
+def _longest_cell(columns: Sequence[Row], width: int) -> int | None:
+    """Return to what long cells have to be cut, so that no line is wider; None if all fit."""
     widths = [max(map(cells, column)) for column in columns]
     room = width - len(GAP) * (len(widths) - 1)
-    most = max(widths)
-    while most > 1 and sum(min(each, most) for each in widths) > room:
-        most -= 1
-    return most
+    fitting = (
+        most
+        for most in range(max(widths), 0, -1)
+        if most == 1 or sum(min(each, most) for each in widths) <= room
+    )
+    return None if sum(widths) <= room else next(fitting)
 
 
 def _aligned(columns: Sequence[Row], widest: int) -> list[str]:

@@ -14,7 +14,7 @@ from django.core.management import CommandError, call_command
 from distlock.conf import locks
 from distlock.models import DatabaseLock, Record, RecordDirectory, RecordSession
 from tests.commands.processes import abandon, hold, manage, manage_on_terminal
-from tests.commands.terminal import Terminal
+from tests.commands.terminal import MANAGE, Terminal
 from tests.databases import ALIASES
 
 
@@ -60,11 +60,14 @@ def process(child):
 
 @pytest.fixture
 def terminal():
-    """``terminal("list", columns=60)``: ``manage.py locks`` at a terminal of its own."""
+    """``terminal("list", columns=60)``: ``manage.py locks`` at a terminal of its own.
+
+    ``program`` is another one, with its own arguments.
+    """
     with ExitStack() as running:
 
-        def start(*arguments, **options):
-            return running.enter_context(closing(Terminal("locks", *arguments, **options)))
+        def start(*arguments, program=(*MANAGE, "locks"), **options):
+            return running.enter_context(closing(Terminal(*program, *arguments, **options)))
 
         yield start
 

@@ -1,4 +1,4 @@
-"""``manage.py`` at a terminal of a given size, and what is on its screen."""
+"""A program at a terminal of a given size, and what it prints there."""
 
 from __future__ import annotations
 
@@ -17,23 +17,26 @@ from pathlib import Path
 from tests.children import environment_of_child
 
 LIMIT = 60.0
-_MANAGE = (
+#: Runs ``manage.py`` with the arguments that follow.
+MANAGE = (
+    sys.executable,
+    "-c",
     "import sys; from django.core.management import execute_from_command_line as run;"
-    " run(['manage.py', *sys.argv[1:]])"
+    " run(['manage.py', *sys.argv[1:]])",
 )
 #: What moves the cursor, colours and the like: no text.
 _CONTROL = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\([AB0]|[=>78])|[\x0e\x0f]")
 
 
 class Terminal:
-    """A terminal with ``manage.py ARGUMENTS`` in its foreground."""
+    """A terminal with a program in its foreground."""
 
-    def __init__(self, *arguments, columns=80, rows=24, env=None):
+    def __init__(self, *command, columns=80, rows=24, env=None):
         self.master, slave = pty.openpty()
         self.resize(columns, rows)
         self.before = termios.tcgetattr(slave)
         self.process = subprocess.Popen(
-            [sys.executable, "-c", _MANAGE, *arguments],
+            command,
             stdin=slave,
             stdout=slave,
             stderr=slave,
@@ -51,6 +54,7 @@ class Terminal:
         self._slave = slave  # kept open: what the program has printed can be read after its end
         #: all that was printed, as it was
         self.printed = ""
+        self._seen = 0
 
     def resize(self, columns, rows=24):
         """Give the terminal another size, and tell its program."""
@@ -60,11 +64,10 @@ class Terminal:
         os.write(self.master, text.encode())
 
     def see(self, pattern):
-        """Wait until this has been printed since the last call; return the text up to there."""
+        """Wait until this has been printed since the last call; return the match."""
         until = time.monotonic() + LIMIT
-        start = len(self.printed) if not hasattr(self, "_seen") else self._seen
-        while not (match := re.search(pattern, _CONTROL.sub("", self.printed[start:]), re.DOTALL)):
-            assert time.monotonic() < until, f"not seen: {pattern!r} in {self.printed[start:]!r}"
+        while not (match := re.search(pattern, _CONTROL.sub("", self.printed[self._seen :]))):
+            assert time.monotonic() < until, f"no {pattern!r} in {self.printed[self._seen :]!r}"
             self._read(0.1)
         self._seen = len(self.printed)
         return match

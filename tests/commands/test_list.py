@@ -281,7 +281,7 @@ class TestHundredThousandLocks:
     @pytest.mark.timeout(300)
     def test_are_all_listed_to_those_who_want_them_all(self, many, process, child):
         lines = process("list").finish(timeout=100)
-        names = [line.split()[-1] for line in lines[1:]]
+        names = [line.split()[0] for line in lines[1:]]
         assert names == [f"x{number}" for number in range(100_000, 200_000)]
         listing = child(manage_for_nobody, "locks", "list")
         assert (listing.wait(timeout=100), listing.errors) == (0, "")
