@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
@@ -30,7 +31,7 @@ STATES = (DisplayStatus.HELD.value, DisplayStatus.EXPIRING.value, DisplayStatus.
 COLOURS = {DisplayStatus.EXPIRING: output.WARNING, DisplayStatus.EXPIRED: output.ALARM}
 ORDERS: dict[str, Callable[[LockInfo], Any]] = {
     "name": lambda info: info.name,
-    "age": lambda info: -(info.held_for or 0.0),
+    "age": lambda info: info.since or datetime.max.replace(tzinfo=UTC),
     "left": lambda info: math.inf if info.remaining is None else info.remaining,
     "waiters": lambda info: -waiting(info),
 }

@@ -16,7 +16,7 @@ from distlock.backends.base import BaseBackend
 from distlock.commands import output
 from distlock.commands.arguments import Backends, add_json, add_using, seconds
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog, fail
-from distlock.commands.list_locks import HEADING, OPTIONAL, locks_in_use, rows_of, waiting
+from distlock.commands.list_locks import HEADING, OPTIONAL, ORDERS, locks_in_use, rows_of, waiting
 from distlock.commands.tables import cut, table_lines
 from distlock.exceptions import NotSupported
 from distlock.recipes.queue import Queue
@@ -123,7 +123,8 @@ def ask(backends: Backends, *, again: bool = False) -> Overview:
         *(problem for each in found for problem in _problems(each)),
     ]
     problems.sort(key=lambda each: WRONG.index(each.problem))
-    locks.sort(key=lambda info: (-waiting(info), -(info.held_for or 0.0), info.name))
+    for order in ("age", "waiters"):
+        locks.sort(key=ORDERS[order])
     return Overview(locks, problems, dict(backends.failures))
 
 
