@@ -26,6 +26,15 @@ def crowded(sqlite_only, holder, abandoned):
     return holder("x" * 564, "锁" * 282, "report:7", "stock")
 
 
+@pytest.fixture
+def silenced(kind, proxied, shared):
+    """A database that stops answering; it is healed before the locks in it are removed."""
+    network = proxied(kind)
+    network.silence()
+    yield
+    network.heal()
+
+
 class TestAList:
     @pytest.mark.parametrize("columns", [60, 80, 140])
     def test_fits_the_terminal_with_the_name_first(self, crowded, terminal, columns):
@@ -100,6 +109,14 @@ class TestWhatDoesNotAnswer:
         assert "'dead' could not be asked: " in result.err
         assert f"'mute' could not be asked: no answer within {TIMEOUT:g} seconds" in result.err
         assert result.code == 1
+
+    @pytest.mark.every_day_on("mariadb")
+    @pytest.mark.parametrize("kind", ["mariadb", "postgresql"])
+    def test_keeps_no_thread_and_no_exit_waiting(self, silenced, process):
+        listing = process("list")
+        assert (listing.wait(), listing.rest()) == (1, [])
+        why = f"'default' could not be asked: no answer within {TIMEOUT:g} seconds"
+        assert listing.errors == f"CommandError: {why}\n"
 
     def test_is_asked_at_the_same_time_as_all_others(self, settings):
         settings.DISTLOCK = {alias: {"BACKEND": LOCAL} for alias in ("a", "b", "c")}
