@@ -77,7 +77,9 @@ class TestWhatIsWrong:
 
 
 class TestAtATerminal:
-    @pytest.mark.parametrize("columns", [60, 80, 140])
+    @pytest.mark.parametrize(
+        "columns", [60, *(pytest.param(wide, marks=pytest.mark.slow) for wide in (80, 140))]
+    )
     def test_it_is_printed_once_if_one_says_so(self, sqlite_only, holder, terminal, columns):
         holder("stock", "x" * 564)
         once = terminal("top", "--once", columns=columns)
