@@ -19,23 +19,17 @@ EPILOG = epilog(DONE, FAILED, USAGE)
 SHELLS = {
     "bash": """
 _distlock_python() {
-  if [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} == *manage.py ]]; then
-    COMP_WORDS=("${COMP_WORDS[@]:1}")
-    COMP_CWORD=$((COMP_CWORD - 1))
-    _shtab_manage_py
-  fi
+  [[ $COMP_CWORD -gt 1 && ${COMP_WORDS[1]} == *manage.py ]] || return 0
+  COMP_WORDS=("${COMP_WORDS[@]:1}") COMP_CWORD=$((COMP_CWORD - 1))
+  _shtab_manage_py
 }
 complete -o bashdefault -o default -F _distlock_python python python3
 """,
     "zsh": """
 _distlock_python() {
-  if [[ $CURRENT -gt 2 && $words[2] == *manage.py ]]; then
-    shift words
-    (( CURRENT -= 1 ))
-    _shtab_manage_py
-  else
-    _default
-  fi
+  [[ $CURRENT -gt 2 && $words[2] == *manage.py ]] || { _default; return }
+  shift words; (( CURRENT -= 1 ))
+  _shtab_manage_py
 }
 compdef _distlock_python python python3
 """,
@@ -62,11 +56,9 @@ def run(command: BaseCommand, *, shell: str, **others: object) -> None:
         if name != "locks":
             commands.add_parser(name, help=f"A command of {app}.")  # shtab hides it without a help
     parser = command.create_parser("manage.py", "locks")
+    choices = {"using": Backends(None).aliases, "kind": LOCK_KINDS}
     for action in _actions(parser):
-        if action.dest == "using":
-            action.choices = Backends(None).aliases
-        elif action.dest == "kind":
-            action.choices = list(LOCK_KINDS)
+        action.choices = choices.get(action.dest, action.choices)
     commands.add_parser("locks", help=command.help, parents=[parser], add_help=False)
     command.stdout.write(shtab.complete(root, shell) + SHELLS[shell])
 

@@ -21,10 +21,8 @@ from distlock.types.lease import LockInfo, State
 from distlock.types.query import DisplayStatus, status_of
 
 HELP = "List the locks that are held, and those whose lease ended without being released."
-HEADING = (
-    *("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER"),
-    *("DESCRIPTION", "BACKEND", "KIND", "TOKEN"),
-)
+_FIRST = ("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER")
+HEADING = (*_FIRST, "DESCRIPTION", "BACKEND", "KIND", "TOKEN")
 #: What is left out first where the terminal is narrow.
 OPTIONAL = ("TOKEN", "KIND", "BACKEND", "DESCRIPTION", "LEFT", "WAITERS")
 STATES = (DisplayStatus.HELD.value, DisplayStatus.EXPIRING.value, DisplayStatus.EXPIRED.value)
@@ -62,24 +60,16 @@ def add_arguments(parser: CommandParser) -> None:
 
 
 def run(
-    command: BaseCommand,
-    *,
-    using: Collection[str] | None,
-    prefix: str,
-    sort: str,
-    json: bool,
-    **filters: Any,
+    command: BaseCommand, *, using: Collection[str] | None, prefix: str, json: bool, **options: Any
 ) -> None:
+    states, kind = {*(options["state"] or STATES)}, options["kind"]
+
+    def wanted(info: LockInfo) -> bool:
+        return kind in (None, info.kind) and not states.isdisjoint((info.state, status_of(info)))
+
     backends = Backends(using)
-    states, kind = {*(filters["state"] or STATES)}, filters["kind"]
-    found = backends.ask(
-        lambda backend: (
-            info
-            for info in locks_in_use(backend, prefix)
-            if kind in (None, info.kind) and {info.state.value, status_of(info).value} & states
-        )
-    )
-    found.sort(key=ORDERS[sort])
+    found = backends.ask(lambda backend: filter(wanted, locks_in_use(backend, prefix)))
+    found.sort(key=ORDERS[options["sort"]])
     if json:
         entries = [output.json_entry(info) for info in found]
         output.write_json(command, {"locks": entries, "unavailable": backends.failures})

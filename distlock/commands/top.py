@@ -5,10 +5,9 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Iterator
 from contextlib import redirect_stderr, suppress
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -23,7 +22,7 @@ from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import QueueInfo
 from distlock.recipes.recipe import names_of
 from distlock.supervisor.signal_handling import Interrupted, ended_by_signals
-from distlock.types.lease import Kind, LockInfo
+from distlock.types.lease import Kind, LockInfo, State
 from distlock.types.query import DisplayStatus, status_of
 
 HELP = (
@@ -36,11 +35,9 @@ EPILOG = epilog(DONE, FAILED, USAGE)
 MANY_WAITERS = 10
 #: What can be wrong, in the order in which it is shown.
 WRONG = ("unavailable", "missed renewal", "leaked hold", "many waiters", "dead letters")
-_WRONG_HEADING = ("WRONG", "NAME", "WHAT IS KNOWN", "BACKEND")
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """Something that is wrong; ``name`` is of a lock or a queue, empty for a whole backend."""
 
     problem: str
@@ -50,82 +47,44 @@ class Problem:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Overview:
-    """What the backends have said at one moment."""
-
-    locks: list[LockInfo]
-    problems: list[Problem]
-    unavailable: dict[str, str]
-    at: datetime = field(default_factory=lambda: datetime.now(UTC))
-
-    @property
-    def summary(self) -> str:
-        """One line of figures."""
-        expired = sum(status_of(info) is DisplayStatus.EXPIRED for info in self.locks)
-        waiters = sum(map(waiting, self.locks))
-        return (
-            f"{len(self.problems)} wrong, {len(self.locks) - expired} held, {expired} expired,"
-            f" {waiters} waiting  {output.moment(self.at)}"
-        )
-
-
 def add_arguments(parser: CommandParser) -> None:
     add_using(parser)
     parser.add_argument("--once", action="store_true", help="Print it once, and end.")
-    parser.add_argument(
-        "--every",
-        type=seconds,
-        default=2.0,
-        metavar="SECONDS",
-        help="How long to wait before the backends are asked again (%(default)s).",
-    )
+    text = "How long to wait before the backends are asked again (%(default)s)."
+    parser.add_argument("--every", type=seconds, default=2.0, metavar="SECONDS", help=text)
     add_json(parser)
 
 
-def run(
-    command: BaseCommand,
-    *,
-    using: Collection[str] | None,
-    once: bool,
-    every: float,
-    json: bool,
-    **others: object,
-) -> None:
-    if once or json or not command.stdout.isatty():
-        backends = Backends(using)
-        overview = ask(backends)
-        if json:
-            output.write_json(command, _document(overview))
-        else:
-            for line, colour in _lines(overview, output.width(command)):
-                command.stdout.write(output.paint(command, line, colour))
-        backends.finish()
+def run(command: BaseCommand, *, using: Collection[str] | None, json: bool, **options: Any) -> None:
+    if command.stdout.isatty() and not (json or options["once"]):
+        _watch(command, using, options["every"])
         return
-    # What is logged to the terminal in the meantime would be written over the screen.
-    with (
-        redirect_stderr(io.StringIO()),
-        suppress(Interrupted, KeyboardInterrupt),
-        ended_by_signals(),
-    ):
-        _watch(command, using, every)
+    backends = Backends(using)
+    locks, problems = ask(backends)
+    if json:
+        document = {
+            "at": datetime.now(UTC),
+            "problems": [each._asdict() for each in problems],
+            "locks": [output.json_entry(info) for info in locks],
+            "unavailable": backends.failures,
+        }
+        output.write_json(command, document)
+    else:
+        for line, colour in _lines(locks, problems, output.width(command)):
+            command.stdout.write(output.paint(command, line, colour))
+    backends.finish()
 
 
-def ask(backends: Backends, *, again: bool = False) -> Overview:
-    """Ask the backends for everything; raises no error of a backend."""
+def ask(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], list[Problem]]:
+    """Return the locks and what is wrong; raises no error of a backend. See Backends.ask()."""
     found = backends.ask(_in_use, again=again)
-    locks = [each for each in found if isinstance(each, LockInfo)]
-    problems = [
-        *(
-            Problem("unavailable", alias, None, "", why.removeprefix(f"DISTLOCK[{alias!r}]: "))
-            for alias, why in backends.failures.items()
-        ),
-        *(problem for each in found for problem in _problems(each)),
-    ]
+    problems = [problem for each in found for problem in _problems(each)]
+    for alias, why in backends.failures.items():
+        text = why.removeprefix(f"DISTLOCK[{alias!r}]: ")
+        problems.append(Problem("unavailable", alias, None, "", text))
     problems.sort(key=lambda each: WRONG.index(each.problem))
-    for order in ("age", "waiters"):
-        locks.sort(key=ORDERS[order])
-    return Overview(locks, problems, dict(backends.failures))
+    locks = sorted((each for each in found if isinstance(each, LockInfo)), key=ORDERS["age"])
+    return sorted(locks, key=ORDERS["waiters"]), problems
 
 
 def _in_use(backend: BaseBackend) -> Iterator[LockInfo | QueueInfo]:
@@ -155,39 +114,33 @@ def _problems(found: LockInfo | QueueInfo) -> Iterator[Problem]:
             yield Problem("missed renewal", *where, f"{left} of {lease} left, held by {owner}")
 
 
-def _document(overview: Overview) -> dict[str, object]:
-    return {
-        "at": overview.at,
-        "problems": overview.problems,
-        "locks": [output.json_entry(info) for info in overview.locks],
-        "unavailable": overview.unavailable,
-    }
-
-
 def _lines(
-    overview: Overview, width: int | None, height: int | None = None
+    locks: list[LockInfo], problems: list[Problem], width: int | None, height: int | None = None
 ) -> Iterator[tuple[str, str]]:
     """Return lines and their colours; of a screen, what is wrong takes up to half."""
-    yield overview.summary if width is None else cut(overview.summary, width), ""
+    expired = sum(info.state is State.EXPIRED for info in locks)
+    summary = (
+        f"{len(problems)} wrong, {len(locks) - expired} held, {expired} expired,"
+        f" {sum(map(waiting, locks))} waiting  {output.moment(datetime.now(UTC))}"
+    )
+    yield cut(summary, width or len(summary)), ""
     wrong = [
         (each.problem, output.quoted(each.name or each.using), each.text, each.using)
-        for each in overview.problems
+        for each in problems
     ]
     most = len(wrong) if height is None else max(height // 2 - 3, 1)
-    for number, line in enumerate(table_lines(_WRONG_HEADING, wrong[:most], width, ("BACKEND",))):
+    heading = ("WRONG", "NAME", "WHAT IS KNOWN", "BACKEND")
+    for number, line in enumerate(table_lines(heading, wrong[:most], width, ("BACKEND",))):
         yield line, output.ALARM if number else output.HEADING
-    if len(wrong) > most:
-        yield f"and {len(wrong) - most} more", output.ALARM
     if wrong:
-        yield "", ""
-    rows, colours = rows_of(overview.locks[:height])
-    yield from zip(
-        table_lines(HEADING, rows, width, OPTIONAL), (output.HEADING, *colours), strict=False
-    )
+        yield f"and {len(wrong) - most} more" if len(wrong) > most else "", output.ALARM
+    rows, colours = rows_of(locks[:height])
+    lines = table_lines(HEADING, rows, width, OPTIONAL)
+    yield from zip(lines, (output.HEADING, *colours), strict=False)
 
 
 def _watch(command: BaseCommand, using: Collection[str] | None, every: float) -> None:
-    """Show it on the whole terminal until q is typed.
+    """Show it on the whole terminal until q is typed, or a signal ends it.
 
     It is drawn anew after each pause, each key, and each change of the window's size.
     """
@@ -197,28 +150,30 @@ def _watch(command: BaseCommand, using: Collection[str] | None, every: float) ->
         colours = dict.fromkeys((output.HEADING, output.ALARM, output.WARNING), curses.A_BOLD)
         with suppress(curses.error):  # a terminal without colours, or whose cursor stays
             curses.curs_set(0)
-            if command.style.ERROR("") and curses.has_colors():
+            if command.style.ERROR(""):
                 curses.use_default_colors()
-                for number, colour in enumerate((output.ALARM, output.WARNING), 1):
-                    shade = (curses.COLOR_RED, curses.COLOR_YELLOW)[number - 1]
-                    curses.init_pair(number, shade, -1)
-                    colours[colour] |= curses.color_pair(number)
+                curses.init_pair(1, curses.COLOR_RED, -1)
+                curses.init_pair(2, curses.COLOR_YELLOW, -1)
+                colours[output.ALARM] |= curses.color_pair(1)
+                colours[output.WARNING] |= curses.color_pair(2)
         screen.timeout(int(every * 1000))
-        overview, key = ask(Backends(using)), curses.KEY_RESIZE
+        found, key = ask(Backends(using)), curses.KEY_RESIZE
         while key != ord("q"):
             if key != curses.KEY_RESIZE:
-                overview = ask(Backends(using), again=True)
+                found = ask(Backends(using), again=True)
             height, width = screen.getmaxyx()
             screen.clear()
-            lines = islice(_lines(overview, width - 1, height), height)
-            for row, (line, colour) in enumerate(lines):
+            for row, (line, colour) in enumerate(islice(_lines(*found, width - 1, height), height)):
                 line = line.encode(screen.encoding, "backslashreplace").decode(screen.encoding)
                 with suppress(curses.error):  # the window has become smaller
                     screen.addnstr(row, 0, line, width - 1, colours.get(colour, curses.A_NORMAL))
             screen.refresh()
             key = screen.getch()
 
+    # What is logged to the terminal in the meantime would be written over the screen.
+    quiet = redirect_stderr(io.StringIO())
     try:
-        curses.wrapper(live)
+        with quiet, suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
+            curses.wrapper(live)
     except curses.error as error:
         fail(FAILED, f"this terminal cannot show it ({error}); say --once")
