@@ -232,10 +232,9 @@ class Backends:
         aliases = [alias for alias in self.aliases if alias not in self.failures]
         answers = call_backends(aliases, collect, wait_for_silent=not again, heard=heard)
         for alias, answer in answers.items():
-            if answer.silent:
-                self.failures[alias] = f"no answer within {fan_out.TIMEOUT:g} seconds"
-            elif answer.problem:
-                self.failures[alias] = answer.problem
+            if answer.problem:
+                silent = f"no answer within {fan_out.TIMEOUT:g} seconds"
+                self.failures[alias] = silent if answer.silent else answer.problem
         return [part for answer in answers.values() for part in answer.value or ()]
 
     def work(self, question: Callable[[BaseBackend], Iterable[T]]) -> Iterator[T]:

@@ -26,8 +26,9 @@ def cut(text: str, width: int, *, middle: bool = False) -> str:
     """Return a text that takes no more than ``width``; ``middle``: both of its ends are kept."""
     if cells(text) <= width:
         return text
-    end = text[len(text) - (width - 1) // 2 :] if middle and width > 2 else ""
-    while cells(end) > (width - 1) // 2:
+    kept = (width - 1) // 2 if middle else 0
+    end = text[len(text) - kept :]
+    while cells(end) > kept:
         end = end[1:]
     start = text[:width]
     while start and cells(start) + cells(end) >= width:
@@ -54,25 +55,23 @@ def table_lines(
         (each for each in columns if each[0] in optional),
         key=lambda each: (len(set(each[1:])) > 1, optional.index(each[0])),
     )
-    while (most := _longest_cell(columns, width)) is not None and most < READABLE and spare:
+    while spare and _longest_cell(columns, width) < min(READABLE, width):
         columns.remove(spare.pop(0))
+    most = _longest_cell(columns, width)
     shown = [
-        [cell if most is None else cut(cell, most, middle=number == 0) for cell in column]
-        for number, column in enumerate(columns)
+        [cut(each, most, middle=column is columns[0]) for each in column] for column in columns
     ]
     return [cut(line, width) for line in _aligned(shown, width)]
 
 
-def _longest_cell(columns: Sequence[Row], width: int) -> int | None:
-    """Return to what long cells have to be cut, so that no line is wider; None if all fit."""
+def _longest_cell(columns: Sequence[Row], width: int) -> int:
+    """Return to what long cells have to be cut, so that no line is wider."""
     widths = [max(map(cells, column)) for column in columns]
     room = width - len(GAP) * (len(widths) - 1)
-    fitting = (
-        most
-        for most in range(max(widths), 0, -1)
-        if most == 1 or sum(min(each, most) for each in widths) <= room
-    )
-    return None if sum(widths) <= room else next(fitting)
+    if sum(widths) <= room:
+        return width  # nothing has to be cut
+    fitting = (most for most in range(width, 1, -1) if sum(min(w, most) for w in widths) <= room)
+    return next(fitting, 1)
 
 
 def _aligned(columns: Sequence[Row], widest: int) -> list[str]:
