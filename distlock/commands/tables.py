@@ -10,7 +10,7 @@ Row = Sequence[str]
 #: Where nothing is cut, a longer cell does not widen its column, but only its own line.
 WIDEST = 48
 #: Columns of the terminal that long cells keep, before a whole column is left out.
-READABLE = 16
+READABLE = 14
 GAP = "  "
 
 

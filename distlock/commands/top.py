@@ -33,6 +33,8 @@ EPILOG = epilog(DONE, FAILED, USAGE)
 
 #: A lock that at least so many wait for is among what is wrong.
 MANY_WAITERS = 10
+#: Columns from which on the backend of what is wrong is shown; it takes room from the text.
+_WIDE = 100
 #: What can be wrong, in the order in which it is shown.
 WRONG = ("unavailable", "missed renewal", "leaked hold", "many waiters", "dead letters")
 
@@ -124,13 +126,14 @@ def _lines(
         f" {sum(map(waiting, locks))} waiting  {output.moment(datetime.now(UTC))}"
     )
     yield cut(summary, width or len(summary)), ""
+    shown = slice(3 if width is not None and width < _WIDE else None)
     wrong = [
-        (each.problem, output.quoted(each.name or each.using), each.text, each.using)
+        (each.problem, output.quoted(each.name or each.using), each.text, each.using)[shown]
         for each in problems
     ]
     most = len(wrong) if height is None else max(height // 2 - 3, 1)
     heading = ("WRONG", "NAME", "WHAT IS KNOWN", "BACKEND")
-    for number, line in enumerate(table_lines(heading, wrong[:most], width, ("BACKEND",))):
+    for number, line in enumerate(table_lines(heading[shown], wrong[:most], width)):
         yield line, output.ALARM if number else output.HEADING
     if wrong:
         yield f"and {len(wrong) - most} more" if len(wrong) > most else "", output.ALARM
