@@ -104,7 +104,7 @@ clean:
 	rm -rf .envs build dist .mypy_cache .pytest_cache .ruff_cache
 
 .envs/demo/.ready: requirements.txt pyproject.toml tools/environment
-	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e .[celery,etcd,zookeeper] dj-database-url
+	@tools/environment .envs/demo "$(BASE) $(BETWEEN) $(NEWEST)" -c requirements.txt -e .[celery,zookeeper] dj-database-url
 
 .envs/bench/.ready: requirements.txt benchmarks/requirements.txt tools/environment | packages
 	@tools/environment .envs/bench "$(BASE) $(NEWEST)" -r requirements.txt -r benchmarks/requirements.txt

@@ -4,7 +4,7 @@
     python benchmarks/etcd.py --hosts etcd1:2379      # uses one
     python benchmarks/etcd.py --rounds 30 --check
 
-It is compared with the lock of tooz over the same etcd3gw, and with the requests that such a cycle
+It is compared with the lock of tooz over etcd3gw, and with the requests that such a cycle
 needs, sent bare over one connection of ``http.client``: a transaction that puts a key if nobody has
 the lock or waits for it, and one that deletes the key and tells whether it was there. All run
 against one server, in turns; see peers.py. With ``--check`` the exit code is 1 unless distlock is

@@ -31,7 +31,6 @@ EXTRAS = {
     "psycopg": "postgresql",
     "psycopg2": "postgresql",
     "kazoo": "zookeeper",
-    "etcd3gw": "etcd",
 }
 INSTALL = 'Install it with `python -m pip install "django-distlock[%s]"`.'
 

@@ -164,14 +164,14 @@ class TestAMissingDriver:
         yield
         sys.modules.pop("needs_driver", None)
 
-    @pytest.mark.parametrize(("driver", "extra"), [("kazoo", "zookeeper"), ("etcd3gw", "etcd")])
+    @pytest.mark.parametrize(("driver", "extra"), [("kazoo", "zookeeper")])
     def test_comes_with_the_line_that_installs_it(self, settings, without, extra):
         settings.DISTLOCK = {"default": {"BACKEND": "needs_driver.Backend"}}
         (message,) = messages()
         assert message.id == "distlock.E002"
         assert f"django-distlock[{extra}]" in message.hint
 
-    @pytest.mark.parametrize(("driver", "extra"), [("kazoo", "zookeeper"), ("etcd3gw", "etcd")])
+    @pytest.mark.parametrize(("driver", "extra"), [("kazoo", "zookeeper")])
     def test_comes_with_it_where_a_lock_is_taken_too(self, settings, without, extra):
         settings.DISTLOCK = {"default": {"BACKEND": "needs_driver.Backend"}}
         with pytest.raises(ImproperlyConfigured, match=rf"pip install .django-distlock\[{extra}\]"):

@@ -24,6 +24,8 @@ MANAGE = (
     "import sys; from django.core.management import execute_from_command_line as run;"
     " run(['manage.py', *sys.argv[1:]])",
 )
+#: Variables that go before what the terminal itself is; pytest may have set them.
+_OF_OTHERS = {"NO_COLOR", "COLUMNS", "LINES"}
 #: What moves the cursor, colours and the like: no text.
 _CONTROL = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\([AB0]|[=>78])|[\x0e\x0f]")
 
@@ -43,7 +45,7 @@ class Terminal:
             start_new_session=True,
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # make it the session's
             env={
-                **{name: value for name, value in os.environ.items() if name != "NO_COLOR"},
+                **{name: value for name, value in os.environ.items() if name not in _OF_OTHERS},
                 **environment_of_child(),
                 "TERM": "xterm-256color",
                 "LC_ALL": "C.UTF-8",

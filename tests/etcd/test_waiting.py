@@ -306,10 +306,10 @@ def lose(monkeypatch):
     def losing(number, call):
         own, asked = threading.get_ident(), []
 
-        def posted(connections, url, **request):
-            answer = post(connections, url, **request)
-            if threading.get_ident() == own and url.endswith("/kv/txn"):
-                asked.append(url)
+        def posted(connections, path, *request):
+            answer = post(connections, path, *request)
+            if threading.get_ident() == own and path.endswith("/kv/txn"):
+                asked.append(path)
                 if len(asked) == number:
                     raise Unanswered(OSError("lost"), sent=True)
             return answer

@@ -33,8 +33,6 @@ SYSTEMS = 20
 #: Seconds: people who watch the demo see soon who has died. Here many tests run beside it, and a
 #: disk may stand still for some seconds.
 PATIENT = {"LEASE": "8", "TIMEOUT": "20"}
-#: A package below etcd3gw imports eventlet where that is installed, and that then warns.
-SILENT = {"EVENTLET_TESTS": "1"}
 
 
 @contextmanager
@@ -65,7 +63,7 @@ def test_with_the_lock_everything_comes_out_exactly(
         url = database_url("sqlite")
     else:
         there, url = {}, database_url(kind)
-    process = manage("demo", "--once", DATABASE_URL=url, **PATIENT, **SILENT, **there)
+    process = manage("demo", "--once", DATABASE_URL=url, **PATIENT, **there)
     out, errors = process.communicate(timeout=LIMIT)
     assert process.returncode == 0, out + errors
     assert not errors

@@ -7,10 +7,8 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar, cast
-
-from etcd3gw.client import Etcd3Client
-from etcd3gw.exceptions import Etcd3Exception
 
 from distlock.backends.etcd import errors
 from distlock.backends.etcd.connections import SEVERAL, Connections, Stream, Unanswered
@@ -91,17 +89,6 @@ class _Member:
     def __init__(self, options: Options, endpoint: Endpoint) -> None:
         self.name = str(endpoint)
         self.connections = Connections(endpoint, options.tls)
-        self._etcd3gw = Etcd3Client(
-            endpoint.host,
-            endpoint.port,
-            endpoint.scheme,
-            api_path=_API,
-            session=cast(Any, self.connections),
-        )
-
-    def post(self, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> Any:
-        url = self._etcd3gw.get_url(path)
-        return self._etcd3gw.post(url, data=data, headers=headers, deadline=deadline)
 
 
 class Client:
@@ -241,11 +228,13 @@ class Client:
         self, member: _Member, path: str, data: bytes, headers: dict[str, str], deadline: float
     ) -> Any:
         try:
-            answer = member.post(path, data, headers, deadline)
+            response = member.connections.post(f"{_API}{path}", data, headers, deadline)
         except Unanswered as error:
             raise errors.unanswered(self._where(member), error) from error.__cause__
-        except Etcd3Exception as error:
-            raise errors.refused(self._where(member), self.options.user, error) from error
+        if response.status != HTTPStatus.OK:
+            raise errors.refused(self._where(member), self.options.user, response)
+        try:
+            answer = response.json()
         except ValueError as error:
             raise errors.not_etcd(self._where(member)) from error
         if not isinstance(answer, dict | list) or not answer:
@@ -331,7 +320,7 @@ class Client:
         except (Unanswered, LockUnavailable) as error:
             self._leave(member)
             raise Unanswered(error, sent=True) from error
-        if stream.status != 200:
+        if stream.status != HTTPStatus.OK:
             stream.close()
             if stream.status in _REFUSED:
                 self._token = None

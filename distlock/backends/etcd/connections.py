@@ -36,15 +36,18 @@ class Unanswered(Exception):
 
 
 class Response:
-    """The answer to a request, with the names that ``requests`` uses, which etcd3gw reads."""
+    """The answer to a request."""
 
-    def __init__(self, status_code: int, reason: str, body: bytes) -> None:
-        self.status_code = status_code
+    def __init__(self, status: int, reason: str, body: bytes) -> None:
+        self.status = status
         self.reason = reason
         self.text = body.decode(errors="replace")
 
     def json(self) -> Any:
-        """Return the document; a list if there are several, one on a line, as from a stream."""
+        """Return the document; a list if there are several, one on a line, as from a stream.
+
+        ValueError if it is none.
+        """
         documents = [json.loads(line) for line in self.text.split("\n") if line.strip()]
         return documents[0] if len(documents) == 1 else documents
 
@@ -129,7 +132,7 @@ class _Connection:
 
 
 class Connections:
-    """Takes the place of a ``requests.Session`` for one member; threads may share it.
+    """The connections to one member; threads may share them.
 
     Each request has a connection to itself. They are kept in a list, whose methods are atomic: an
     interrupt can leave no mutex locked. A session of ``requests`` takes four times the processor
@@ -140,7 +143,7 @@ class Connections:
     def __init__(self, endpoint: Endpoint, tls: ssl.SSLContext | None) -> None:
         self._endpoint = endpoint
         self._tls = tls
-        self._base = str(endpoint)
+        self._host = str(endpoint).partition("://")[2]
         self._idle: list[_Connection] = []
         weakref.finalize(self, _close_all, self._idle)  # also at exit
 
@@ -148,21 +151,9 @@ class Connections:
         """Close the connections that nobody uses. Those of the parent go on, after a fork."""
         _close_all(self._idle)
 
-    def post(
-        self,
-        url: str,
-        *,
-        json: Any,
-        timeout: object,
-        data: bytes,
-        deadline: float,
-        headers: Mapping[str, str],
-    ) -> Response:
-        """Return the answer that comes by ``deadline``; Unanswered if none does.
-
-        ``json`` and ``timeout`` are etcd3gw's, and not used.
-        """
-        request = self._request(url.removeprefix(self._base), data, headers)
+    def post(self, path: str, data: bytes, headers: Mapping[str, str], deadline: float) -> Response:
+        """Return the answer that comes by ``deadline``; Unanswered if none does."""
+        request = self._request(path, data, headers)
         connection: _Connection | None = None
         try:
             connection = self._take() or _Connection(self._endpoint, self._tls, deadline)
@@ -180,8 +171,7 @@ class Connections:
         return response
 
     def _request(self, path: str, data: bytes, headers: Mapping[str, str]) -> bytes:
-        host = self._base.partition("://")[2]
-        lines = [f"POST {path} HTTP/1.1", f"Host: {host}", f"Content-Length: {len(data)}"]
+        lines = [f"POST {path} HTTP/1.1", f"Host: {self._host}", f"Content-Length: {len(data)}"]
         lines += [f"{name}: {value}" for name, value in headers.items()]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + data
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from http import HTTPStatus
 
-from etcd3gw.exceptions import Etcd3Exception
-
-from distlock.backends.etcd.connections import Unanswered
+from distlock.backends.etcd.connections import Response, Unanswered
 from distlock.exceptions import LockUnavailable, NotPermitted
 
 # Codes of gRPC, see its "Status codes and their use".
@@ -49,20 +48,19 @@ def not_etcd(where: str) -> EtcdError:
     return EtcdError(f"{where} does not answer like etcd", _UNAVAILABLE, maybe_applied=True)
 
 
-def refused(where: str, user: str | None, error: Etcd3Exception) -> EtcdError:
+def refused(where: str, user: str | None, response: Response) -> EtcdError:
     """Return the error for a member that has answered with one."""
-    text = (error.detail_text or "").strip()
+    text = response.text.strip()
     try:
         answer = json.loads(text)
         if isinstance(answer["error"], Mapping):  # of a stream
             answer = {**answer["error"], "code": answer["error"]["grpc_code"]}
         code, message = int(answer["code"]), str(answer["message"])
     except (ValueError, TypeError, KeyError):
-        status = str(error.args[0]) if error.args else "an error"
-        if status == "Not Found":
+        if response.status == HTTPStatus.NOT_FOUND:
             problem = "does not know the path /v3/: etcd 3.4 or newer is needed"
             return EtcdError(f"{where} {problem}", NOT_FOUND)
-        problem = f"answers {status}: {text[:200]}"
+        problem = f"answers {response.reason}: {text[:200]}"
         return EtcdError(f"{where} {problem}", _UNAVAILABLE, maybe_applied=True)
     maybe_applied = code in _TRY_ANOTHER and not any(one in message for one in _NOT_DONE)
     if code in (_UNAUTHENTICATED, _FORBIDDEN) or any(one in message for one in _ABOUT_USER):
