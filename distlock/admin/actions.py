@@ -28,6 +28,8 @@ from distlock.backends.shared import part_of, sweep_every_kind
 from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind
@@ -121,7 +123,8 @@ def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHo
 def _row_now(backend: BaseBackend, ref: HoldRef, deadline: float) -> LockRow:
     """Return the row of a hold if it is still there; else that of the lock."""
     part = part_of(backend, ref.kind)
-    row = LockRow(part.inspect(backend_name(ref.kind, ref.name), deadline))
+    info = part.inspect(backend_name(ref.kind, ref.name), deadline)
+    row = LockRow(Crowds.of_one(info, backend, manager.queue, deadline))
     return next((each for each in row.holders if each.ref == ref), row)
 
 

@@ -11,6 +11,8 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of
 from distlock.commands.output import release_command, show_command
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.types.lease import Kind, LockInfo
 
 
@@ -43,7 +45,8 @@ def lock_detail(alias: str, kind: Kind, name: str, *, wait_for_silent: bool = Tr
 
     def ask(backend: BaseBackend, deadline: float) -> tuple[LockInfo, Mapping[str, str]]:
         part, its_name = part_of(backend, kind), backend_name(kind, name)
-        return part.inspect(its_name, deadline), part.stored(its_name, deadline)
+        info, stored = part.inspect(its_name, deadline), part.stored(its_name, deadline)
+        return Crowds.of_one(info, backend, manager.queue, deadline), stored
 
     answer = call_backends([alias], ask, wait_for_silent=wait_for_silent)[alias]
     if answer.value is not None:

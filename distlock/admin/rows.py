@@ -16,7 +16,7 @@ from distlock.backends.settings import RENEWALS_PER_LEASE
 from distlock.conf import locks
 from distlock.core.manager import manager
 from distlock.types.arguments import MAX_NAME
-from distlock.types.lease import Kind, LockInfo, Owner, State
+from distlock.types.lease import Behind, Kind, LockInfo, Owner, State
 from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
 
@@ -125,6 +125,25 @@ class LockRow:
     def waiters(self) -> tuple[Owner, ...] | None:
         """Who waits, in order; None if that is not known."""
         return (self.whole or self.info).waiters
+
+    @property
+    def waiting(self) -> str:
+        """How many wait, and in how many processes if these are fewer; empty if not known."""
+        info = self.whole or self.info
+        number, processes = info.waiting, info.waiting_processes
+        if number is None or processes is None or number == processes:
+            return "" if number is None else str(number)
+        text = ngettext(
+            "%(number)d in %(processes)d process",
+            "%(number)d in %(processes)d processes",
+            processes,
+        )
+        return text % {"number": number, "processes": processes}
+
+    @property
+    def behind(self) -> tuple[Behind, ...]:
+        """How many wait behind the holder or the waiter of their process, for each process."""
+        return (self.whole or self.info).behind
 
     @property
     def status(self) -> DisplayStatus | None:

@@ -20,6 +20,8 @@ from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
 from distlock.commands.output import escaped
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError
 from distlock.recipes.slots import AGREED, Slots, checked_slots
 from distlock.types.arguments import checked_description, checked_name
@@ -165,7 +167,8 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
     nothing else is there.
     """
     if kind is not None:
-        return [part_of(backend, kind).inspect(backend_name(kind, name))]
+        info = part_of(backend, kind).inspect(backend_name(kind, name))
+        return [Crowds.of_one(info, backend, manager.queue)]
     lock, *others = every_kind(backend)
     shared = [
         info
@@ -173,7 +176,7 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
         for kind in SHARED_KINDS
         if (info := part.inspect(backend_name(kind, name))).holders or info.waiters
     ]
-    info = lock.inspect(name)
+    info = Crowds.of_one(lock.inspect(name), lock, manager.queue)
     return shared if shared and not info.holders else [info, *shared]
 
 

@@ -15,6 +15,8 @@ from distlock.backends.shared import every_kind
 from distlock.commands import output
 from distlock.commands.arguments import Backends, add_json, add_kind, add_using, prefix
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.types.lease import Kind, LockInfo, State
 
 HELP = "List the locks that are held, and those whose lease ended without being released."
@@ -52,10 +54,12 @@ def run(
     states = state or STATES
 
     def listed(backend: BaseBackend) -> Iterator[LockInfo]:
+        crowds: Crowds | None = None
         for part in every_kind(backend):
             for info in part.list(prefix):
                 if info.state in states and kind in (None, info.kind):
-                    yield info
+                    crowds = crowds or Crowds.read(backend, manager.queue)
+                    yield crowds.added_to(info)
 
     found = backends.ask(listed)
     if json:
@@ -80,6 +84,6 @@ def _rows(info: LockInfo) -> Iterator[tuple[str, ...]]:
             output.moment(holder.since),
             output.duration(holder.remaining),
             output.NOTHING if holder.token is None else str(holder.token),
-            output.NOTHING if info.waiters is None else str(len(info.waiters)),
+            output.waiting(info),
             output.quoted(info.name),
         )

@@ -33,7 +33,10 @@ Row = Sequence[str]
 
 #: What JSON has of a holder; and of a lock, besides that.
 _OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description", "call_site")
-_OF_LOCK = ("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots")
+_OF_LOCK = (
+    *("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots"),
+    *("waiting", "waiting_processes"),
+)
 
 
 def quoted(name: str) -> str:
@@ -64,6 +67,14 @@ def share(info: LockInfo, holder: Holder) -> str:
     if info.kind is Kind.RWLOCK:
         return "writer" if holder.writes else "reader"
     return f"{holder.seats} seat" if holder.seats == 1 else f"{holder.seats} seats"
+
+
+def waiting(info: LockInfo) -> str:
+    """Return how many wait, and in how many processes if these are fewer."""
+    number, processes = info.waiting, info.waiting_processes
+    if number == processes:
+        return NOTHING if number is None else str(number)
+    return f"{number} in {processes} {'process' if processes == 1 else 'processes'}"
 
 
 def moment(when: datetime | None) -> str:

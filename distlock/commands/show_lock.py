@@ -98,13 +98,13 @@ def _waiters(info: LockInfo) -> Iterator[tuple[str, str]]:
     if info.waiters is None:
         yield "waiters", "not known to this backend"
     else:
-        # Who waits in the holder's own process, behind the holder, is known only there.
-        nobody = "none in other processes" if info.kind is Kind.LOCK else "none"
-        yield "waiters", str(len(info.waiters)) if info.waiters else nobody
+        yield "waiters", output.waiting(info) if info.waiting else "none"
         for place, waiter in enumerate(info.waiters, 1):
             waited = waiter.waited if isinstance(waiter, Waiting) else None
             since = "" if waited is None else f" (for {output.duration(waited)})"
             yield f"  {place}.", f"{output.owner(waiter)}{since}"
+        for host, pid, number in info.behind:
+            yield "  behind", f"{number} more in {output.quoted(f'{host}:{pid}')}"
 
 
 def _lease(holder: Holder) -> str:

@@ -37,6 +37,7 @@ from distlock.core.until_commit import (
     leave_until_commit,
     refuse_unsafe_transactions,
 )
+from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
@@ -249,28 +250,28 @@ class BaseLock:
     @refuse_in_event_loop
     def locked(self) -> bool:
         """Return whether anyone holds the lock now; a moment later it may be otherwise."""
-        return self.info().state is State.HELD
+        refuse_reentry()
+        return self._inspect().state is State.HELD
 
     async def alocked(self) -> bool:
         """See locked()."""
-        return (await self.ainfo()).state is State.HELD
+        refuse_reentry()
+        return (await self._backend.calls.run(self._inspect)).state is State.HELD
 
     @refuse_in_event_loop
     def info(self) -> LockInfo:
         """Return who holds the lock, since when and until when, and who waits where known.
 
-        The threads and tasks that wait in another process behind one of it are not known.
+        Of the threads and tasks that wait in another process behind one of it the number is known,
+        as of at most five seconds ago.
         """
         refuse_reentry()
-        return self._with_waiters(self._backend.inspect(self._backend_name))
+        return self._info()
 
     async def ainfo(self) -> LockInfo:
         """See info()."""
         refuse_reentry()
-        backend = self._backend
-        return self._with_waiters(
-            await backend.calls.run(partial(backend.inspect, self._backend_name))
-        )
+        return await self._backend.calls.run(self._info)
 
     # Breaking
 
@@ -360,10 +361,19 @@ class BaseLock:
             manager.lose(hold, gone)
         self.check()
 
-    def _with_waiters(self, info: LockInfo) -> LockInfo:
+    def _inspect(self, deadline: float | None = None) -> LockInfo:
+        return self._backend.inspect(self._backend_name, deadline)
+
+    def _info(self, deadline: float | None = None) -> LockInfo:
+        """Return what the backend knows, and who waits behind the waiters and holders it knows."""
+        info = self._inspect(deadline)
         if info.waiters is None:
             return info
-        return replace(info, waiters=(*info.waiters, *manager.waiting(self._key)))
+        info = Crowds.of_one(info, self._backend, manager.queue, deadline)
+        here = manager.waiting(self._key)
+        own = {(one.host, one.pid) for one in here}
+        behind = tuple(one for one in info.behind if (one.host, one.pid) not in own)
+        return replace(info, waiters=(*(info.waiters or ()), *here), behind=behind)
 
     def _named(self, name: str) -> Self:
         lock = copy(self)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from distlock.concurrency.awaiting import runs_the_loop, tasks_awaiting, thread_awaiting
@@ -87,6 +88,8 @@ class LocalQueue:
         self._queues: dict[Key, deque[Ticket]] = {}
         #: By owner, and by what that is within: a thread or task waits for one turn only.
         self._waiting: dict[str, Ticket] = {}
+        #: called when one begins to wait here
+        self.on_wait: Callable[[], object] = bool
 
     def enqueue(self, ticket: Ticket, *, wait: bool) -> bool:
         """Take the next place; False if it is someone else's turn and the caller will not wait.
@@ -111,6 +114,8 @@ class LocalQueue:
                 ticket.called = True
             else:
                 self._call_next(queue)
+        if ticket.turn is not None:
+            self.on_wait()
         return True
 
     def check_deadlock(self, ticket: Ticket) -> None:
@@ -150,6 +155,16 @@ class LocalQueue:
             )
         in_order, now = sorted(tickets, key=lambda ticket: ticket.since), clock()
         return tuple(ticket.waiting(now) for ticket in in_order)
+
+    def behind(self) -> dict[str, dict[str, int]]:
+        """Return how many wait here behind others, by the alias and the name of the lock."""
+        found: dict[str, dict[str, int]] = {}
+        with self._mutex:
+            for (alias, name, *_), queue in self._queues.items():
+                if number := sum(not ticket.called for ticket in queue):
+                    numbers = found.setdefault(alias, {})
+                    numbers[name] = numbers.get(name, 0) + number
+        return found
 
     def sizes(self) -> dict[Key, int]:
         """Return how many threads and tasks hold, ask for or wait for each lock, in all."""

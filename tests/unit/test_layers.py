@@ -81,7 +81,7 @@ LAYERS = [
     ["core.events", "core.local_queue"],
     ["core.renewal_steps"],
     ["core.acquiring", "core.renewal"],
-    ["core.registry"],
+    ["core.registry", "core.waiting_counts"],
     ["core.manager"],
     ["core"],
     ["core.base_lock", "core.shared_options"],
