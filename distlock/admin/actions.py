@@ -186,14 +186,14 @@ def _break_hold(request: HttpRequest, ref: HoldRef, reason: str) -> tuple[Outcom
             " Reason: %(reason)s"
         )
         values = {"token": ref.token, "problem": problem, "reason": reason}
-        write_log(request, ref.alias, ref.kind, ref.name, message, values)
+        write_log(request, ref.alias, ref.kind, ref.name, message, values, "release")
         return "unknown", problem
     if lease is None:
         return "changed", ""
     send_event(lock_broken, backend, lease)
     message = gettext_lazy("Force released: token %(token)d, owner %(owner)s. Reason: %(reason)s")
     values = {"token": lease.token, "owner": lease.owner, "reason": reason}
-    write_log(request, ref.alias, ref.kind, ref.name, message, values)
+    write_log(request, ref.alias, ref.kind, ref.name, message, values, "release")
     return "released", ""
 
 
@@ -211,4 +211,4 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
         text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")
         messages.success(request, text % values)
         message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
-        write_log(request, alias, Kind.LOCK, "", message, values)
+        write_log(request, alias, Kind.LOCK, "", message, values, "sweep" if swept.expired else "")

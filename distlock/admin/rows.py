@@ -16,7 +16,7 @@ from distlock.backends.settings import RENEWALS_PER_LEASE
 from distlock.conf import locks
 from distlock.core.manager import manager
 from distlock.types.arguments import MAX_NAME
-from distlock.types.lease import Behind, Kind, LockInfo, Owner, State
+from distlock.types.lease import Kind, LockInfo, Owner, State
 from distlock.types.owners import NAMED, current_owner, is_named, is_reserved
 from distlock.types.query import DisplayStatus, status_of
 
@@ -139,11 +139,6 @@ class LockRow:
             processes,
         )
         return text % {"number": number, "processes": processes}
-
-    @property
-    def behind(self) -> tuple[Behind, ...]:
-        """How many wait behind the holder or the waiter of their process, for each process."""
-        return (self.whole or self.info).behind
 
     @property
     def status(self) -> DisplayStatus | None:

@@ -12,6 +12,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from distlock import audit
 from distlock.admin.actions import (
     ReasonForm,
     consequences,
@@ -20,7 +21,7 @@ from distlock.admin.actions import (
     sweep,
 )
 from distlock.admin.detail import lock_detail
-from distlock.admin.log import log_entries, parse_log_key
+from distlock.admin.log import parse_log_key
 from distlock.admin.overview import overview
 from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.admin.query import HELD_FOR_CHOICES, Query
@@ -81,7 +82,7 @@ class HeldLockAdmin(PanelAdmin):
             title=KINDS[kind] or _("Lock"),
             subtitle=escaped(name),
             detail=lock_detail(alias, kind, name, wait_for_silent="retry" in request.GET),
-            log=log_entries(alias, kind, name),
+            log=audit.entries(alias, kind, name),
         )
 
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

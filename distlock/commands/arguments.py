@@ -160,6 +160,18 @@ def _number(value: str) -> float:
     return number if number <= threading.TIMEOUT_MAX else math.nan
 
 
+def add_signature(parser: CommandParser) -> None:
+    """Let a command say why something is done, and by whom."""
+    parser.add_argument("--reason", default="", metavar="TEXT", help="Why; for the audit log.")
+    parser.add_argument(
+        "--as",
+        dest="who",
+        default="",
+        metavar="WHO",
+        help="Who does it; for the audit log. The system's user by default.",
+    )
+
+
 def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInfo]:
     """Return what a backend knows of a name, as the name of a lock of one kind, or of all kinds.
 

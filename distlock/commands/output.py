@@ -35,7 +35,7 @@ Row = Sequence[str]
 _OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description", "call_site")
 _OF_LOCK = (
     *("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots"),
-    *("waiting", "waiting_processes"),
+    *("waiting", "waiting_processes", "last"),
 )
 
 

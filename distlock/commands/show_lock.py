@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock import audit
 from distlock.commands import output
 from distlock.commands.arguments import (
     Backends,
@@ -42,7 +44,7 @@ def run(
     backends = Backends(using)
     found = list(backends.ask(lambda backend: infos_of(backend, name, kind)))
     if json:
-        entries = [output.json_entry(info) for info in found]
+        entries = [{**output.json_entry(info), "audit": _audit(info)} for info in found]
         output.write_json(command, {"locks": entries, "unavailable": backends.failures})
     else:
         for info in found:
@@ -54,6 +56,10 @@ def run(
         fail(NOT_HELD, f"{kind or Kind.LOCK} {name!r} is not held")
 
 
+def _audit(info: LockInfo) -> list[dict[str, Any]]:
+    return audit.entries(info.using, info.kind, info.name)
+
+
 def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
     yield "state", info.state.value
     if info.kind is Kind.SEMAPHORE:
@@ -61,6 +67,12 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
         yield "seats", taken if info.slots else "nobody has said yet how many there are"
     if info.state is State.FREE and info.token is not None:
         yield "last token", str(info.token)
+    if (last := info.last) is not None:
+        yield "last owner", output.owner(last.owner)
+        if last.description:
+            yield "description", output.escaped(last.description)
+        yield f"{last.ended} at", output.moment(last.until)
+        yield "held since", output.moment(last.since)
     for number, holder in enumerate(info.holders, 1):
         owner = output.owner(holder.owner)
         if info.kind is Kind.LOCK:
@@ -71,6 +83,8 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
             for label, value in _holder(info, holder):
                 yield f"  {label}", value
     yield from _waiters(info)
+    for entry in _audit(info):
+        yield output.moment(entry["at"]), f"{entry['who']}: {entry['text']}"
 
 
 def _holder(info: LockInfo, holder: Holder) -> Iterator[tuple[str, str]]:

@@ -14,6 +14,7 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from distlock.audit import record_break
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
@@ -276,18 +277,21 @@ class BaseLock:
     # Breaking
 
     @refuse_in_event_loop
-    def force_release(self, token: int) -> bool:
+    def force_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
         """Break exactly the hold that has this token; False if it is no longer the one.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
+        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
+        that is not said.
         """
         refuse_reentry()
         lease = self._backend.force_release(self._backend_name, checked_token(token))
         if lease is not None:
             send_event(lock_broken, self._backend, lease)
+            record_break(self._backend, lease, reason, who)
         return lease is not None
 
-    async def aforce_release(self, token: int) -> bool:
+    async def aforce_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
         """See force_release()."""
         refuse_reentry()
         backend = self._backend
@@ -295,6 +299,7 @@ class BaseLock:
         lease = await backend.calls.run(breaking)
         if lease is not None:
             await asend_event(lock_broken, backend, lease)
+            record_break(backend, lease, reason, who)
         return lease is not None
 
     # Inside

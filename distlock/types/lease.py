@@ -101,6 +101,21 @@ class Waiting(Owner):
     waited: float | None = field(default=None, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class LastHold:
+    """Who had a free lock last, and how that ended: "released", "expired" (swept) or "broken"."""
+
+    owner: Owner
+    since: datetime
+    until: datetime
+    ended: str
+    description: str = ""
+    call_site: str = ""
+
+    def __post_init__(self) -> None:
+        _split_label(self)
+
+
 class Behind(NamedTuple):
     """How many threads and tasks of a process wait there behind its holder or its waiter."""
 
@@ -249,7 +264,7 @@ class Holder:
         return self.seats == ALL_SEATS
 
 
-def _split_label(known: Holder | LockInfo) -> None:
+def _split_label(known: Holder | LockInfo | LastHold) -> None:
     """Tell a description from a call site: backends know the two as one text."""
     if not known.call_site:
         description, call_site = split_label(known.description)
@@ -281,6 +296,8 @@ class LockInfo:
     Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
     length, False, and when the holder left. All three are None for a free lock.
 
+    ``last`` is who had a free lock last, in a database that still has its row.
+
     ``call_site`` is the file and the line where it was taken, as ``shop/views.py:42``, "" where
     that is not known.
 
@@ -311,6 +328,7 @@ class LockInfo:
     other_holders: tuple[Holder, ...] = ()
     call_site: str = ""
     behind: tuple[Behind, ...] = ()
+    last: LastHold | None = None
 
     def __post_init__(self) -> None:
         _split_label(self)

@@ -70,7 +70,7 @@ LAYERS = [
     ["backends.recipe_records"],
     ["backends.shared"],
     ["backends"],
-    ["conf"],
+    ["audit", "conf"],
     [
         "core.held",
         "core.name_template",

@@ -37,6 +37,9 @@ COLUMNS = (
 #: Seconds that a database is asked to count, at the most.
 LONGEST = float(LONGEST_LEASE)
 
+#: How the last hold of a free row ended, in its column ``nonce``, where ``released`` is "".
+RELEASED, EXPIRED, BROKEN = "released", "expired", "broken"
+
 Ask = Callable[[Statement], Result]
 
 _filled_in = functools.lru_cache(maxsize=128)(str.format)
@@ -229,6 +232,11 @@ class Dialect:
         same = "".join(f" AND {column} = %({column})s" for column in hold)
         return Statement(self._freeing + same, {"lock": lock, **hold})
 
+    def break_hold(self, row: Row) -> Statement:
+        """Free the lock if it is held as this row says, and note that it was broken."""
+        freed = self.free(row.lock, token=row.token, nonce=row.nonce)
+        return freed._replace(sql=freed.sql.replace("nonce = ''", f"nonce = '{BROKEN}'", 1))
+
     def reserve(self, lease: Lease, seconds: float) -> Statement:
         """Reserve the row for N seconds, if this lease holds it or has already reserved it."""
         later = self.LATER.format("%(seconds)s")
@@ -316,7 +324,7 @@ class Dialect:
     def free_expired(self, ids: Sequence[int]) -> Statement:
         """Free those of the rows whose lease has ended."""
         return Statement(
-            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
+            f"UPDATE {TABLE} SET owner = '', nonce = '{EXPIRED}', expires_at = {self.NOW}"
             f" WHERE {in_list('id', 'id', ids)} AND {self._expired}",
             named_values("id", ids),
         )
