@@ -105,12 +105,10 @@ def _ask(call: Callable[[Any], T], default: T) -> T:
         model: Any = apps.get_model("distlock", "AuditEntry")
         database = router.db_for_write(model)
         connection: Any = connections[database]
-        ask = partial(_attempt, call, model, database, default)
-        if connection.in_atomic_block and (
-            connection.vendor == "sqlite" or blocks_of_test_case(connection)
-        ):
-            return ask()
-        job = _threads.submit(partial(_and_close, ask, database))
+        inside = connection.vendor == "sqlite" or blocks_of_test_case(connection)
+        if connection.in_atomic_block and inside:
+            return _attempt(call, model, database, default)
+        job = _threads.submit(partial(_attempt, call, model, database, default, closes=True))
         if asyncio._get_running_loop() is None and job.wait(clock() + _LIMIT):
             return job.take()
     except Exception as error:  # Django may not be set up, or no more threads can be had
@@ -118,17 +116,15 @@ def _ask(call: Callable[[Any], T], default: T) -> T:
     return default
 
 
-def _attempt(call: Callable[[Any], T], model: Any, database: str, default: T) -> T:
+def _attempt(
+    call: Callable[[Any], T], model: Any, database: str, default: T, *, closes: bool = False
+) -> T:
     try:
         with transaction.atomic(database):
             return call(model)
     except Exception as error:
         thread_logger.warning("the audit log, in the database %r, failed: %s", database, error)
         return default
-
-
-def _and_close(call: Callable[[], T], database: str) -> T:
-    try:
-        return call()
     finally:
-        connections[database].close()
+        if closes:
+            connections[database].close()

@@ -128,17 +128,13 @@ class LockRow:
 
     @property
     def waiting(self) -> str:
-        """How many wait, and in how many processes if these are fewer; empty if not known."""
+        """How many wait, where that is known, and in how many processes if these are fewer."""
         info = self.whole or self.info
         number, processes = info.waiting, info.waiting_processes
-        if number is None or processes is None or number == processes:
-            return "" if number is None else str(number)
-        text = ngettext(
-            "%(number)d in %(processes)d process",
-            "%(number)d in %(processes)d processes",
-            processes,
-        )
-        return text % {"number": number, "processes": processes}
+        if processes is None or number == processes:
+            return str(number)
+        text = ngettext("%(n)d in %(p)d process", "%(n)d in %(p)d processes", processes)
+        return text % {"n": number, "p": processes}
 
     @property
     def status(self) -> DisplayStatus | None:

@@ -163,13 +163,8 @@ def _number(value: str) -> float:
 def add_signature(parser: CommandParser) -> None:
     """Let a command say why something is done, and by whom."""
     parser.add_argument("--reason", default="", metavar="TEXT", help="Why; for the audit log.")
-    parser.add_argument(
-        "--as",
-        dest="who",
-        default="",
-        metavar="WHO",
-        help="Who does it; for the audit log. The system's user by default.",
-    )
+    who = "Who does it; the system's user by default."
+    parser.add_argument("--as", dest="who", default="", metavar="WHO", help=who)
 
 
 def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInfo]:

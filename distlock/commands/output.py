@@ -33,10 +33,8 @@ Row = Sequence[str]
 
 #: What JSON has of a holder; and of a lock, besides that.
 _OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description", "call_site")
-_OF_LOCK = (
-    *("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots"),
-    *("waiting", "waiting_processes", "last"),
-)
+_OF_LOCK = ("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots")
+_OF_QUEUE = ("waiting", "waiting_processes", "last")
 
 
 def quoted(name: str) -> str:
@@ -159,7 +157,7 @@ def data(value: object) -> str:
 def json_entry(info: LockInfo) -> dict[str, Any]:
     """Return what is known of a lock for JSON; spans are seconds."""
     return {
-        **{name: getattr(info, name) for name in (*_OF_LOCK, *_OF_HOLDER)},
+        **{name: getattr(info, name) for name in (*_OF_LOCK, *_OF_QUEUE, *_OF_HOLDER)},
         "waiters": None if info.waiters is None else list(map(_json_waiter, info.waiters)),
         "holders": [
             {

@@ -51,6 +51,9 @@ def run(
             kind_of = "" if info.kind is Kind.LOCK else f" ({info.kind.value})"
             command.stdout.write(f"{output.quoted(info.name)} on {info.using}{kind_of}")
             output.write_fields(command, _fields(info))
+            for entry in _audit(info):
+                when = output.moment(entry["at"])
+                command.stdout.write(f"  {when}  {entry['who']}: {entry['text']}")
     backends.finish()
     if all(info.state is State.FREE for info in found):
         fail(NOT_HELD, f"{kind or Kind.LOCK} {name!r} is not held")
@@ -83,8 +86,6 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
             for label, value in _holder(info, holder):
                 yield f"  {label}", value
     yield from _waiters(info)
-    for entry in _audit(info):
-        yield output.moment(entry["at"]), f"{entry['who']}: {entry['text']}"
 
 
 def _holder(info: LockInfo, holder: Holder) -> Iterator[tuple[str, str]]:

@@ -6,7 +6,7 @@ Only the one whose turn it is asks the backend, so a process contends once for a
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -88,8 +88,8 @@ class LocalQueue:
         self._queues: dict[Key, deque[Ticket]] = {}
         #: By owner, and by what that is within: a thread or task waits for one turn only.
         self._waiting: dict[str, Ticket] = {}
-        #: called when one begins to wait here
-        self.on_wait: Callable[[], object] = bool
+        #: called with the alias when one begins to wait here
+        self.on_wait: Callable[[str], object] = str
 
     def enqueue(self, ticket: Ticket, *, wait: bool) -> bool:
         """Take the next place; False if it is someone else's turn and the caller will not wait.
@@ -115,7 +115,7 @@ class LocalQueue:
             else:
                 self._call_next(queue)
         if ticket.turn is not None:
-            self.on_wait()
+            self.on_wait(ticket.key[0])
         return True
 
     def check_deadlock(self, ticket: Ticket) -> None:
@@ -156,14 +156,13 @@ class LocalQueue:
         in_order, now = sorted(tickets, key=lambda ticket: ticket.since), clock()
         return tuple(ticket.waiting(now) for ticket in in_order)
 
-    def behind(self) -> dict[str, dict[str, int]]:
-        """Return how many wait here behind others, by the alias and the name of the lock."""
-        found: dict[str, dict[str, int]] = {}
+    def behind(self, alias: str) -> Counter[str]:
+        """Return how many wait here behind others, by the name of the lock."""
+        found: Counter[str] = Counter()
         with self._mutex:
-            for (alias, name, *_), queue in self._queues.items():
-                if number := sum(not ticket.called for ticket in queue):
-                    numbers = found.setdefault(alias, {})
-                    numbers[name] = numbers.get(name, 0) + number
+            for (its_alias, name, *_), queue in self._queues.items():
+                if its_alias == alias and (number := sum(not one.called for one in queue)):
+                    found[name] += number
         return found
 
     def sizes(self) -> dict[Key, int]:

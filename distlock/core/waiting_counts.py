@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from distlock.backends.base import BaseBackend
@@ -37,86 +37,74 @@ _MOST_LOCKS = 25
 _DIRECTORY = "waiting"
 
 
-@dataclass(slots=True)
-class _Written:
-    """What this process has written to one backend, and the id of the session it is bound to."""
+def write_counts_of(queue: LocalQueue) -> None:
+    """Write down how many wait in the queue of this process, for as long as any do."""
+    by_alias: dict[str, _Counts] = {}
 
-    backend: BaseBackend
-    process_session: ProcessSession
-    key: str = field(default_factory=new_nonce)
-    counts: Mapping[str, int] = field(default_factory=dict)
-    session: str = ""
+    def note(alias: str) -> None:
+        if (counts := by_alias.get(alias)) is None:
+            counts = by_alias[alias] = _Counts(alias, queue)
+        if not counts.scheduled:
+            counts.schedule(_FIRST)
 
-    def write(self, counts: Mapping[str, int]) -> None:
-        """Let the record say these numbers, unless it does; without any, remove it."""
-        store = self.backend.store
-        if not counts:
-            if self.counts:
-                store.apply(_DIRECTORY, [Delete(self.key)])
-        else:
-            session = self.process_session.get(None).id
-            if (counts, session) == (self.counts, self.session):
-                return
-            me, self.session = current_owner(), session
-            value = {"host": me.host, "pid": me.pid, "locks": counts}
-            store.apply(_DIRECTORY, [Put(self.key, value, session)])
-        self.counts = counts
+    queue.on_wait = note
 
 
-class WaitingCounts:
-    """Writes down how many wait in this process, for as long as any do."""
+class _Counts:
+    """Writes the numbers for the locks of one alias, after each other on threads of its own."""
 
-    def __init__(self, queue: LocalQueue) -> None:
-        self._queue = queue
-        self._scheduled = False
-        self._written: dict[str, _Written] = {}
-        self._writing: set[str] = set()
+    def __init__(self, alias: str, queue: LocalQueue) -> None:
+        self._alias, self._queue = alias, queue
+        self.scheduled = False
+        self._key = new_nonce()
+        self._backend: BaseBackend | None = None
+        #: what the record says, and the id of the session that it is bound to
+        self._said: tuple[Mapping[str, int], str] = {}, ""
 
-    def note(self) -> None:
-        """Note that a thread or task begins to wait behind another one; this takes no mutex."""
-        if not self._scheduled:
-            self._schedule(_FIRST)
+    def schedule(self, seconds: float) -> None:
+        """Write in so many seconds. Where no thread can be had, the next one who waits retries."""
+        self.scheduled = False
+        with suppress(RuntimeError):
+            call_after(seconds, self._start)
+            self.scheduled = True
 
-    def _schedule(self, seconds: float) -> None:
-        with suppress(RuntimeError):  # no more threads: the next one who waits tries again
-            call_after(seconds, self._write_all)
-            self._scheduled = True  # interrupted before this there are two timers, which do no harm
-
-    def _write_all(self) -> None:
-        """Have the present numbers written, on threads, as the timers must not be kept waiting."""
-        self._scheduled = False  # first: who comes from now on may not be among the numbers
-        behind = self._queue.behind()
-        aliases = behind.keys() | {alias for alias, one in self._written.items() if one.counts}
-        for alias in aliases - self._writing:
-            self._writing.add(alias)
-            try:
-                start(self._write, "distlock-waiting", alias, behind.get(alias, {}))
-            except RuntimeError:
-                self._writing.discard(alias)
-        if aliases:
-            self._schedule(PERIOD)
-
-    def _write(self, alias: str, behind: Mapping[str, int]) -> None:
-        most = sorted(behind.items(), key=lambda item: -item[1])[:_MOST_LOCKS]
+    def _start(self) -> None:
         try:
-            if (written := self._record_of(alias)) is not None:
-                written.write(dict(most))
-        except Exception as error:  # the next write comes soon
-            thread_logger.debug("DISTLOCK[%r]: numbers of waiters not written: %s", alias, error)
-        finally:
-            self._writing.discard(alias)
+            start(self._run, "distlock-waiting")
+        except RuntimeError:
+            self.scheduled = False
 
-    def _record_of(self, alias: str) -> _Written | None:
-        """Return the record of this process in a backend; None if nobody would read it."""
-        backend = next((made for made in locks.made() if made.alias == alias), None)
+    def _run(self) -> None:
+        numbers = dict(self._queue.behind(self._alias).most_common(_MOST_LOCKS))
+        if numbers or self._said[0]:
+            try:
+                self._write(numbers)
+            except Exception as error:  # the next write comes soon
+                thread_logger.debug("the numbers of waiters were not written: %s", error)
+        else:
+            self.scheduled = False  # who comes from now on schedules a write
+            if not self._queue.behind(self._alias):
+                return
+        self.schedule(PERIOD)
+
+    def _write(self, numbers: Mapping[str, int]) -> None:
+        backend = next((made for made in locks.made() if made.alias == self._alias), None)
+        if backend is not self._backend:
+            self._backend, self._said = backend, ({}, "")
         if backend is None or not backend.capabilities.waiters:
-            self._written.pop(alias, None)
-            return None
-        written = self._written.get(alias)
-        if written is None or written.backend is not backend:
-            session = ProcessSession(backend.store, _LASTS)
-            written = self._written[alias] = _Written(backend, session)
-        return written
+            return  # nobody would read it
+        if not numbers:
+            backend.store.apply(_DIRECTORY, [Delete(self._key)])
+            self._said = {}, ""
+            return
+        if not self._said[0]:
+            self._session = ProcessSession(backend.store, _LASTS)
+        session = self._session.get(None).id
+        if (numbers, session) != self._said:
+            me = current_owner()
+            value = {"host": me.host, "pid": me.pid, "locks": numbers}
+            backend.store.apply(_DIRECTORY, [Put(self._key, value, session)])
+            self._said = numbers, session
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +122,7 @@ class Crowds:
         if not backend.capabilities.waiters:
             return cls({})
         me = current_owner()
-        here = {"host": me.host, "pid": me.pid, "locks": queue.behind().get(backend.alias, {})}
+        here = {"host": me.host, "pid": me.pid, "locks": queue.behind(backend.alias)}
         said: list[Any] = [here]
         with suppress(LockError):
             records = backend.store.read(_DIRECTORY, deadline).records.values()

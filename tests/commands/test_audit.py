@@ -138,14 +138,14 @@ class TestASweep:
 class TestCommandsOfRecipes:
     def test_write_what_they_did(self, local, run, written):
         Queue("mail").put(1)
-        Config("limit").set(1)
+        first = Config("limit").set(1)
         run("queue", "purge", "mail", "--yes", "--as", "ada", "--reason", "spam")
         run("queue", "purge", "mail", "--yes")  # nothing is left: nothing was done
         run("config", "set", "limit", "2", "--as", "bob", "--reason", "less load")
-        run("config", "rollback", "limit", "1")
+        run("config", "rollback", "limit", str(first))
         assert written() == [
-            ("limit", "rollback", USER, "Rolled back to version 1: version 3."),
-            ("limit", "set", "bob", "Set: version 2. Reason: less load"),
+            ("limit", "rollback", USER, f"Rolled back to version {first}: version {first + 2}."),
+            ("limit", "set", "bob", f"Set: version {first + 1}. Reason: less load"),
             ("mail", "purge", "ada", "Removed: 1 items that are ready. Reason: spam"),
         ]
         assert [value.author for value in Config("limit").history()][1] == "bob"

@@ -10,7 +10,7 @@ from typing import Any
 from distlock.backends.database.connection import Connection
 from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
-from distlock.backends.database.sql import COLUMNS, RELEASED, TABLE, Dialect, Row
+from distlock.backends.database.sql import COLUMNS, TABLE, Dialect, Row
 from distlock.backends.database.statements import Statement
 from distlock.types.lease import LastHold, LockInfo, Owner, State, Waiting
 from distlock.types.owners import RESERVED, is_reserved
@@ -130,7 +130,7 @@ def _info(row: Row, using: str) -> LockInfo:
     """Return what a row says about its lock, by the clock of the server that read it."""
     if _is_free(row):
         owner = Owner("", row.host, row.process, row.thread)
-        last = LastHold(owner, row.since, row.until, row.nonce or RELEASED, row.description)
+        last = LastHold(owner, row.since, row.until, row.nonce or "released", row.description)
         return LockInfo(row.lock, using, token=row.token, last=last if row.host else None)
     return LockInfo(
         row.lock,

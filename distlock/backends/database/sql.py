@@ -37,9 +37,6 @@ COLUMNS = (
 #: Seconds that a database is asked to count, at the most.
 LONGEST = float(LONGEST_LEASE)
 
-#: How the last hold of a free row ended, in its column ``nonce``, where ``released`` is "".
-RELEASED, EXPIRED, BROKEN = "released", "expired", "broken"
-
 Ask = Callable[[Statement], Result]
 
 _filled_in = functools.lru_cache(maxsize=128)(str.format)
@@ -227,15 +224,14 @@ class Dialect:
             self._releasing, {"lock": claim.name, "nonce": claim.nonce}, prepare=self.prepares
         )
 
-    def free(self, lock: str, **hold: str | int) -> Statement:
-        """Free the lock if it is held, and the columns of the row are what ``hold`` says."""
-        same = "".join(f" AND {column} = %({column})s" for column in hold)
-        return Statement(self._freeing + same, {"lock": lock, **hold})
+    def free(self, lock: str, ended: str = "", **hold: str | int) -> Statement:
+        """Free the lock if it is held, and the columns of the row are what ``hold`` says.
 
-    def break_hold(self, row: Row) -> Statement:
-        """Free the lock if it is held as this row says, and note that it was broken."""
-        freed = self.free(row.lock, token=row.token, nonce=row.nonce)
-        return freed._replace(sql=freed.sql.replace("nonce = ''", f"nonce = '{BROKEN}'", 1))
+        ``ended`` is for people, in the column ``nonce``: how the hold ended, "" for released.
+        """
+        same = "".join(f" AND {column} = %({column})s" for column in hold)
+        freeing = self._freeing.replace("nonce = ''", f"nonce = '{ended}'")
+        return Statement(freeing + same, {"lock": lock, **hold})
 
     def reserve(self, lease: Lease, seconds: float) -> Statement:
         """Reserve the row for N seconds, if this lease holds it or has already reserved it."""
@@ -324,7 +320,7 @@ class Dialect:
     def free_expired(self, ids: Sequence[int]) -> Statement:
         """Free those of the rows whose lease has ended."""
         return Statement(
-            f"UPDATE {TABLE} SET owner = '', nonce = '{EXPIRED}', expires_at = {self.NOW}"
+            f"UPDATE {TABLE} SET owner = '', nonce = 'expired', expires_at = {self.NOW}"
             f" WHERE {in_list('id', 'id', ids)} AND {self._expired}",
             named_values("id", ids),
         )
