@@ -108,7 +108,7 @@ def _ask(call: Callable[[Any], T], default: T) -> T:
         inside = connection.vendor == "sqlite" or blocks_of_test_case(connection)
         if connection.in_atomic_block and inside:
             return _attempt(call, model, database, default)
-        job = _threads.submit(partial(_attempt, call, model, database, default, closes=True))
+        job = _threads.submit(partial(_attempt, call, model, database, default))
         if asyncio._get_running_loop() is None and job.wait(clock() + _LIMIT):
             return job.take()
     except Exception as error:  # Django may not be set up, or no more threads can be had
@@ -116,9 +116,7 @@ def _ask(call: Callable[[Any], T], default: T) -> T:
     return default
 
 
-def _attempt(
-    call: Callable[[Any], T], model: Any, database: str, default: T, *, closes: bool = False
-) -> T:
+def _attempt(call: Callable[[Any], T], model: Any, database: str, default: T) -> T:
     try:
         with transaction.atomic(database):
             return call(model)
@@ -126,5 +124,5 @@ def _attempt(
         thread_logger.warning("the audit log, in the database %r, failed: %s", database, error)
         return default
     finally:
-        if closes:
+        if not connections[database].in_atomic_block:  # that of a thread of its own
             connections[database].close()

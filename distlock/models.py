@@ -85,9 +85,6 @@ class AuditEntry(models.Model):
         default_permissions = ()
         indexes = [models.Index(fields=["name"], name="idx_lock_audit_name")]
 
-    def __str__(self) -> str:
-        return f"{self.who}: {self.text}"
-
 
 # The three tables of distlock.backends.database.store. Revisions, and the ends of sessions, are
 # microseconds since 1970 by the database's clock. No foreign keys: what they would do is done, and

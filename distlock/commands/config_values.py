@@ -14,6 +14,7 @@ from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
     CHANGING,
     RecipeCommand,
+    RecordedVerb,
     Verb,
     add_name,
     add_shown,
@@ -118,14 +119,10 @@ VERBS = {
     "history": Verb(
         "List the versions that are kept, newest first.", add_shown, _history, CHANGING
     ),
-    "rollback": Verb(
-        "Set the value to what it was in an earlier version.",
-        _add_rollback,
-        _rollback,
-        CHANGING,
-        True,
+    "rollback": RecordedVerb(
+        "Set the value to what it was in an earlier version.", _add_rollback, _rollback, CHANGING
     ),
-    "set": Verb("Set a value for all processes.", _add_value, _set, CHANGING, True),
+    "set": RecordedVerb("Set a value for all processes.", _add_value, _set, CHANGING),
 }
 
 COMMAND = RecipeCommand(

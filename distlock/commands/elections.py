@@ -12,6 +12,7 @@ from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
+    RecordedVerb,
     Show,
     Verb,
     add_name,
@@ -120,9 +121,9 @@ def _step_down(
 
 VERBS = {
     "history": Verb("List who has led, and why it ended.", add_shown, _history, CHANGING),
-    "appoint": Verb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING, True),
-    "step-down": Verb(
-        "Ask the leader of a term to step down. Asks first.", _add_term, _step_down, ASKING, True
+    "appoint": RecordedVerb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
+    "step-down": RecordedVerb(
+        "Ask the leader of a term to step down. Asks first.", _add_term, _step_down, ASKING
     ),
 }
 

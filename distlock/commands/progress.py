@@ -16,6 +16,7 @@ from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
+    RecordedVerb,
     Verb,
     add_name,
     add_shown,
@@ -124,7 +125,7 @@ def _cancel(
 VERBS = {
     "show": Verb("Show how far a piece of work is.", add_shown, _show, CHANGING),
     "watch": Verb("Show it live, until the work has ended.", add_name, _watch, CHANGING),
-    "cancel": Verb("Ask the worker to end. Asks first.", _add_cancelled, _cancel, ASKING, True),
+    "cancel": RecordedVerb("Ask the worker to end. Asks first.", _add_cancelled, _cancel, ASKING),
 }
 
 COMMAND = RecipeCommand(

@@ -14,8 +14,8 @@ from distlock.commands.exit_codes import BUSY, NOT_HELD, fail
 from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
-    LOOKING,
     RecipeCommand,
+    RecordedVerb,
     Show,
     Verb,
     add_name,
@@ -186,18 +186,16 @@ def _resize(command: BaseCommand, *, name: str, using: str, maxsize: int, **othe
 
 VERBS = {
     "dead": Verb("List the dead letters.", add_shown, _dead),
-    "retry": Verb(
-        "Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY), True
+    "retry": RecordedVerb(
+        "Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY)
     ),
-    "release": Verb(
-        "Take an item back from its consumer. Asks first.", _add_released, _release, ASKING, True
+    "release": RecordedVerb(
+        "Take an item back from its consumer. Asks first.", _add_released, _release, ASKING
     ),
-    "purge": Verb(
-        "Remove what is ready, or the dead letters. Asks first.", _add_purged, _purge, ASKING, True
+    "purge": RecordedVerb(
+        "Remove what is ready, or the dead letters. Asks first.", _add_purged, _purge, ASKING
     ),
-    "resize": Verb(
-        "Change for all how many items there may be.", _add_size, _resize, LOOKING, True
-    ),
+    "resize": RecordedVerb("Change for all how many items there may be.", _add_size, _resize),
 }
 
 COMMAND = RecipeCommand(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
@@ -57,8 +57,14 @@ class Verb:
     add_arguments: Callable[[CommandParser], None]
     run: Callable[..., str | None]
     codes: Sequence[int] = LOOKING
-    #: whether what run() returns, if it has done something, goes to the audit log
-    recorded: bool = False
+    #: whether what run() returns goes to the audit log
+    recorded: ClassVar[bool] = False
+
+
+class RecordedVerb(Verb):
+    """One that changes something: run() returns what it has done, None for nothing."""
+
+    recorded = True
 
 
 @dataclass(frozen=True, slots=True)

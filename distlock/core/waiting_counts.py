@@ -12,11 +12,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from functools import partial
+from typing import Self
+from weakref import WeakKeyDictionary
 
 from distlock.backends.base import BaseBackend
 from distlock.backends.process_session import ProcessSession
 from distlock.backends.store import Delete, Put
+from distlock.concurrency.clock import clock
 from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
 from distlock.conf import locks
@@ -37,81 +40,64 @@ _MOST_LOCKS = 25
 _DIRECTORY = "waiting"
 
 
-def write_counts_of(queue: LocalQueue) -> None:
-    """Write down how many wait in the queue of this process, for as long as any do."""
-    by_alias: dict[str, _Counts] = {}
+class WaitingCounts:
+    """Writes down how many wait in this process, for as long as any do."""
 
-    def note(alias: str) -> None:
-        if (counts := by_alias.get(alias)) is None:
-            counts = by_alias[alias] = _Counts(alias, queue)
-        if not counts.scheduled:
-            counts.schedule(_FIRST)
+    def __init__(self, queue: LocalQueue) -> None:
+        self._queue, self._key = queue, new_nonce()
+        #: by alias, until when the next write should have begun; later, it is taken for lost
+        self._scheduled_until: dict[str, float] = {}
+        self._sessions: WeakKeyDictionary[BaseBackend, ProcessSession] = WeakKeyDictionary()
+        #: what the record in a backend says, and the id of the session that it is bound to
+        self._said: WeakKeyDictionary[BaseBackend, tuple[Mapping[str, int], str]]
+        self._said = WeakKeyDictionary()
 
-    queue.on_wait = note
+    def note(self, alias: str) -> None:
+        """Note that one begins to wait behind another for a lock of this alias."""
+        if clock() >= self._scheduled_until.get(alias, 0.0):
+            self._schedule(alias, _FIRST)
 
+    def _schedule(self, alias: str, seconds: float) -> None:
+        with suppress(RuntimeError):  # no more threads can be had: one who waits later retries
+            call_after(seconds, partial(start, self._run, "distlock-waiting", alias))
+            self._scheduled_until[alias] = clock() + seconds + _LASTS
 
-class _Counts:
-    """Writes the numbers for the locks of one alias, after each other on threads of its own."""
-
-    def __init__(self, alias: str, queue: LocalQueue) -> None:
-        self._alias, self._queue = alias, queue
-        self.scheduled = False
-        self._key = new_nonce()
-        self._backend: BaseBackend | None = None
-        #: what the record says, and the id of the session that it is bound to
-        self._said: tuple[Mapping[str, int], str] = {}, ""
-
-    def schedule(self, seconds: float) -> None:
-        """Write in so many seconds. Where no thread can be had, the next one who waits retries."""
-        self.scheduled = False
-        with suppress(RuntimeError):
-            call_after(seconds, self._start)
-            self.scheduled = True
-
-    def _start(self) -> None:
+    def _run(self, alias: str) -> None:
+        """Write on a thread of its own: timers, and other backends, must not wait for this one."""
+        numbers = dict(self._queue.behind(alias).most_common(_MOST_LOCKS))
+        backend = next((made for made in locks.made() if made.alias == alias), None)
         try:
-            start(self._run, "distlock-waiting")
-        except RuntimeError:
-            self.scheduled = False
-
-    def _run(self) -> None:
-        numbers = dict(self._queue.behind(self._alias).most_common(_MOST_LOCKS))
-        if numbers or self._said[0]:
-            try:
-                self._write(numbers)
-            except Exception as error:  # the next write comes soon
-                thread_logger.debug("the numbers of waiters were not written: %s", error)
-        else:
-            self.scheduled = False  # who comes from now on schedules a write
-            if not self._queue.behind(self._alias):
+            if backend is not None and backend.capabilities.waiters:  # else nobody would read it
+                self._write(backend, numbers)
+        except Exception as error:  # the next write comes soon
+            thread_logger.debug("DISTLOCK[%r]: numbers of waiters not written: %s", alias, error)
+        if not numbers and backend not in self._said:
+            self._scheduled_until[alias] = 0.0  # who comes from now on schedules a write
+            if not self._queue.behind(alias):
                 return
-        self.schedule(PERIOD)
+        self._schedule(alias, PERIOD)
 
-    def _write(self, numbers: Mapping[str, int]) -> None:
-        backend = next((made for made in locks.made() if made.alias == self._alias), None)
-        if backend is not self._backend:
-            self._backend, self._said = backend, ({}, "")
-        if backend is None or not backend.capabilities.waiters:
-            return  # nobody would read it
-        if not numbers:
+    def _write(self, backend: BaseBackend, numbers: Mapping[str, int]) -> None:
+        if numbers:
+            if backend not in self._sessions:
+                self._sessions[backend] = ProcessSession(backend.store, _LASTS)
+            said = numbers, self._sessions[backend].get(None).id
+            if said != self._said.get(backend):
+                me = current_owner()
+                value = {"host": me.host, "pid": me.pid, "locks": numbers}
+                backend.store.apply(_DIRECTORY, [Put(self._key, value, said[1])])
+                self._said[backend] = said
+        elif backend in self._said:
             backend.store.apply(_DIRECTORY, [Delete(self._key)])
-            self._said = {}, ""
-            return
-        if not self._said[0]:
-            self._session = ProcessSession(backend.store, _LASTS)
-        session = self._session.get(None).id
-        if (numbers, session) != self._said:
-            me = current_owner()
-            value = {"host": me.host, "pid": me.pid, "locks": numbers}
-            backend.store.apply(_DIRECTORY, [Put(self._key, value, session)])
-            self._said = numbers, session
+            del self._said[backend]
 
 
 @dataclass(frozen=True, slots=True)
 class Crowds:
-    """Who waits behind others of their processes: by the name of the lock, in one backend."""
+    """How many wait behind others of their processes, in one backend."""
 
-    _by_lock: Mapping[str, list[Behind]]
+    #: by host and pid, and then by the name of the lock
+    _by_process: Mapping[tuple[str, int], Mapping[str, int]]
 
     @classmethod
     def read(cls, backend: BaseBackend, queue: LocalQueue, deadline: float | None = None) -> Self:
@@ -119,21 +105,14 @@ class Crowds:
 
         What its store does not say is left out: a lock is shown all the same.
         """
-        if not backend.capabilities.waiters:
-            return cls({})
-        me = current_owner()
-        here = {"host": me.host, "pid": me.pid, "locks": queue.behind(backend.alias)}
-        said: list[Any] = [here]
-        with suppress(LockError):
-            records = backend.store.read(_DIRECTORY, deadline).records.values()
-            said += [record.value for record in records if isinstance(record.value, dict)]
-        by_lock: dict[str, list[Behind]] = {}
-        for one in said:
-            process = str(one.get("host")), int(one.get("pid", 0))
-            if one is here or process != (me.host, me.pid):
-                for name, number in one.get("locks", {}).items():
-                    by_lock.setdefault(name, []).append(Behind(*process, int(number)))
-        return cls(by_lock)
+        said: dict[tuple[str, int], Mapping[str, int]] = {}
+        if backend.capabilities.waiters:
+            with suppress(LockError, TypeError, KeyError):
+                for record in backend.store.read(_DIRECTORY, deadline).records.values():
+                    said[record.value["host"], record.value["pid"]] = record.value["locks"]
+            me = current_owner()
+            said[me.host, me.pid] = queue.behind(backend.alias)
+        return cls(said)
 
     @classmethod
     def of_one(
@@ -146,14 +125,14 @@ class Crowds:
 
     def added_to(self, info: LockInfo) -> LockInfo:
         """Return what is known of a lock, with those of its processes that hold it or wait."""
-        if info.waiters is None or info.kind is not Kind.LOCK or info.name not in self._by_lock:
+        if info.waiters is None or info.kind is not Kind.LOCK:
             return info
         owners = (*info.waiters, *(holder.owner for holder in info.holders))
-        there = {(owner.host, owner.pid) for owner in owners}
-        behind = [one for one in self._by_lock[info.name] if (one.host, one.pid) in there]
-        return replace(info, behind=tuple(behind))
+        there = dict.fromkeys((owner.host, owner.pid) for owner in owners)
+        all_there = [Behind(*one, self._by_process.get(one, {}).get(info.name, 0)) for one in there]
+        return replace(info, behind=tuple(one for one in all_there if one.number))
 
     @property
     def total(self) -> int:
         """How many they are, for all locks."""
-        return sum(one.number for some in self._by_lock.values() for one in some)
+        return sum(sum(numbers.values()) for numbers in self._by_process.values())
