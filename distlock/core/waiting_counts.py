@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Self
 from weakref import WeakKeyDictionary
 
@@ -59,7 +58,7 @@ class WaitingCounts:
 
     def _schedule(self, alias: str, seconds: float) -> None:
         with suppress(RuntimeError):  # no more threads can be had: one who waits later retries
-            call_after(seconds, partial(start, self._run, "distlock-waiting", alias))
+            call_after(seconds, lambda: start(self._run, "distlock-waiting", alias))
             self._scheduled_until[alias] = clock() + seconds + _LASTS
 
     def _run(self, alias: str) -> None:
