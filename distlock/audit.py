@@ -65,25 +65,33 @@ def because(text: str, reason: str) -> str:
 def entries(using: str, kind: Kind, name: str, limit: int = 20) -> list[dict[str, Any]]:
     """Return the latest entries about a name, newest first: at, who, action, text.
 
-    There are none if they cannot be read.
+    There are none if they cannot be read, and in a coroutine, which must not wait for a database.
     """
 
     def read(model: Any) -> list[dict[str, Any]]:
         found = model.objects.filter(using=using, kind=kind, name=name).order_by("-at", "-pk")
-        return list(found.values("at", "who", "action", "text")[:limit])
+        rows = list(found.values("at", "who", "action", "text")[:limit])
+        for row in rows:
+            if timezone.is_naive(row["at"]):  # USE_TZ is False
+                row["at"] = timezone.make_aware(row["at"])
+        return rows
 
     return _ask(read, [])
 
 
-def sweep(backend: BaseBackend, who: str = "") -> SweepResult:
+def sweep(backend: BaseBackend) -> SweepResult:
     """Sweep a backend, record it if leases had expired, and remove old entries."""
+    days = getattr(settings, _DAYS_SETTING, _DAYS)
+
+    def clear(model: Any) -> None:
+        model.objects.filter(at__lt=timezone.now() - timedelta(days)).delete()
+
     swept = sweep_every_kind(backend)
     if swept.expired:
         text = f"Swept: {swept.expired} expired, {swept.removed} removed."
-        record(backend.alias, Kind.LOCK, "", "sweep", text, who)
-    if (days := getattr(settings, _DAYS_SETTING, _DAYS)) is not None:
-        old = {"at__lt": timezone.now() - timedelta(days)}
-        _ask(lambda model: model.objects.filter(**old).delete(), None)
+        record(backend.alias, Kind.LOCK, "", "sweep", text)
+    if days is not None:
+        _ask(clear, None)
     return swept
 
 

@@ -70,6 +70,14 @@ class TestABreak:
         assert written() == []
 
 
+def test_times_are_shown_in_a_project_without_time_zones(local, run, taken, settings):
+    settings.USE_TZ = False
+    (lock,) = taken("stock")
+    lock.force_release(lock.token, who="ada")
+    year = timezone.now().year
+    assert re.search(rf"\n  {year}-.*\+05:45  ada: Force released", run("show", "stock").out)
+
+
 class Elsewhere:
     """Keeps the log in PostgreSQL."""
 
