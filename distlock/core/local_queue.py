@@ -158,12 +158,14 @@ class LocalQueue:
 
     def behind(self, alias: str) -> Counter[str]:
         """Return how many wait here behind others, by the name of the lock."""
-        found: Counter[str] = Counter()
         with self._mutex:
-            for (its_alias, name, *_), queue in self._queues.items():
-                if its_alias == alias and (number := sum(not one.called for one in queue)):
-                    found[name] += number
-        return found
+            waiting = tuple(
+                key[1]
+                for key, queue in self._queues.items()
+                for ticket in queue
+                if key[0] == alias and not ticket.called
+            )
+        return Counter(waiting)
 
     def sizes(self) -> dict[Key, int]:
         """Return how many threads and tasks hold, ask for or wait for each lock, in all."""
