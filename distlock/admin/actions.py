@@ -124,7 +124,7 @@ def _row_now(backend: BaseBackend, ref: HoldRef, deadline: float) -> LockRow:
     """Return the row of a hold if it is still there; else that of the lock."""
     part = part_of(backend, ref.kind)
     info = part.inspect(backend_name(ref.kind, ref.name), deadline)
-    row = LockRow(Crowds.of_one(info, backend, manager.queue, deadline))
+    row = LockRow(Crowds.read(backend, manager.queue, deadline).added_to(info))
     return next((each for each in row.holders if each.ref == ref), row)
 
 

@@ -46,7 +46,7 @@ def lock_detail(alias: str, kind: Kind, name: str, *, wait_for_silent: bool = Tr
     def ask(backend: BaseBackend, deadline: float) -> tuple[LockInfo, Mapping[str, str]]:
         part, its_name = part_of(backend, kind), backend_name(kind, name)
         info, stored = part.inspect(its_name, deadline), part.stored(its_name, deadline)
-        return Crowds.of_one(info, backend, manager.queue, deadline), stored
+        return Crowds.read(backend, manager.queue, deadline).added_to(info), stored
 
     answer = call_backends([alias], ask, wait_for_silent=wait_for_silent)[alias]
     if answer.value is not None:

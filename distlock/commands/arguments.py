@@ -175,7 +175,7 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
     """
     if kind is not None:
         info = part_of(backend, kind).inspect(backend_name(kind, name))
-        return [Crowds.of_one(info, backend, manager.queue)]
+        return [Crowds.read(backend, manager.queue).added_to(info)]
     lock, *others = every_kind(backend)
     shared = [
         info
@@ -183,7 +183,7 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
         for kind in SHARED_KINDS
         if (info := part.inspect(backend_name(kind, name))).holders or info.waiters
     ]
-    info = Crowds.of_one(lock.inspect(name), lock, manager.queue)
+    info = Crowds.read(lock, manager.queue).added_to(lock.inspect(name))
     return shared if shared and not info.holders else [info, *shared]
 
 

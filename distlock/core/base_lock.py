@@ -374,7 +374,7 @@ class BaseLock:
         info = self._inspect(deadline)
         if info.waiters is None:
             return info
-        info = Crowds.of_one(info, self._backend, manager.queue, deadline)
+        info = Crowds.read(self._backend, manager.queue, deadline).added_to(info)
         here = manager.waiting(self._key)
         own = {(one.host, one.pid) for one in here}
         behind = tuple(one for one in info.behind if (one.host, one.pid) not in own)

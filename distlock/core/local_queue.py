@@ -159,13 +159,9 @@ class LocalQueue:
     def behind(self, alias: str) -> Counter[str]:
         """Return how many wait here behind others, by the name of the lock."""
         with self._mutex:
-            waiting = tuple(
-                key[1]
-                for key, queue in self._queues.items()
-                for ticket in queue
-                if key[0] == alias and not ticket.called
-            )
-        return Counter(waiting)
+            queues = self._queues.values()
+            keys = tuple(one.key for queue in queues for one in queue if not one.called)
+        return Counter(name for its_alias, name, *_ in keys if its_alias == alias)
 
     def sizes(self) -> dict[Key, int]:
         """Return how many threads and tasks hold, ask for or wait for each lock, in all."""

@@ -113,15 +113,6 @@ class Crowds:
             said[me.host, me.pid] = queue.behind(backend.alias)
         return cls(said)
 
-    @classmethod
-    def of_one(
-        cls, info: LockInfo, backend: BaseBackend, queue: LocalQueue, deadline: float | None = None
-    ) -> LockInfo:
-        """Return added_to() for one lock; nobody is asked where nobody can be behind another."""
-        if info.kind is not Kind.LOCK or not (info.holders or info.waiters):
-            return info
-        return cls.read(backend, queue, deadline).added_to(info)
-
     def added_to(self, info: LockInfo) -> LockInfo:
         """Return what is known of a lock, with those of its processes that hold it or wait."""
         if info.waiters is None or info.kind is not Kind.LOCK:
