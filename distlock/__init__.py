@@ -16,6 +16,7 @@ from distlock.exceptions import (
     ReentrantCall,
     ReleasedInTransaction,
     StaleToken,
+    UnfilledTemplate,
     ValueNotAgreed,
 )
 from distlock.lock import Lock
@@ -39,6 +40,7 @@ __all__ = [
     "ReleasedInTransaction",
     "StaleToken",
     "State",
+    "UnfilledTemplate",
     "ValueNotAgreed",
     "locks",
 ]

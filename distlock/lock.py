@@ -128,7 +128,8 @@ class Lock(BaseLock):
             if isinstance(error, BodyEnded):
                 raise  # another lock was lost, in whose body this is
             # It was ours at the commit, which stands: an error now would say that it does not.
-            logger.warning("after the commit under lock %r: %s", self.name, error)
+            fields = hold.log_fields()
+            logger.warning("after the commit under lock %r: %s", self.name, error, extra=fields)
 
     def _leave_to_transaction(self, body_error: BaseException | None = None) -> None:
         """Leave it at the end of the transaction of the atomic() that this one is part of."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from distlock.admin.fan_out import call_backends
 from distlock.admin.rows import LockRow, local_holds
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
@@ -13,6 +12,7 @@ from distlock.backends.shared import part_of
 from distlock.commands.output import release_command, show_command
 from distlock.core.manager import manager
 from distlock.core.waiting_counts import Crowds
+from distlock.fan_out import call_backends
 from distlock.types.lease import Kind, LockInfo
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.work import Work
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, LockInfo, State
+from distlock.types.log_fields import lease_fields
 from distlock.types.owners import NAMED, Liveness
 
 OnLost = Callable[[Lease], object]
@@ -76,6 +78,7 @@ class HeldLease:
         "renewal_failed",
         "renewing",
         "renews",
+        "waited",
         "warned",
     )
 
@@ -104,6 +107,8 @@ class HeldLease:
         #: whether another process can take or free it, by its owner's name
         self.named = claim.owner.key.startswith(NAMED)
         self.acquired_at = clock()  # it was granted before that
+        #: for how many seconds it was waited for, None where that is not known
+        self.waited: float | None = None
         self.at_least = entry.at_least
         #: how often it was entered and not left
         self.count = 1
@@ -343,6 +348,11 @@ class HeldLease:
             slots=lease.claim.limit or 1,
             seats=lease.claim.seats,
         )
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return the ``extra`` of a record of the log about this hold."""
+        held = clock() - self.acquired_at
+        return lease_fields(self.backend.alias, self.lease, self.waited, held)
 
     def why_lost(self) -> str | None:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""

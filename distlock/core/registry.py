@@ -63,9 +63,9 @@ class HeldLeases:
         # Without the mutex: the garbage collector may ask for this in a thread that has it.
         return list(self._holds.copy().values())
 
-    def add(self, hold: HeldLease) -> None:
-        """Note a new hold, and keep its lease alive."""
-        place = hold.place
+    def add(self, hold: HeldLease, waited: float) -> None:
+        """Note a new hold, which was waited for so many seconds, and keep its lease alive."""
+        place, hold.waited = hold.place, waited
         with self._mutex:
             if hold.named and (earlier := self._holds.get(place)):
                 hold.replace(earlier)

@@ -178,11 +178,12 @@ class OpenTransactions:
         except LockNotHeld:
             pass  # it was taken anew, or freed by a test
         except LockUnavailable as error:
-            thread_logger.warning("after a transaction: %s", error)
+            thread_logger.warning("after a transaction: %s", error, extra=hold.log_fields())
         except LockError as error:
             if isinstance(error, BodyEnded):
                 raise  # another lock was lost, in whose body this is
-            thread_logger.error("before its transaction had ended, %s", error)
+            fields = hold.log_fields()
+            thread_logger.error("before its transaction had ended, %s", error, extra=fields)
 
     def _leave_soon(self) -> None:
         """Leave the hold without making the caller wait, which may be the garbage collector."""

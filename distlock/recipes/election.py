@@ -197,7 +197,7 @@ class Election(Block, Recipe):
     @property
     def leading(self) -> bool:
         """Whether this candidate leads, by what this process knows."""
-        return self._candidacy.lease is not None and self._candidacy.goes_on
+        return self._candidacy.leading
 
     @property
     def term(self) -> int:

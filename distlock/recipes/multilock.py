@@ -367,5 +367,7 @@ class MultiLock:
             for part, name in zip(self._given, names, strict=True)
         )
         lock._parts = sorted_parts(lock._given, lock._new_lock)
+        for each in lock._parts:
+            each.name_is_filled_in = True
         lock._blocks = ActiveBlocks()
         return lock

@@ -8,9 +8,9 @@ from urllib.parse import parse_qs
 import pytest
 from django.utils import timezone
 
-from distlock.admin.fan_out import MAX_THREADS, TIMEOUT, call_backends
 from distlock.admin.query import Query
 from distlock.conf import locks
+from distlock.fan_out import MAX_THREADS, TIMEOUT, call_backends
 from distlock.types.query import Counts, Page
 from tests.contract.watch import eventually
 

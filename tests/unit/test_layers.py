@@ -71,6 +71,7 @@ LAYERS = [
     ["backends.shared"],
     ["backends"],
     ["audit", "conf"],
+    ["core.call_site"],
     [
         "core.held",
         "core.name_template",
@@ -97,8 +98,9 @@ LAYERS = [
     ["recipes.candidacy"],
     ["recipes"],
     [""],
-    ["process_members"],
-    ["fencing", "checks", "testing", "commands", "management", "supervisor"],
+    ["process_members", "fan_out"],
+    ["health"],
+    ["views", "middleware", "fencing", "checks", "testing", "commands", "management", "supervisor"],
     ["celery", "tasks"],
     ["admin", "templatetags"],
 ]
