@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
@@ -374,13 +373,8 @@ class BaseLock:
     def _info(self, deadline: float | None = None) -> LockInfo:
         """Return what the backend knows, and who waits behind the waiters and holders it knows."""
         info = self._inspect(deadline)
-        if info.waiters is None:
-            return info
-        info = Crowds.read(self._backend, manager.queue, deadline).added_to(info)
-        here = manager.waiting(self._key)
-        own = {(one.host, one.pid) for one in here}
-        behind = tuple(one for one in info.behind if (one.host, one.pid) not in own)
-        return replace(info, waiters=(*(info.waiters or ()), *here), behind=behind)
+        crowds = Crowds.read(self._backend, manager.queue, deadline)
+        return crowds.added_to(info, manager.waiting(self._key))
 
     def _named(self, name: str) -> Self:
         lock = copy(self)

@@ -24,7 +24,7 @@ from distlock.concurrency.timers import call_after
 from distlock.conf import locks
 from distlock.core.local_queue import LocalQueue
 from distlock.exceptions import LockError
-from distlock.types.lease import Behind, Kind, LockInfo, new_nonce
+from distlock.types.lease import Behind, Kind, LockInfo, Waiting, new_nonce
 from distlock.types.owners import current_owner
 
 #: Seconds between two writes of a process to one backend.
@@ -91,6 +91,13 @@ class WaitingCounts:
             del self._said[backend]
 
 
+def counted_queue() -> LocalQueue:
+    """Return a local queue whose numbers are written down."""
+    queue = LocalQueue()
+    queue.on_wait = WaitingCounts(queue).note
+    return queue
+
+
 @dataclass(frozen=True, slots=True)
 class Crowds:
     """How many wait behind others of their processes, in one backend."""
@@ -113,14 +120,21 @@ class Crowds:
             said[me.host, me.pid] = queue.behind(backend.alias)
         return cls(said)
 
-    def added_to(self, info: LockInfo) -> LockInfo:
-        """Return what is known of a lock, with those of its processes that hold it or wait."""
-        if info.waiters is None or info.kind is not Kind.LOCK:
+    def added_to(self, info: LockInfo, here: tuple[Waiting, ...] = ()) -> LockInfo:
+        """Return what is known of a lock, with those of its processes that hold it or wait.
+
+        ``here`` are those of this process by name: they are waiters then, and not only a number.
+        """
+        if info.waiters is None:
             return info
         owners = (*info.waiters, *(holder.owner for holder in info.holders))
         there = dict.fromkeys((owner.host, owner.pid) for owner in owners)
-        all_there = [Behind(*one, self._by_process.get(one, {}).get(info.name, 0)) for one in there]
-        return replace(info, behind=tuple(one for one in all_there if one.number))
+        for one in here:
+            there.pop((one.host, one.pid), None)
+        name = info.name if info.kind is Kind.LOCK else ""  # others do not wait behind each other
+        behind = [Behind(*one, self._by_process.get(one, {}).get(name, 0)) for one in there]
+        behind = [one for one in behind if one.number]
+        return replace(info, waiters=(*info.waiters, *here), behind=tuple(behind))
 
     @property
     def total(self) -> int:
