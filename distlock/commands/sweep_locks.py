@@ -50,7 +50,7 @@ def run(
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:
     backends = Backends(using)
-    for alias, swept in backends.ask(lambda backend: [(backend.alias, audit.sweep(backend))]):
+    for alias, swept in backends.work(lambda backend: [(backend.alias, audit.sweep(backend))]):
         command.stdout.write(f"{alias}: {swept.expired} expired, {swept.removed} removed")
     command.stdout.flush()
     return backends

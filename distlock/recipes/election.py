@@ -247,7 +247,7 @@ class Election(Block, Recipe):
     candidates, acandidates = twins("candidates", _candidates)
 
     def _history(self) -> Steps[tuple[Term, ...]]:
-        """Return the last 50 terms: who led, from when to when, and why that ended."""
+        """Return the last 50 terms, newest first: who led, from when to when, why that ended."""
         return (yield from self._info()).history
 
     history, ahistory = twins("history", _history)

@@ -302,7 +302,7 @@ def test_errors_of_a_backend_nobody_thought_of_are_shown_and_logged(
     monkeypatch.setattr(local, "page", fail)
     page = show()
     assert "a mistake" in page.text
-    assert "failed when the admin asked it" in caplog.text
+    assert "failed when it was asked" in caplog.text
 
 
 # Content security policy
