@@ -23,9 +23,8 @@ USER = f"{getpass.getuser()}@{socket.gethostname()}"
 
 
 @pytest.fixture(autouse=True)
-def _empty(backend_settings):
-    backend_settings("sqlite")  # migrates the default database
-    AuditEntry.objects.all().delete()
+def _migrated(backend_settings):
+    backend_settings("sqlite")
 
 
 @pytest.fixture
