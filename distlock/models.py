@@ -21,11 +21,12 @@ if not apps.is_installed("distlock"):
 class DatabaseLock(models.Model):
     """A lock that has been taken at least once; the row stays when it is freed.
 
-    ``owner`` and ``nonce`` are empty while the lock is free; the other columns then describe its
-    last hold. ``acquired_at`` and ``expires_at`` are times of the database's own clock. Freeing a
-    lock sets ``expires_at`` to the time at which it was freed. A held lock was taken or renewed
-    last ``lease`` seconds before ``expires_at``. The times have no index, because every renewal
-    would have to change it.
+    ``owner`` is empty while the lock is free; the other columns then describe its last hold, and
+    ``nonce`` says how that ended: "broken", "expired" (swept), or empty for released.
+    ``acquired_at`` and ``expires_at`` are times of the database's own clock. Freeing a lock sets
+    ``expires_at`` to the time at which it was freed. A held lock was taken or renewed last
+    ``lease`` seconds before ``expires_at``. The times have no index, because every renewal would
+    have to change it.
     """
 
     id = models.BigAutoField(primary_key=True)
@@ -70,6 +71,27 @@ class HeldLock(DatabaseLock):
         default_permissions = ()
         verbose_name = _("held lock")
         verbose_name_plural = _("held locks")
+
+
+class AuditEntry(models.Model):
+    """What somebody did to a lock or to the coordination family; see distlock.audit.
+
+    ``name`` is empty for a whole backend. ``action`` is a word for scripts, ``text`` for people.
+    """
+
+    id = models.BigAutoField(primary_key=True)
+    at = models.DateTimeField()
+    using = ExactCharField(max_length=255)
+    kind = ExactCharField(max_length=20)
+    name = ExactCharField(max_length=MAX_NAME)
+    action = ExactCharField(max_length=40)
+    who = ExactCharField(max_length=255)
+    text = ExactTextField()
+
+    class Meta:
+        db_table = "database_lock_audit"
+        default_permissions = ()
+        indexes = [models.Index(fields=["name"], name="idx_lock_audit_name")]
 
 
 # The three tables of distlock.backends.database.store. Revisions, and the ends of sessions, are

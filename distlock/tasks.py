@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from celery import shared_task
 
-from distlock.backends.shared import sweep_every_kind
+from distlock import audit
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import locks
 
@@ -24,7 +24,7 @@ def sweep(using: Collection[str] | None = None) -> dict[str, dict[str, int]]:
     failure: Exception | None = None
     for alias in locks if using is None else using:
         try:
-            done = sweep_every_kind(locks[alias])
+            done = audit.sweep(locks[alias])
         except Exception as error:
             failure = error
         else:

@@ -31,6 +31,8 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.workers import WorkerThreads
 from distlock.conf import locks
 from distlock.core.events import send_event
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.fan_out import call_backends, one_line
 from distlock.signals import lock_broken
@@ -134,7 +136,8 @@ def current_rows(refs: Sequence[HoldRef]) -> tuple[list[LockRow], list[ChangedHo
 def _row_now(backend: BaseBackend, ref: HoldRef, deadline: float) -> LockRow:
     """Return the row of a hold if it is still there; else that of the lock."""
     part = part_of(backend, ref.kind)
-    row = LockRow(part.inspect(backend_name(ref.kind, ref.name), deadline))
+    info = part.inspect(backend_name(ref.kind, ref.name), deadline)
+    row = LockRow(Crowds.read(backend, manager.queue, deadline).added_to(info))
     return next((each for each in row.holders if each.ref == ref), row)
 
 
@@ -229,7 +232,7 @@ def _report_release(
     else:
         return
     values = {"token": ref.token, "owner": lease and lease.owner, "reason": reason}
-    write_log(request, ref.alias, ref.kind, ref.name, message, values)
+    write_log(request, ref.alias, ref.kind, ref.name, message, values, "release")
 
 
 def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
@@ -246,4 +249,4 @@ def sweep(request: HttpRequest, aliases: Iterable[str]) -> None:
         text = _("Swept %(backend)s: %(expired)d expired, %(removed)d removed.")
         messages.success(request, text % values)
         message = gettext_lazy("Swept: %(expired)d expired, %(removed)d removed.")
-        write_log(request, alias, Kind.LOCK, "", message, values)
+        write_log(request, alias, Kind.LOCK, "", message, values, "sweep" if swept.expired else "")

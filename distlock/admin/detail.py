@@ -12,6 +12,8 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of
 from distlock.commands.output import release_command, show_command
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.fan_out import call_backends
 from distlock.types.lease import Kind, LockInfo
 from distlock.types.query import LockQuery
@@ -60,6 +62,7 @@ def lock_detail(
     ) -> tuple[LockInfo, Mapping[str, str], Mapping[str, Any]]:
         part, its_name = part_of(backend, kind), backend_name(kind, name)
         info, stored = part.inspect(its_name, deadline), part.stored(its_name, deadline)
+        info = Crowds.read(backend, manager.queue, deadline).added_to(info)
         if broken is None:
             return info, stored, {}
         process = LockQuery(search=f"{broken.owner.host}:{broken.owner.pid}:")

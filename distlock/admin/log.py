@@ -19,6 +19,7 @@ from django.utils.safestring import SafeString
 from django.utils.text import Truncator
 from django.utils.translation import gettext as _
 
+from distlock import audit
 from distlock.models import HeldLock
 from distlock.templatetags.distlock_admin import visible
 from distlock.types.lease import Kind
@@ -26,8 +27,6 @@ from distlock.types.printable import escaped
 
 logger = logging.getLogger("distlock")
 
-#: Entries of the log that a page shows.
-_MAX_ENTRIES = 20
 #: Names in a message, and characters of each.
 _MAX_NAMES = 10
 _MAX_NAME_LENGTH = 80
@@ -40,18 +39,22 @@ def write_log(
     name: str,
     message: Any,
     values: dict[str, Any],
+    action: str,
     model: type[Model] = HeldLock,
 ) -> None:
     """Log what the user did to something, or to a whole backend if ``name`` is empty.
 
-    It is written to the admin's log and to the site's own. If the first fails, the user is told.
-    ``model`` is the one whose pages the entry leads to.
+    It is written to the admin's log, to the audit log and to the site's own. If the first fails,
+    the user is told. ``model`` is the one whose pages the entry leads to; without ``action`` there
+    is nothing for the audit log.
     """
     user: Any = request.user
     with translation.override(settings.LANGUAGE_CODE):  # whatever the language of the user is
         text = escaped(str(message % values))
     who = user.get_username()
     logger.warning("%r in the admin, %s %r on %r: %s", who, kind, name, alias, text)
+    if action:
+        audit.record(alias, kind, name, action, text, who)
     what = alias if kind is Kind.LOCK else f"{alias}, {kind}"
     try:
         LogEntry.objects.create(
@@ -80,16 +83,6 @@ def parse_log_key(key: str) -> tuple[str, Kind, str]:
         if name.startswith(f" {kind}:"):
             return alias, kind, name.removeprefix(f" {kind}:")
     return alias, Kind.LOCK, name
-
-
-def log_entries(alias: str, kind: Kind, name: str, model: type[Model] = HeldLock) -> list[LogEntry]:
-    """Return the latest entries about a name, newest first."""
-    key = _log_key(alias, kind, name)
-    found = LogEntry.objects.filter(content_type=_content_type(model), object_id=key)
-    # Some databases compare without regard to case, so compare again.
-    return [
-        entry for entry in found.select_related("user")[:_MAX_ENTRIES] if entry.object_id == key
-    ]
 
 
 def _content_type(model: type[Model]) -> ContentType:

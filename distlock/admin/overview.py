@@ -19,6 +19,8 @@ from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
 from distlock.conf import locks
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError, NotSupported
 from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
@@ -175,6 +177,11 @@ class _Pages:
         """Ask a backend. If its semaphores cannot be read, the page has the locks, and says so."""
         alias, problem = backend.alias, ""
         page = backend.page(query.for_source(alias, Kind.LOCK), deadline)
+        crowds = Crowds.read(backend, manager.queue, deadline)
+        page = replace(page, locks=tuple(map(crowds.added_to, page.locks)))
+        if page.counts.waiting is not None:
+            waiting = page.counts.waiting + crowds.total
+            page = replace(page, counts=replace(page.counts, waiting=waiting))
         by_kind, notes = {Kind.LOCK: page}, [page.note] if page.note else []
         until = clock() + left(deadline, math.inf) * _FOR_SHARED
         try:

@@ -127,6 +127,16 @@ class LockRow:
         return (self.whole or self.info).waiters
 
     @property
+    def waiting(self) -> str:
+        """How many wait, where that is known, and in how many processes if these are fewer."""
+        info = self.whole or self.info
+        number, processes = info.waiting, info.waiting_processes
+        if processes is None or number == processes:
+            return str(number)
+        text = ngettext("%(n)d in %(p)d process", "%(n)d in %(p)d processes", processes)
+        return text % {"n": number, "p": processes}
+
+    @property
     def status(self) -> DisplayStatus | None:
         """The status; None if nobody holds the lock."""
         if self.suspended:

@@ -14,6 +14,7 @@ from django.utils.http import urlencode
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST, require_safe
 
+from distlock import audit
 from distlock.admin.actions import (
     ReasonForm,
     consequences,
@@ -23,7 +24,7 @@ from distlock.admin.actions import (
 )
 from distlock.admin.broken import BrokenHold
 from distlock.admin.detail import lock_detail
-from distlock.admin.log import log_entries, parse_log_key
+from distlock.admin.log import parse_log_key
 from distlock.admin.overview import Overview, overview
 from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.admin.query import HELD_FOR_CHOICES, Query
@@ -102,7 +103,7 @@ class HeldLockAdmin(PanelAdmin):
                 wait_for_silent="retry" in request.GET,
             ),
             back=self._url("changelist") + self._list_query(request, request.GET).url(),
-            log=log_entries(alias, kind, name),
+            log=audit.entries(alias, kind, name),
         )
 
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:

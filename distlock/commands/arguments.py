@@ -22,6 +22,8 @@ from distlock.commands.output import escaped
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS, locks
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import LockError
 from distlock.fan_out import call_backends, one_line
 from distlock.recipes.slots import AGREED, Slots, checked_slots
@@ -161,6 +163,13 @@ def _number(value: str) -> float:
     return number if number <= threading.TIMEOUT_MAX else math.nan
 
 
+def add_signature(parser: CommandParser) -> None:
+    """Let a command say why something is done, and by whom."""
+    parser.add_argument("--reason", default="", metavar="TEXT", help="Why; for the audit log.")
+    who = "Who does it; the system's user by default."
+    parser.add_argument("--as", dest="who", default="", metavar="WHO", help=who)
+
+
 def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInfo]:
     """Return what a backend knows of a name, as the name of a lock of one kind, or of all kinds.
 
@@ -168,7 +177,8 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
     nothing else is there.
     """
     if kind is not None:
-        return [part_of(backend, kind).inspect(backend_name(kind, name))]
+        info = part_of(backend, kind).inspect(backend_name(kind, name))
+        return [Crowds.read(backend, manager.queue).added_to(info)]
     lock, *others = every_kind(backend)
     shared = [
         info
@@ -176,7 +186,7 @@ def infos_of(backend: BaseBackend, name: str, kind: Kind | None) -> list[LockInf
         for kind in SHARED_KINDS
         if (info := part.inspect(backend_name(kind, name))).holders or info.waiters
     ]
-    info = lock.inspect(name)
+    info = Crowds.read(lock, manager.queue).added_to(lock.inspect(name))
     return shared if shared and not info.holders else [info, *shared]
 
 

@@ -14,6 +14,7 @@ from distlock.commands.exit_codes import NOT_HELD, fail
 from distlock.commands.recipe_command import (
     CHANGING,
     RecipeCommand,
+    RecordedVerb,
     Verb,
     add_name,
     add_shown,
@@ -36,10 +37,11 @@ def _get(command: BaseCommand, *, name: str, using: str, json: bool, **others: o
         command.stdout.write(json_module.dumps(value.value, ensure_ascii=True, indent=1))
 
 
-def _set(command: BaseCommand, *, name: str, using: str, value: Any, **options: Any) -> None:
+def _set(command: BaseCommand, *, name: str, using: str, value: Any, **options: Any) -> str:
     config = Config(name, keep=KEEP, using=using)
     version = ask(using, lambda: config.set(value, **_signature(**options)))
     command.stdout.write(f"{output.quoted(name)} on {using} has version {version} now.")
+    return f"Set: version {version}."
 
 
 def _history(command: BaseCommand, *, name: str, using: str, json: bool, **others: object) -> None:
@@ -63,13 +65,14 @@ def _row(value: Value) -> output.Row:
     )
 
 
-def _rollback(command: BaseCommand, *, name: str, using: str, version: int, **options: Any) -> None:
+def _rollback(command: BaseCommand, *, name: str, using: str, version: int, **options: Any) -> str:
     config = Config(name, keep=KEEP, using=using)
     new = ask(using, lambda: config.rollback(version, **_signature(**options)))
     command.stdout.write(
         f"{output.quoted(name)} on {using} has the value of version {version} again, as version"
         f" {new}."
     )
+    return f"Rolled back to version {version}: version {new}."
 
 
 def _add_rollback(parser: CommandParser) -> None:
@@ -91,17 +94,13 @@ def _add_signature(parser: CommandParser) -> None:
         metavar="N",
         help="Do it only if this is the version now; 0 for a value that was never set.",
     )
-    parser.add_argument("--comment", default="", metavar="TEXT", help="Why; for the history.")
-    parser.add_argument(
-        "--author", metavar="WHO", help="Who; for the history. The system's user by default."
-    )
 
 
 def _signature(
-    *, if_version: int | None, comment: str, author: str | None, **others: object
+    *, if_version: int | None, reason: str, who: str, **others: object
 ) -> dict[str, Any]:
     """Return on which version something is done, why and by whom."""
-    return {"if_version": if_version, "comment": comment, "author": author or getuser()}
+    return {"if_version": if_version, "comment": reason, "author": who or getuser()}
 
 
 def _json(text: str) -> Any:
@@ -120,10 +119,10 @@ VERBS = {
     "history": Verb(
         "List the versions that are kept, newest first.", add_shown, _history, CHANGING
     ),
-    "rollback": Verb(
+    "rollback": RecordedVerb(
         "Set the value to what it was in an earlier version.", _add_rollback, _rollback, CHANGING
     ),
-    "set": Verb("Set a value for all processes.", _add_value, _set, CHANGING),
+    "set": RecordedVerb("Set a value for all processes.", _add_value, _set, CHANGING),
 }
 
 COMMAND = RecipeCommand(

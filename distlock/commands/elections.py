@@ -12,6 +12,7 @@ from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
+    RecordedVerb,
     Show,
     Verb,
     add_name,
@@ -75,7 +76,7 @@ def _add_appointed(parser: CommandParser) -> None:
 
 def _appoint(
     command: BaseCommand, *, name: str, using: str, candidate: str, **others: object
-) -> None:
+) -> str:
     election = Election(name, using=using)
     info = ask(using, election.info)
     if candidate not in (one.name for one in info.candidates):
@@ -84,6 +85,7 @@ def _appoint(
     ask(using, lambda: election.appoint(candidate))
     when = "leads as soon as the leader of now has left" if info.order == "appointed" else "is next"
     command.stdout.write(f"{output.quoted(candidate)} {when}.")
+    return f"Appointed: {candidate}."
 
 
 def _add_term(parser: CommandParser) -> None:
@@ -99,7 +101,7 @@ def _add_term(parser: CommandParser) -> None:
 
 def _step_down(
     command: BaseCommand, *, name: str, using: str, term: int, interactive: bool, **others: object
-) -> None:
+) -> str:
     election = Election(name, using=using)
     leader = ask(using, election.leader)
     missing = f"nobody leads election {name!r} on {using!r} under term {term}"
@@ -114,14 +116,15 @@ def _step_down(
     if not ask(using, lambda: election.step_down(term)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     command.stdout.write(command.style.SUCCESS("Asked to step down."))
+    return f"Asked to step down: {leader.name}, term {term}, owner {leader.owner}."
 
 
 VERBS = {
     "history": Verb(
         "List who has led, newest first, and why it ended.", add_shown, _history, CHANGING
     ),
-    "appoint": Verb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
-    "step-down": Verb(
+    "appoint": RecordedVerb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
+    "step-down": RecordedVerb(
         "Ask the leader of a term to step down. Asks first.", _add_term, _step_down, ASKING
     ),
 }

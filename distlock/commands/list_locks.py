@@ -17,6 +17,8 @@ from distlock.backends.shared import every_kind
 from distlock.commands import output
 from distlock.commands.arguments import Backends, add_json, add_kind, add_using, prefix
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
+from distlock.core.manager import manager
+from distlock.core.waiting_counts import Crowds
 from distlock.types.lease import LockInfo, State
 from distlock.types.query import DisplayStatus, status_of
 
@@ -83,13 +85,17 @@ def run(
 
 def locks_in_use(backend: BaseBackend, prefix: str = "") -> Iterator[LockInfo]:
     """Return the locks of all kinds that are held, or whose lease ended without release."""
+    crowds: Crowds | None = None
     for part in every_kind(backend):
-        yield from (info for info in part.list(prefix) if info.state is not State.FREE)
+        for info in part.list(prefix):
+            if info.state is not State.FREE:
+                crowds = crowds or Crowds.read(backend, manager.queue)
+                yield crowds.added_to(info)
 
 
 def waiting(info: LockInfo) -> int:
     """Return how many wait for a lock; 0 where that is not known."""
-    return len(info.waiters or ())
+    return info.waiting or 0
 
 
 def rows_of(infos: Iterable[LockInfo]) -> tuple[list[output.Row], list[str]]:
@@ -105,7 +111,7 @@ def rows_of(infos: Iterable[LockInfo]) -> tuple[list[output.Row], list[str]]:
                 status.value,
                 output.duration(holder.held_for),
                 output.duration(holder.remaining),
-                output.NOTHING if info.waiters is None else str(waiting(info)),
+                output.waiting(info),
                 output.owner(holder.owner),
                 output.escaped(holder.description) or output.NOTHING,
                 info.using,

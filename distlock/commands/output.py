@@ -36,6 +36,7 @@ _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
 #: What JSON has of a holder; and of a lock, besides that.
 _OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description", "call_site")
 _OF_LOCK = ("using", "kind", "name", "state", "held_for", "lease", "renews", "renewed_at", "slots")
+_OF_QUEUE = ("waiting", "waiting_processes", "last")
 
 
 def quoted(name: str) -> str:
@@ -66,6 +67,14 @@ def share(info: LockInfo, holder: Holder) -> str:
     if info.kind is Kind.RWLOCK:
         return "writer" if holder.writes else "reader"
     return f"{holder.seats} seat" if holder.seats == 1 else f"{holder.seats} seats"
+
+
+def waiting(info: LockInfo) -> str:
+    """Return how many wait, and in how many processes if these are fewer."""
+    number, processes = info.waiting, info.waiting_processes
+    if number == processes:
+        return NOTHING if number is None else str(number)
+    return f"{number} in {processes} {'process' if processes == 1 else 'processes'}"
 
 
 def moment(when: datetime | None) -> str:
@@ -161,7 +170,7 @@ def data(value: object) -> str:
 def json_entry(info: LockInfo) -> dict[str, Any]:
     """Return what is known of a lock for JSON; spans are seconds."""
     return {
-        **{name: getattr(info, name) for name in (*_OF_LOCK, *_OF_HOLDER)},
+        **{name: getattr(info, name) for name in (*_OF_LOCK, *_OF_QUEUE, *_OF_HOLDER)},
         "waiters": None if info.waiters is None else list(map(_json_waiter, info.waiters)),
         "holders": [
             {

@@ -16,6 +16,7 @@ from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
+    RecordedVerb,
     Verb,
     add_name,
     add_shown,
@@ -106,7 +107,7 @@ def _cancel(
     token: int | None,
     interactive: bool,
     **others: object,
-) -> None:
+) -> str:
     missing = f"no worker reports progress as {name!r} on {using!r}"
     if token is not None:
         missing += f" with token {token}"
@@ -118,12 +119,13 @@ def _cancel(
     if not ask(using, lambda: Progress(name, using=using).cancel(report.token)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     command.stdout.write(command.style.SUCCESS("Asked to end; it learns of it within seconds."))
+    return f"Asked to end: token {report.token}, worker {report.owner}."
 
 
 VERBS = {
     "show": Verb("Show how far a piece of work is.", add_shown, _show, CHANGING),
     "watch": Verb("Show it live, until the work has ended.", add_name, _watch, CHANGING),
-    "cancel": Verb("Ask the worker to end. Asks first.", _add_cancelled, _cancel, ASKING),
+    "cancel": RecordedVerb("Ask the worker to end. Asks first.", _add_cancelled, _cancel, ASKING),
 }
 
 COMMAND = RecipeCommand(

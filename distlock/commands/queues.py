@@ -15,6 +15,7 @@ from distlock.commands.recipe_command import (
     ASKING,
     CHANGING,
     RecipeCommand,
+    RecordedVerb,
     Show,
     Verb,
     add_name,
@@ -86,7 +87,7 @@ def _add_retried(parser: CommandParser) -> None:
 
 def _retry(
     command: BaseCommand, *, name: str, using: str, item: int | None, all: bool, **others: object
-) -> None:
+) -> str:
     queue = Queue(name, using=using)
     letters = [one for one in _letters(using, queue) if all or one.id == item]
     if not letters:
@@ -99,6 +100,7 @@ def _retry(
         except Full:
             fail(BUSY, f"queue {name!r} on {using!r} is full; {count} were put back")
     command.stdout.write(f"{count} put back, at the end of the queue.")
+    return f"{count} put back" + (" (all dead letters)." if all else f": item {item}.")
 
 
 def _add_released(parser: CommandParser) -> None:
@@ -122,7 +124,7 @@ def _release(
     token: int,
     interactive: bool,
     **others: object,
-) -> None:
+) -> str:
     queue = Queue(name, using=using)
     deliveries = ask(using, queue.info).deliveries
     found = [one for one in deliveries if (one.id, one.token) == (item, token)]
@@ -139,6 +141,7 @@ def _release(
     if not ask(using, lambda: queue.force_release(item, token)):
         fail(NOT_HELD, f"{missing} any more; nothing was done")
     command.stdout.write(command.style.SUCCESS("Taken back."))
+    return f"Taken back: item {item}, token {token}, consumer {one.owner}."
 
 
 def _add_purged(parser: CommandParser) -> None:
@@ -151,16 +154,17 @@ def _add_purged(parser: CommandParser) -> None:
 
 def _purge(
     command: BaseCommand, *, name: str, using: str, dead: bool, interactive: bool, **others: object
-) -> None:
+) -> str | None:
     queue = Queue(name, using=using)
     info = ask(using, queue.info)
     count, what = (info.dead, "dead letters") if dead else (info.ready, "items that are ready")
     command.stdout.write(f"{output.quoted(name)} on {using} has {count} {what}.")
     if not count:
-        return
+        return None
     confirm(command, interactive, "Remove them for ever?")
     removed = ask(using, lambda: queue.purge(dead=dead))
     command.stdout.write(command.style.SUCCESS(f"{removed} removed."))
+    return f"Removed: {removed} {what}."
 
 
 def _add_size(parser: CommandParser) -> None:
@@ -173,22 +177,25 @@ def _add_size(parser: CommandParser) -> None:
     )
 
 
-def _resize(command: BaseCommand, *, name: str, using: str, maxsize: int, **others: object) -> None:
+def _resize(command: BaseCommand, *, name: str, using: str, maxsize: int, **others: object) -> str:
     ask(using, lambda: Queue(name, using=using).resize(maxsize))
     bound = f"{maxsize} items at the most" if maxsize else "any number of items"
     command.stdout.write(f"{output.quoted(name)} on {using} takes {bound} now.")
+    return f"Takes {bound} now."
 
 
 VERBS = {
     "dead": Verb("List the dead letters.", add_shown, _dead),
-    "retry": Verb("Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY)),
-    "release": Verb(
+    "retry": RecordedVerb(
+        "Put dead letters back into the queue.", _add_retried, _retry, (*CHANGING, BUSY)
+    ),
+    "release": RecordedVerb(
         "Take an item back from its consumer. Asks first.", _add_released, _release, ASKING
     ),
-    "purge": Verb(
+    "purge": RecordedVerb(
         "Remove what is ready, or the dead letters. Asks first.", _add_purged, _purge, ASKING
     ),
-    "resize": Verb("Change for all how many items there may be.", _add_size, _resize),
+    "resize": RecordedVerb("Change for all how many items there may be.", _add_size, _resize),
 }
 
 COMMAND = RecipeCommand(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock import audit
 from distlock.backends.base import BaseBackend
 from distlock.commands import arguments, output
 from distlock.commands.exit_codes import (
@@ -54,8 +55,16 @@ class Verb:
 
     help: str
     add_arguments: Callable[[CommandParser], None]
-    run: Callable[..., None]
+    run: Callable[..., str | None]
     codes: Sequence[int] = LOOKING
+    #: whether what run() returns goes to the audit log
+    recorded: ClassVar[bool] = False
+
+
+class RecordedVerb(Verb):
+    """One that changes something: run() returns what it has done, None for nothing."""
+
+    recorded = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,10 +145,15 @@ class RecipeCommand(Generic[T]):
             end = epilog(*verb.codes, not_held=NOT_THERE)
             subparser = parsers.add_parser(name, help=verb.help, description=verb.help, epilog=end)
             verb.add_arguments(subparser)
+            if verb.recorded:
+                arguments.add_signature(subparser)
             arguments.add_common(subparser, parser)
 
     def run(self, command: BaseCommand, *, verb: str, **options: Any) -> None:
-        self._verbs[verb].run(command, **options)
+        done = self._verbs[verb].run(command, **options)
+        if done and self._verbs[verb].recorded:
+            text = audit.because(done, options["reason"])
+            audit.record(options["using"], self._kind, options["name"], verb, text, options["who"])
 
     def _list(
         self,

@@ -12,6 +12,7 @@ from distlock.commands.arguments import (
     Backends,
     add_kind,
     add_name,
+    add_signature,
     add_using,
     infos_of,
     whole_number,
@@ -43,6 +44,7 @@ def add_arguments(parser: CommandParser) -> None:
         metavar="ID",
         help="In place of NAME and --token: free the queueing lock of this Celery task.",
     )
+    add_signature(parser)
     add_yes(parser)
 
 
@@ -55,6 +57,8 @@ def run(
     using: Collection[str] | None,
     kind: Kind | None,
     interactive: bool,
+    reason: str,
+    who: str,
     **others: object,
 ) -> None:
     backends = Backends(using)
@@ -100,7 +104,7 @@ def run(
         f" holder {learns}, and writes with an older fencing token."
     )
     confirm(command, interactive, "Break it?")
-    if not lock_of(info).force_release(holder.token or 0):
+    if not lock_of(info).force_release(holder.token or 0, reason=reason, who=who):
         fail(
             NOT_HELD,
             f"{info.kind} {info.name!r} is not held under token {holder.token} any more; nothing"

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock import audit
 from distlock.commands import output
-from distlock.commands.arguments import add_alias, add_name
+from distlock.commands.arguments import add_alias, add_name, add_signature
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog, fail
 from distlock.commands.recipe_command import ask
 from distlock.recipes.semaphore import Semaphore, checked_count
+from distlock.types.lease import Kind
 
 HELP = (
     "Change for all how many seats a semaphore has. Nobody is evicted. Who still says another"
@@ -28,10 +31,11 @@ def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
         "--create", action="store_true", help="Set the number of one that nobody uses yet."
     )
+    add_signature(parser)
 
 
 def run(
-    command: BaseCommand, *, name: str, value: int, using: str, create: bool, **others: object
+    command: BaseCommand, *, name: str, value: int, using: str, create: bool, **options: Any
 ) -> None:
     semaphore = Semaphore(name, using=using)
     # Who misspells a name would leave a record that no sweep forgets.
@@ -47,6 +51,8 @@ def run(
     command.stdout.write(
         f"{output.quoted(name)} on {using} {had}, and has {value} now; {taken} taken."
     )
+    text = audit.because(f"Has {value} seats now; {had}.", options["reason"])
+    audit.record(using, Kind.SEMAPHORE, name, "resize", text, options["who"])
     if taken > value:
         command.stdout.write("Seats are granted again when enough of these have been left.")
 

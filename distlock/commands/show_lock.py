@@ -6,9 +6,11 @@ Only backends that know something of it are shown. Where none does, names that a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
 
+from distlock import audit
 from distlock.commands import output
 from distlock.commands.arguments import (
     Backends,
@@ -51,7 +53,7 @@ def run(
     similar = [] if known or namesakes else alike(name, backends.ask(known_names))
     if json:
         document = {
-            "locks": [output.json_entry(info) for info in found],
+            "locks": [{**output.json_entry(info), "audit": _audit(info)} for info in found],
             "namesakes": [each._asdict() for each in namesakes],
             "similar": [each._asdict() for each in similar],
             "unavailable": backends.failures,
@@ -62,6 +64,9 @@ def run(
             kind_of = "" if info.kind is Kind.LOCK else f" ({info.kind.value})"
             command.stdout.write(f"{output.quoted(info.name)} on {info.using}{kind_of}")
             output.write_fields(command, _fields(info))
+            for entry in _audit(info):
+                when = output.moment(entry["at"])
+                command.stdout.write(f"  {when}  {entry['who']}: {entry['text']}")
         missing = {info.using for info in found} - {info.using for info in known}
         _write_elsewhere(command, namesakes, sorted(missing) if known else [])
         if similar:
@@ -74,7 +79,7 @@ def run(
 
 def _is_known(info: LockInfo) -> bool:
     agreed = info.slots if info.kind is Kind.SEMAPHORE else None
-    return bool(info.holders or info.waiters or agreed) or info.token is not None
+    return bool(info.holders or info.waiters or agreed or info.token is not None or _audit(info))
 
 
 def _write_elsewhere(
@@ -89,6 +94,10 @@ def _write_elsewhere(
         command.stdout.write(f"There is also {other}: {line}")
 
 
+def _audit(info: LockInfo) -> list[dict[str, Any]]:
+    return audit.entries(info.using, info.kind, info.name)
+
+
 def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
     yield "state", info.state.value
     if info.kind is Kind.SEMAPHORE:
@@ -96,6 +105,12 @@ def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:
         yield "seats", taken if info.slots else "nobody has said yet how many there are"
     if info.state is State.FREE and info.token is not None:
         yield "last token", str(info.token)
+    if (last := info.last) is not None:
+        yield "last owner", output.owner(last.owner)
+        if last.description:
+            yield "description", output.escaped(last.description)
+        yield f"{last.ended} at", output.moment(last.until)
+        yield "held since", output.moment(last.since)
     for number, holder in enumerate(info.holders, 1):
         owner = output.owner(holder.owner)
         if info.kind is Kind.LOCK:
@@ -133,13 +148,13 @@ def _waiters(info: LockInfo) -> Iterator[tuple[str, str]]:
     if info.waiters is None:
         yield "waiters", "not known to this backend"
     else:
-        # Who waits in the holder's own process, behind the holder, is known only there.
-        nobody = "none in other processes" if info.kind is Kind.LOCK else "none"
-        yield "waiters", str(len(info.waiters)) if info.waiters else nobody
+        yield "waiters", output.waiting(info) if info.waiting else "none"
         for place, waiter in enumerate(info.waiters, 1):
             waited = waiter.waited if isinstance(waiter, Waiting) else None
             since = "" if waited is None else f" (for {output.duration(waited)})"
             yield f"  {place}.", f"{output.owner(waiter)}{since}"
+        for host, pid, number in info.behind:
+            yield "  behind", f"{number} more in {output.quoted(f'{host}:{pid}')}"
 
 
 def _lease(holder: Holder) -> str:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from django.core.management.base import BaseCommand, CommandParser
 
-from distlock.backends.shared import sweep_every_kind
+from distlock import audit
 from distlock.commands.acquire import sleep_until
 from distlock.commands.arguments import Backends, add_using, seconds
 from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog
@@ -50,7 +50,7 @@ def run(
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:
     backends = Backends(using)
-    for alias, swept in backends.work(lambda backend: [(backend.alias, sweep_every_kind(backend))]):
+    for alias, swept in backends.work(lambda backend: [(backend.alias, audit.sweep(backend))]):
         command.stdout.write(f"{alias}: {swept.expired} expired, {swept.removed} removed")
     command.stdout.flush()
     return backends

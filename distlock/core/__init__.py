@@ -4,6 +4,7 @@ manager          the way into a lock and out of it, for threads and tasks
 call_site        the user's line that asks for a lock
 acquiring        the steps from a request to a lease, and of entering again
 local_queue      threads and tasks of this process wait here, first come, first served
+waiting_counts   tells other processes how many wait here
 held             one lock held by one owner: who is inside, and until when
 registry         all holds of the process
 renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``

@@ -9,11 +9,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Coroutine
 from copy import copy
-from dataclasses import replace
 from functools import partial
 from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
+from distlock.audit import record_break
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
@@ -37,6 +37,7 @@ from distlock.core.until_commit import (
     leave_until_commit,
     refuse_unsafe_transactions,
 )
+from distlock.core.waiting_counts import Crowds
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockNotHeld, LockTimeout
 from distlock.signals import lock_broken
 from distlock.types.arguments import checked_name, checked_token
@@ -251,44 +252,47 @@ class BaseLock:
     @refuse_in_event_loop
     def locked(self) -> bool:
         """Return whether anyone holds the lock now; a moment later it may be otherwise."""
-        return self.info().state is State.HELD
+        refuse_reentry()
+        return self._inspect().state is State.HELD
 
     async def alocked(self) -> bool:
         """See locked()."""
-        return (await self.ainfo()).state is State.HELD
+        refuse_reentry()
+        return (await self._backend.calls.run(self._inspect)).state is State.HELD
 
     @refuse_in_event_loop
     def info(self) -> LockInfo:
         """Return who holds the lock, since when and until when, and who waits where known.
 
-        The threads and tasks that wait in another process behind one of it are not known.
+        Of the threads and tasks that wait in another process behind one of it the number is known,
+        as of at most five seconds ago.
         """
         refuse_reentry()
-        return self._with_waiters(self._backend.inspect(self._backend_name))
+        return self._info()
 
     async def ainfo(self) -> LockInfo:
         """See info()."""
         refuse_reentry()
-        backend = self._backend
-        return self._with_waiters(
-            await backend.calls.run(partial(backend.inspect, self._backend_name))
-        )
+        return await self._backend.calls.run(self._info)
 
     # Breaking
 
     @refuse_in_event_loop
-    def force_release(self, token: int) -> bool:
+    def force_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
         """Break exactly the hold that has this token; False if it is no longer the one.
 
         Its holder learns of it with its next renewal at the latest, and may be working until then.
+        It is written to the audit log, with ``reason`` and ``who`` did it: the system's user, if
+        that is not said.
         """
         refuse_reentry()
         lease = self._backend.force_release(self._backend_name, checked_token(token))
         if lease is not None:
             send_event(lock_broken, self._backend, lease)
+            record_break(self._backend, lease, reason, who)
         return lease is not None
 
-    async def aforce_release(self, token: int) -> bool:
+    async def aforce_release(self, token: int, *, reason: str = "", who: str = "") -> bool:
         """See force_release()."""
         refuse_reentry()
         backend = self._backend
@@ -296,6 +300,7 @@ class BaseLock:
         lease = await backend.calls.run(breaking)
         if lease is not None:
             await asend_event(lock_broken, backend, lease)
+            record_break(backend, lease, reason, who)
         return lease is not None
 
     # Inside
@@ -362,10 +367,14 @@ class BaseLock:
             manager.lose(hold, gone)
         self.check()
 
-    def _with_waiters(self, info: LockInfo) -> LockInfo:
-        if info.waiters is None:
-            return info
-        return replace(info, waiters=(*info.waiters, *manager.waiting(self._key)))
+    def _inspect(self, deadline: float | None = None) -> LockInfo:
+        return self._backend.inspect(self._backend_name, deadline)
+
+    def _info(self, deadline: float | None = None) -> LockInfo:
+        """Return what the backend knows, and who waits behind the waiters and holders it knows."""
+        info = self._inspect(deadline)
+        crowds = Crowds.read(self._backend, manager.queue, deadline)
+        return crowds.added_to(info, manager.waiting(self._key))
 
     def _named(self, name: str) -> Self:
         lock = copy(self)

@@ -6,7 +6,8 @@ Only the one whose turn it is asks the backend, so a process contends once for a
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from distlock.concurrency.awaiting import runs_the_loop, tasks_awaiting, thread_awaiting
@@ -87,6 +88,8 @@ class LocalQueue:
         self._queues: dict[Key, deque[Ticket]] = {}
         #: By owner, and by what that is within: a thread or task waits for one turn only.
         self._waiting: dict[str, Ticket] = {}
+        #: called with the alias when one begins to wait here
+        self.on_wait: Callable[[str], object] = str
 
     def enqueue(self, ticket: Ticket, *, wait: bool) -> bool:
         """Take the next place; False if it is someone else's turn and the caller will not wait.
@@ -111,6 +114,8 @@ class LocalQueue:
                 ticket.called = True
             else:
                 self._call_next(queue)
+        if ticket.turn is not None:
+            self.on_wait(ticket.key[0])
         return True
 
     def check_deadlock(self, ticket: Ticket) -> None:
@@ -150,6 +155,13 @@ class LocalQueue:
             )
         in_order, now = sorted(tickets, key=lambda ticket: ticket.since), clock()
         return tuple(ticket.waiting(now) for ticket in in_order)
+
+    def behind(self, alias: str) -> Counter[str]:
+        """Return how many wait here behind others, by the name of the lock."""
+        with self._mutex:
+            queues = self._queues.values()
+            keys = tuple(one.key for queue in queues for one in queue if not one.called)
+        return Counter(name for its_alias, name, *_ in keys if its_alias == alias)
 
     def sizes(self) -> dict[Key, int]:
         """Return how many threads and tasks hold, ask for or wait for each lock, in all."""

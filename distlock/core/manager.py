@@ -17,6 +17,7 @@ from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.core.name_template import warn_if_unfilled
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
+from distlock.core.waiting_counts import counted_queue
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, Owner, Waiting
@@ -41,7 +42,7 @@ class LockManager:
 
     def after_fork_in_child(self) -> None:
         """Hold nothing: the locks, and the thread that keeps them, are the parent's."""
-        self._queue = LocalQueue()
+        self._queue = counted_queue()
         self._renewer = LeaseRenewer()
         self._held = HeldLeases(self._renewer)
 

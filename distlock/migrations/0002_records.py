@@ -1,8 +1,8 @@
-"""The tables of the records that recipes are built on."""
+"""The tables of the records that recipes are built on, and of the audit log."""
 
 from django.db import migrations, models
 
-from distlock.fields import ExactTextField, NoPadCharField
+from distlock.fields import ExactCharField, ExactTextField, NoPadCharField
 from distlock.migrations._create_table import CreateTable
 
 
@@ -57,5 +57,23 @@ class Migration(migrations.Migration):
                 ("expires_at", models.BigIntegerField()),
             ],
             {"db_table": "database_lock_session", "default_permissions": ()},
+        ),
+        CreateTable(
+            "AuditEntry",
+            [
+                ("id", models.BigAutoField(primary_key=True, serialize=False)),
+                ("at", models.DateTimeField()),
+                ("using", ExactCharField(max_length=255)),
+                ("kind", ExactCharField(max_length=20)),
+                ("name", ExactCharField(max_length=564)),
+                ("action", ExactCharField(max_length=40)),
+                ("who", ExactCharField(max_length=255)),
+                ("text", ExactTextField()),
+            ],
+            {
+                "db_table": "database_lock_audit",
+                "default_permissions": (),
+                "indexes": [models.Index(fields=["name"], name="idx_lock_audit_name")],
+            },
         ),
     ]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from distlock.concurrency.clock import clock
 
@@ -99,6 +99,26 @@ class Waiting(Owner):
     """One who waits, as the backend tells of it, and for how many seconds, where that is known."""
 
     waited: float | None = field(default=None, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class LastHold:
+    """Who had a free lock last, and how that ended: "released", "expired" (swept) or "broken"."""
+
+    owner: Owner
+    since: datetime
+    until: datetime
+    ended: str
+    #: with the file and line where it was taken, see Claim.label
+    description: str = ""
+
+
+class Behind(NamedTuple):
+    """How many threads and tasks of a process wait there behind its holder or its waiter."""
+
+    host: str
+    pid: int
+    number: int
 
 
 def new_nonce() -> str:
@@ -261,8 +281,10 @@ class LockInfo:
     known in advance). ``waiters`` is None where the backend does not know who waits, else the
     waiters in the order in which they will be served: of each process the one that waits there for
     all its threads and tasks, and after these, in ``Lock.info()``, the others of this very process;
-    a :class:`Waiting` where the time is known, too. ``token`` of a free
-    lock is the last one handed out, where it is known.
+    a :class:`Waiting` where the time is known, too. ``behind`` says how many more wait in other
+    processes, as these have said within the last five seconds. ``waiting`` is the number of all
+    who wait, ``waiting_processes`` that of their processes; None as for ``waiters``. ``token`` of a
+    free lock is the last one handed out, where it is known.
 
     ``lease`` is the seconds that the lease lasts from each renewal on; in ZooKeeper, where a
     session stands for it, the seconds after which the servers end the session of a process that is
@@ -270,6 +292,8 @@ class LockInfo:
     ``renewed_at`` is when the lease was renewed last, or taken, if it never was; None in ZooKeeper.
     Where the holder has left and the lock stays taken (``at_least``), they tell of that rest: its
     length, False, and when the holder left. All three are None for a free lock.
+
+    ``last`` is who had a free lock last, in a database that still has its row.
 
     ``call_site`` is the file and the line where it was taken, as ``shop/views.py:42``, "" where
     that is not known.
@@ -300,9 +324,26 @@ class LockInfo:
     seats: int = 1
     other_holders: tuple[Holder, ...] = ()
     call_site: str = ""
+    behind: tuple[Behind, ...] = ()
+    last: LastHold | None = None
 
     def __post_init__(self) -> None:
         _split_label(self)
+
+    @property
+    def waiting(self) -> int | None:
+        """How many threads and tasks wait; None where the backend does not know who waits."""
+        if self.waiters is None:
+            return None
+        return len(self.waiters) + sum(one.number for one in self.behind)
+
+    @property
+    def waiting_processes(self) -> int | None:
+        """In how many processes they wait."""
+        if self.waiters is None:
+            return None
+        behind = {(one.host, one.pid) for one in self.behind}
+        return len({(one.host, one.pid) for one in self.waiters} | behind)
 
     @property
     def holders(self) -> tuple[Holder, ...]:

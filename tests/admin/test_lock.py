@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from datetime import timedelta
@@ -254,6 +255,25 @@ def test_waiters_stand_in_line(kind, options, backend_settings, settings, look, 
             eventually(lambda place=place: len(locks["default"].inspect("feed").waiters) > place)
         page = look("feed")
         assert [waiter.pid for waiter in page.context["info"].waiters] == pids
+    locks.close_all()
+
+
+def test_threads_behind_the_waiter_of_their_process_are_counted(
+    postgresql, backend_settings, settings, look, operator, url, child
+):
+    settings.DISTLOCK = backend_settings("postgresql")
+    with Lock("feed"):
+        crowd = child("tests.commands.processes:crowd", "feed", 3)
+        page = eventually(lambda: (page := look("feed")) and "3 in 1 process" in page.text and page)
+        assert f"2 more in <bdi>{socket.gethostname()}</bdi>:{crowd.pid}<" in page.text
+        # The first in line asks now and then, and is not seen in between.
+        listed = eventually(
+            lambda: (
+                ">3 in 1 process<" in (text := operator.get(url("list")).content.decode()) and text
+            )
+        )
+        assert "<dt>Waiting</dt><dd>3</dd>" in listed
+    assert crowd.line() == "done"
     locks.close_all()
 
 

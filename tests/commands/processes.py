@@ -65,3 +65,28 @@ def manage_on_terminal(typed, *arguments):
 
     threading.Thread(target=forward, daemon=True).start()
     manage(*arguments)
+
+
+def crowd(name, number):
+    """Let so many threads wait for the lock, and leave it as soon as they have it."""
+
+    def wait():
+        with Lock(name):
+            pass
+
+    threads = [threading.Thread(target=wait) for _ in range(number)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    write_line("done")
+
+
+def hold_before_crowd(name, number):
+    """Hold the lock while so many threads wait here, until the parent says a word."""
+    with Lock(name):
+        waiting = threading.Thread(target=crowd, args=(name, number))
+        waiting.start()
+        write_line("held")
+        read_line()
+    waiting.join()

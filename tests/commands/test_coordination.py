@@ -217,7 +217,7 @@ class TestQueue:
 class TestConfig:
     def test_is_set_and_printed(self, shared, run, run_json):
         assert run("config", "get", "limit").code == NOT_HELD
-        assert run("config", "set", "limit", "120", "--author=ada", "--comment=x").code == DONE
+        assert run("config", "set", "limit", "120", "--as=ada", "--reason=x").code == DONE
         assert json.loads(run("config", "get", "limit").out) == 120
         found = run_json("config", "get", "limit")
         assert (found["value"], found["author"], found["comment"]) == (120, "ada", "x")

@@ -177,6 +177,9 @@ class TestJSON:
             "renewed_at": info.renewed_at.isoformat(),
             "description": "<b>",
             "call_site": info.call_site,
+            "last": None,
+            "waiting": None,
+            "waiting_processes": None,
             "waiters": None,
         }
 

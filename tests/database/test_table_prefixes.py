@@ -45,6 +45,7 @@ def test_locks_and_records_are_kept_under_these_names(entry):
         "before": "LockUnavailable: Shop-database_lock",
         "tables": [
             "shop-database_lock",
+            "shop-database_lock_audit",
             "shop-database_lock_directory",
             "shop-database_lock_record",
             "shop-database_lock_session",

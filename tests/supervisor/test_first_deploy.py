@@ -47,6 +47,7 @@ def empty_database(kind, server, tmp_path):
 #: the tables of the package
 TABLES = [
     "database_lock",
+    "database_lock_audit",
     "database_lock_directory",
     "database_lock_record",
     "database_lock_session",

@@ -70,7 +70,7 @@ LAYERS = [
     ["backends.recipe_records"],
     ["backends.shared"],
     ["backends"],
-    ["conf"],
+    ["audit", "conf"],
     ["core.call_site"],
     [
         "core.held",
@@ -82,7 +82,7 @@ LAYERS = [
     ["core.events", "core.local_queue"],
     ["core.renewal_steps"],
     ["core.acquiring", "core.renewal"],
-    ["core.registry"],
+    ["core.registry", "core.waiting_counts"],
     ["core.manager"],
     ["core"],
     ["core.base_lock", "core.shared_options"],

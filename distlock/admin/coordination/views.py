@@ -18,10 +18,11 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST, require_safe
 
+from distlock import audit
 from distlock.admin.coordination.cells import Detail, Ref
 from distlock.admin.coordination.overview import overview
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
-from distlock.admin.log import log_entries, names_in_message, parse_log_key, write_log
+from distlock.admin.log import names_in_message, parse_log_key, write_log
 from distlock.admin.panel import PanelAdmin, error_text, known_aliases
 from distlock.commands.output import command_line
 from distlock.exceptions import LockError, LockUnavailable
@@ -109,7 +110,7 @@ class RecipeAdmin(PanelAdmin):
             problem=answer.problem,
             permitted=self._permitted(request),
             show_line=command_line(f"{self.pages.kind} {self.pages.show}", alias, name),
-            log=log_entries(alias, self.pages.kind, name, self.pages.model),
+            log=audit.entries(alias, self.pages.kind, name),
         )
 
     def logged_view(self, request: HttpRequest, object_id: str) -> HttpResponse:
@@ -204,7 +205,7 @@ class RecipeAdmin(PanelAdmin):
     ) -> None:
         kind, model = self.pages.kind, self.pages.model
         values = {"target": ref.target, "token": ref.token, **values}
-        write_log(request, ref.alias, kind, ref.name, text, values, model)
+        write_log(request, ref.alias, kind, ref.name, text, values, action.name, model)
 
     def _permitted(self, request: HttpRequest) -> dict[str, str]:
         """Return the addresses of the actions that the user may take, by their names."""

@@ -165,6 +165,6 @@ def force_release(
         rest = (row.until - row.now).total_seconds()
         claim = Claim(name, owner_of(row), rest, row.description, row.nonce)
         broken = claim.granted(token, clock())
-        return bool(ask(dialect.free(name, token=token, nonce=row.nonce)).affected)
+        return bool(ask(dialect.free(name, "broken", token=token, nonce=row.nonce)).affected)
 
     return broken if runner.work(free, deadline) else None

@@ -35,9 +35,9 @@ class PostgreSQL(Dialect):
     MICROSECONDS: ClassVar[str] = _MICROSECONDS
     EARLIER: ClassVar[str] = f"{_NOW} - {{0}} * interval '1 microsecond'"
 
-    def free(self, lock: str, **hold: str | int) -> Statement:
+    def free(self, lock: str, ended: str = "", **hold: str | int) -> Statement:
         # The commit need not be waited for: should it be lost in a crash, the lease still ends.
-        statement = super().free(lock, **hold)
+        statement = super().free(lock, ended, **hold)
         return statement._replace(
             sql=f"{statement.sql} AND set_config('synchronous_commit', 'off', true) = 'off'"
         )

@@ -12,7 +12,7 @@ from distlock.backends.database.queue.wait_manager import WaitManager
 from distlock.backends.database.runner import StatementRunner
 from distlock.backends.database.sql import COLUMNS, TABLE, Dialect, Row
 from distlock.backends.database.statements import Statement
-from distlock.types.lease import LockInfo, Owner, State, Waiting
+from distlock.types.lease import LastHold, LockInfo, Owner, State, Waiting
 from distlock.types.owners import NAMED, RESERVED, is_reserved
 from distlock.types.query import (
     SOON_PART,
@@ -147,7 +147,9 @@ def _rows_in_use(runner: StatementRunner, prefix: str, deadline: float | None) -
 def _info(row: Row, using: str) -> LockInfo:
     """Return what a row says about its lock, by the clock of the server that read it."""
     if _is_free(row):
-        return LockInfo(row.lock, using, token=row.token)
+        owner = Owner("", row.host, row.process, row.thread)
+        last = LastHold(owner, row.since, row.until, row.nonce or "released", row.description)
+        return LockInfo(row.lock, using, token=row.token, last=last if row.host else None)
     return LockInfo(
         row.lock,
         using,

@@ -226,10 +226,14 @@ class Dialect:
             self._releasing, {"lock": claim.name, "nonce": claim.nonce}, prepare=self.prepares
         )
 
-    def free(self, lock: str, **hold: str | int) -> Statement:
-        """Free the lock if it is held, and the columns of the row are what ``hold`` says."""
+    def free(self, lock: str, ended: str = "", **hold: str | int) -> Statement:
+        """Free the lock if it is held, and the columns of the row are what ``hold`` says.
+
+        ``ended`` is for people, in the column ``nonce``: how the hold ended, "" for released.
+        """
         same = "".join(f" AND {column} = %({column})s" for column in hold)
-        return Statement(self._freeing + same, {"lock": lock, **hold})
+        freeing = self._freeing.replace("nonce = ''", f"nonce = '{ended}'")
+        return Statement(freeing + same, {"lock": lock, **hold})
 
     def reserve(self, lease: Lease, seconds: float) -> Statement:
         """Reserve the row for N seconds, if this lease holds it or has already reserved it."""
@@ -318,7 +322,7 @@ class Dialect:
     def free_expired(self, ids: Sequence[int]) -> Statement:
         """Free those of the rows whose lease has ended."""
         return Statement(
-            f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
+            f"UPDATE {TABLE} SET owner = '', nonce = 'expired', expires_at = {self.NOW}"
             f" WHERE {in_list('id', 'id', ids)} AND {self._expired}",
             named_values("id", ids),
         )

@@ -1,0 +1,136 @@
+"""The audit log: what people did to locks and to the coordination family, who, when and why.
+
+It is a table of the Django database, whichever backend a lock is in. Writing it is best effort: an
+operation on ZooKeeper or etcd is done also while that database is down, and the log says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from getpass import getuser
+from typing import Any, TypeVar
+
+from django.apps import apps
+from django.conf import settings
+from django.db import connections, router, transaction
+from django.utils import timezone
+
+from distlock.backends.base import BaseBackend
+from distlock.backends.shared import sweep_every_kind
+from distlock.backends.testcase import blocks_of_test_case
+from distlock.concurrency import fork
+from distlock.concurrency.clock import clock
+from distlock.concurrency.threads import thread_logger
+from distlock.concurrency.workers import WorkerThreads
+from distlock.types.lease import Kind, Lease, SweepResult
+from distlock.types.printable import escaped
+
+T = TypeVar("T")
+
+#: Seconds that an operation waits for its entry, and the end of the process for all of them.
+_LIMIT = 2.0
+#: The setting: days after which a sweep removes entries; None keeps them for ever.
+_DAYS_SETTING, _DAYS = "DISTLOCK_AUDIT_DAYS", 90
+
+_threads = WorkerThreads(2, "distlock-audit")
+fork.at_exit(partial(_threads.settle, _LIMIT))
+
+
+def record(using: str, kind: Kind, name: str, action: str, text: str, who: str = "") -> None:
+    """Write down that somebody did something to a name, or with "" to a whole backend.
+
+    ``action`` is a word for scripts, ``text`` for people; ``who`` is the system's user by default.
+    An error is logged, not raised.
+    """
+    who = escaped(who or _system_user())[:255]
+    values = {"using": using, "kind": kind, "name": name, "action": action, "text": escaped(text)}
+    _ask(lambda model: model.objects.create(at=timezone.now(), who=who, **values), None)
+
+
+def record_break(backend: BaseBackend, lease: Lease, reason: str, who: str) -> None:
+    """Write down that a hold was broken."""
+    text = because(f"Force released: token {lease.token}, owner {lease.owner}.", reason)
+    record(backend.alias, lease.claim.kind, lease.name, "release", text, who)
+
+
+def because(text: str, reason: str) -> str:
+    """Return what was done, and why, if that was said."""
+    return f"{text} Reason: {reason}" if reason else text
+
+
+def entries(using: str, kind: Kind, name: str, limit: int = 20) -> list[dict[str, Any]]:
+    """Return the latest entries about a name, newest first: at, who, action, text.
+
+    There are none if they cannot be read, and in a coroutine, which must not wait for a database.
+    """
+
+    def read(model: Any) -> list[dict[str, Any]]:
+        found = model.objects.filter(using=using, kind=kind, name=name).order_by("-at", "-pk")
+        rows = list(found.values("at", "who", "action", "text")[:limit])
+        for row in rows:
+            if timezone.is_naive(row["at"]):  # USE_TZ is False
+                row["at"] = timezone.make_aware(row["at"])
+        return rows
+
+    return _ask(read, [])
+
+
+def sweep(backend: BaseBackend) -> SweepResult:
+    """Sweep a backend, record it if leases had expired, and remove old entries."""
+    days = getattr(settings, _DAYS_SETTING, _DAYS)
+
+    def clear(model: Any) -> None:
+        model.objects.filter(at__lt=timezone.now() - timedelta(days)).delete()
+
+    swept = sweep_every_kind(backend)
+    if swept.expired:
+        text = f"Swept: {swept.expired} expired, {swept.removed} removed."
+        record(backend.alias, Kind.LOCK, "", "sweep", text)
+    if days is not None:
+        _ask(clear, None)
+    return swept
+
+
+def _system_user() -> str:
+    try:
+        return f"{getuser()}@{socket.gethostname()}"
+    except (KeyError, OSError):  # a container may have no name for its user
+        return f"?@{socket.gethostname()}"
+
+
+def _ask(call: Callable[[Any], T], default: T) -> T:
+    """Return what the model is asked for; the default if it cannot be asked in time.
+
+    On a thread: what was done in a backend is not undone by a rollback of the caller, a silent
+    database is not waited for, and in a coroutine nothing is. But on SQLite another connection
+    would wait for the caller's transaction, and that of a test case never commits.
+    """
+    try:
+        model: Any = apps.get_model("distlock", "AuditEntry")
+        database = router.db_for_write(model)
+        connection: Any = connections[database]
+        inside = connection.vendor == "sqlite" or blocks_of_test_case(connection)
+        if connection.in_atomic_block and inside:
+            return _attempt(call, model, database, default)
+        job = _threads.submit(partial(_attempt, call, model, database, default))
+        if asyncio._get_running_loop() is None and job.wait(clock() + _LIMIT):
+            return job.take()
+    except Exception as error:  # Django may not be set up, or no more threads can be had
+        thread_logger.warning("the audit log could not be asked: %s", error)
+    return default
+
+
+def _attempt(call: Callable[[Any], T], model: Any, database: str, default: T) -> T:
+    try:
+        with transaction.atomic(database):
+            return call(model)
+    except Exception as error:
+        thread_logger.warning("the audit log, in the database %r, failed: %s", database, error)
+        return default
+    finally:
+        if not connections[database].in_atomic_block:  # that of a thread of its own
+            connections[database].close()

@@ -1,0 +1,195 @@
+"""Who did what to a lock, and why: written down wherever it was done, and shown with the lock."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import logging
+import re
+import socket
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from distlock import Lock, LockLost, locks
+from distlock.models import AuditEntry
+from distlock.recipes.log import Config
+from distlock.recipes.queue import Queue
+from tests.contract.watch import eventually
+
+USER = f"{getpass.getuser()}@{socket.gethostname()}"
+
+
+@pytest.fixture(autouse=True)
+def _migrated(backend_settings):
+    backend_settings("sqlite")
+
+
+@pytest.fixture
+def written():
+    """``written()``: what the log says, newest first."""
+
+    def read(using="default"):
+        found = AuditEntry.objects.using(using).order_by("-pk")
+        return [(entry.name, entry.action, entry.who, entry.text) for entry in found]
+
+    return read
+
+
+class TestABreak:
+    def test_by_command_says_who_did_it_and_why(self, local, run, run_json, taken):
+        (lock,) = taken("stock")
+        token, owner = lock.token, lock.info().owner
+        options = ("--yes", "--as", "ada", "--reason", "stuck \x1b[31m")
+        assert run("release", "stock", f"--token={token}", *options).code == 0
+        text = f"Force released: token {token}, owner {owner}. Reason: stuck \\x1b[31m"
+        assert re.search(rf"\+05:45 +ada: {re.escape(text)}\n", run("show", "stock").out)
+        (entry,) = run_json("show", "stock")["locks"][0]["audit"]
+        assert entry == {"at": entry["at"], "who": "ada", "action": "release", "text": text}
+
+    @pytest.mark.every_day_on("zookeeper")
+    @pytest.mark.parametrize("kind", ["zookeeper", "etcd"])
+    def test_is_written_to_the_database_wherever_the_lock_is(self, shared, taken, written):
+        (lock,) = taken("stock", lease=None)
+        assert Lock("stock").force_release(lock.token, reason="stuck")
+        ((name, action, who, text),) = written()
+        assert (name, action, who) == ("stock", "release", USER)
+        assert text.endswith("Reason: stuck")
+
+    def test_by_a_coroutine_is_written_without_waiting_for_it(self, local, taken, written):
+        (lock,) = taken("stock")
+        asyncio.run(Lock("stock").aforce_release(lock.token, who="ada"))
+        eventually(lambda: [who for _, _, who, _ in written()] == ["ada"])
+
+    def test_that_did_not_happen_is_not_written(self, local, taken, written):
+        (lock,) = taken("stock")
+        assert not Lock("stock").force_release(lock.token + 1)
+        assert written() == []
+
+
+def test_times_are_shown_in_a_project_without_time_zones(local, run, taken, settings):
+    settings.USE_TZ = False
+    (lock,) = taken("stock")
+    lock.force_release(lock.token, who="ada")
+    year = timezone.now().year
+    assert re.search(rf"\n  {year}-.*\+05:45  ada: Force released", run("show", "stock").out)
+
+
+class Elsewhere:
+    """Keeps the log in PostgreSQL."""
+
+    def db_for_write(self, model, **hints):
+        return "postgresql" if model is AuditEntry else None
+
+    db_for_read = db_for_write
+
+
+@pytest.fixture
+def elsewhere(server, backend_settings, settings):
+    settings.DATABASE_ROUTERS = [Elsewhere()]
+    backend_settings("postgresql")  # starts and migrates it
+    AuditEntry.objects.using("postgresql").delete()
+    settings.DISTLOCK = backend_settings("local")
+    yield server("postgresql")
+    locks.close_all()
+
+
+def test_a_rollback_of_the_caller_does_not_undo_what_is_written(elsewhere, taken, written):
+    (lock,) = taken("stock")
+    with pytest.raises(ZeroDivisionError), transaction.atomic("postgresql"):
+        Lock("stock").force_release(lock.token)
+        raise ZeroDivisionError
+    assert [action for _, action, _, _ in written("postgresql")] == ["release"]
+
+
+def test_what_is_done_is_done_while_the_database_of_the_log_is_silent(
+    elsewhere, taken, run, caplog
+):
+    (lock,) = taken("stock")
+    elsewhere.pause()
+    assert Lock("stock").force_release(lock.token)
+    assert not lock.info().owner
+    assert run("show", "stock").code == 3
+    elsewhere.resume()
+    eventually(lambda: AuditEntry.objects.using("postgresql").count() == 1)
+
+
+def test_the_site_s_log_says_that_the_database_is_down(elsewhere, taken, caplog):
+    (lock,) = taken("stock")
+    elsewhere.stop()
+    with caplog.at_level(logging.WARNING, "distlock"):
+        assert Lock("stock").force_release(lock.token)
+        eventually(lambda: "the audit log, in the database 'postgresql', failed" in caplog.text)
+
+
+class TestASweep:
+    @pytest.mark.parametrize("kind", ["sqlite"])
+    def test_that_freed_a_hold_is_written(self, shared, run, abandoned, written):
+        abandoned("stock")
+        assert run("sweep").code == 0
+        assert run("sweep").code == 0  # nothing more
+        assert written() == [("", "sweep", USER, "Swept: 1 expired, 0 removed.")]
+
+    def test_removes_old_entries(self, local, run, settings, written):
+        for name, days in ("old", 91), ("new", 89):
+            AuditEntry.objects.create(at=timezone.now() - timedelta(days), name=name)
+        run("sweep")
+        assert [name for name, *_ in written()] == ["new"]
+        settings.DISTLOCK_AUDIT_DAYS = 30
+        run("sweep")
+        assert written() == []
+
+
+class TestCommandsOfRecipes:
+    def test_write_what_they_did(self, local, run, written):
+        Queue("mail").put(1)
+        first = Config("limit").set(1)
+        run("queue", "purge", "mail", "--yes", "--as", "ada", "--reason", "spam")
+        run("queue", "purge", "mail", "--yes")  # nothing is left: nothing was done
+        run("config", "set", "limit", "2", "--as", "bob", "--reason", "less load")
+        run("config", "rollback", "limit", str(first))
+        assert written() == [
+            ("limit", "rollback", USER, f"Rolled back to version {first}: version {first + 2}."),
+            ("limit", "set", "bob", f"Set: version {first + 1}. Reason: less load"),
+            ("mail", "purge", "ada", "Removed: 1 items that are ready. Reason: spam"),
+        ]
+        assert [value.author for value in Config("limit").history()][1] == "bob"
+
+
+class TestAFreedRow:
+    """Of a database: elsewhere nothing is left of a hold."""
+
+    def test_says_who_had_it_and_that_it_was_released(self, shared, run, run_json, taken):
+        (lock,) = taken("stock", description="count")
+        owner = lock.info().owner
+        lock.release()
+        last = Lock("stock").info().last
+        assert (last.ended, last.owner.pid) == ("released", owner.pid)
+        assert last.description.startswith("count (at ")
+        shown = run("show", "stock").out
+        assert re.search(
+            rf"last owner +{owner}\n +description +count \(at .*\)\n +released at +\d", shown
+        )
+        assert run_json("show", "stock")["locks"][0]["last"]["ended"] == "released"
+
+    def test_says_that_it_was_broken(self, shared, taken):
+        (lock,) = taken("stock")
+        lock.force_release(lock.token)
+        assert Lock("stock").info().last.ended == "broken"
+
+    def test_says_that_it_expired(self, shared, run, abandoned):
+        abandoned("stock")
+        run("sweep")
+        assert Lock("stock").info().last.ended == "expired"
+
+    def test_is_taken_as_any_other(self, shared, taken):
+        (lock,) = taken("stock")
+        lock.force_release(lock.token)
+        with pytest.raises(LockLost):
+            lock.release()
+        (again,) = taken("stock")
+        assert again.info().last is None
+        again.release()
+        assert Lock("stock").info().last.ended == "released"
