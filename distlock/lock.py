@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Self
+from typing import Any, Self
 
 from django.utils.asyncio import async_unsafe
 
@@ -15,8 +15,8 @@ from distlock.core.base_lock import BaseLock
 from distlock.core.held import OnLost
 from distlock.core.options import LockOptions
 from distlock.core.section import add_leave_error
-from distlock.exceptions import BodyEnded, LockError, LockLost, LockTimeout, LockUnavailable
-from distlock.types.arguments import Release
+from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable
+from distlock.types.arguments import OnBusy, Release
 
 logger = logging.getLogger("distlock")
 
@@ -37,11 +37,13 @@ class Lock(BaseLock):
         name: str,
         *,
         using: str = DEFAULT_ALIAS,
-        blocking: bool = True,
+        on_busy: OnBusy = "wait",
         timeout: float | None = None,
+        busy_result: Any = None,
         lease: float | None = None,
         at_least: float | None = None,
         renew: bool = True,
+        reentrant: bool = True,
         description: str = "",
         owner: str | None = None,
         on_lost: OnLost | None = None,
@@ -52,8 +54,12 @@ class Lock(BaseLock):
         - ``name``: what is locked, 1 to 564 characters, compared exactly; no control characters,
           no space at either end.
         - ``using``: the alias of the backend in the ``DISTLOCK`` setting.
-        - ``blocking``: False tries once instead of waiting.
-        - ``timeout``: seconds to wait at the most; None waits for ever.
+        - ``on_busy``: what ``with`` and a decorated call do if someone else has the lock: "wait"
+          for it, "raise" LockBusy, or "skip" the call, which then returns ``busy_result``. A
+          ``with`` block cannot be skipped: see attempt().
+        - ``timeout``: seconds to wait before that; what waits without one waits for ever, and
+          "raise" and "skip" try once. Who has waited in vain gets LockTimeout, a LockBusy.
+        - ``busy_result``: what a skipped call returns, with ``on_busy="skip"``.
         - ``lease``: seconds after which the backend may give the lock to another unless it was
           renewed meanwhile; None takes the backend's ``LEASE``.
         - ``at_least``: seconds for which the lock stays taken, counted from when it was granted.
@@ -62,6 +68,10 @@ class Lock(BaseLock):
           not run a short job twice that is due once. It holds for a process that is killed, too,
           except in ZooKeeper, where a lock ends with its process.
         - ``renew``: False leaves the lease to run out, for holds that no process watches over.
+        - ``reentrant``: False refuses a thread or task that holds the lock already, as
+          ``threading.Lock`` does: acquire() returns False if it does not wait, and raises
+          LockDeadlock at once if it would wait, with or without a ``timeout``. It does not go
+          with ``owner``.
         - ``description``: shown to those who look at the lock; by default what goes on where it
           is taken, as far as that is known (see :mod:`distlock.activity`).
         - ``owner``: a name for the owner in place of the thread or task, so that a hold may be
@@ -79,7 +89,17 @@ class Lock(BaseLock):
         Raises TypeError or ValueError that names the argument and its value.
         """
         options = LockOptions(
-            blocking, timeout, lease, at_least, renew, description, owner, on_lost, release
+            on_busy,
+            timeout,
+            busy_result,
+            lease,
+            at_least,
+            renew,
+            reentrant,
+            description,
+            owner,
+            on_lost,
+            release,
         )
         super().__init__(name, using, options)
 
@@ -105,8 +125,7 @@ class Lock(BaseLock):
         """
         refuse_reentry()
         self._backend.check_atomic(using, self._hold.lease if self.held else None)
-        if not self.acquire():
-            raise LockTimeout(self._busy())
+        self._enter()
         is_part = False
         try:
             hold = self._hold

@@ -71,6 +71,7 @@ class LocalBackend(BaseBackend):
         with self._mutex:
             held = self._held.get(claim.name)
             if held and not held.expired and not _is_again(claim, held.claim):
+                claim.refused_by = self._info(held).holders[0]
                 return None
             self._last_token += 1
             now, seconds = clock(), claim.reserved

@@ -234,6 +234,11 @@ class Seats:
         first, *others = map(self._holder, self.holders)
         return replace(info.of(first), state=State.HELD, other_holders=tuple(others))
 
+    @property
+    def oldest_holder(self) -> Holder | None:
+        """Who holds seats for longest; None if nobody does."""
+        return self._holder(self.holders[0]) if self.holders else None
+
     def _holder(self, record: Record) -> Holder:
         value, rest = record.value, record.remaining
         now, since = time_of(self.snapshot), since_when(record, self.snapshot)

@@ -10,7 +10,8 @@ renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_
 renewal_steps    renews many leases some at a time, the nearest to its end first
 events           log lines, signals and ``on_lost`` callbacks
 interrupters     end a body with LockLost
-base_lock        what every lock-like object does: ``with``, decorator, looking
+base_lock        what every lock-like object does: acquire, release, decorator, looking
+blocks           ``with`` and ``async with`` of all of them, and ``attempt()``
 run_under        runs a function under a lock, for tasks and commands
 shared_options   what semaphores and read/write locks share, and their arguments
 section          whose ``with`` block ends, messages that say who has a lock

@@ -11,7 +11,7 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
 from distlock.core.held import Entrant, HeldLease, Key
 from distlock.core.local_queue import LocalQueue, Ticket
-from distlock.exceptions import LockError, LockUnavailable
+from distlock.exceptions import LockDeadlock, LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State
 
 #: Seconds between two looks at a lock that another of the same owner's name asks for.
@@ -162,6 +162,19 @@ def _too_short(claim: Claim) -> LockUnavailable:
 
 
 # Entering again what this process holds already
+
+
+def refuses_reentry(hold: HeldLease, request: AcquireRequest) -> bool:
+    """Return whether the owner must not enter what it holds; LockDeadlock if it would wait."""
+    if hold.loss() is not None or not hold.refuses(request.entry):
+        return False
+    if request.wait:
+        site = hold.lease.claim.call_site
+        raise LockDeadlock(
+            f"lock {request.claim.name!r}: reentrant=False, and this thread or task holds it"
+            f" already{f', acquired at {site}' if site else ''}: it would wait for itself"
+        )
+    return True
 
 
 def confirm(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock, left
@@ -41,6 +42,8 @@ class Entrant:
     count: int = 1
     #: whether this is no thread or task, but the end of transactions; see core.until_commit
     until_commit: bool = False
+    #: whether its thread or task may enter the hold once more
+    reentrant: bool = True
 
 
 def task_of(entry: Entrant) -> asyncio.Task[object] | None:
@@ -136,6 +139,11 @@ class HeldLease:
     def entered(self) -> int:
         """How often it was entered by a thread or task and not left."""
         return self.count - sum(entry.until_commit for entry in self.entries)
+
+    def refuses(self, entry: Entrant) -> bool:
+        """Return whether its owner must not enter it once more, by the options of either."""
+        inside = [one for one in self.entries if not one.until_commit]
+        return bool(inside) and not all(one.reentrant for one in (*inside, entry))
 
     def enter(self, entry: Entrant) -> None:
         """Enter once more. A named owner may do so in several threads and tasks."""
@@ -326,14 +334,15 @@ class HeldLease:
 
     def info(self) -> LockInfo:
         """Return what this process knows of the lock, by its own clock, without asking anyone."""
-        lease = self.lease
+        lease, held_for = self.lease, clock() - self.acquired_at
         return LockInfo(
             lease.name,
             self.backend.alias,
             State.HELD,
             owner=lease.owner,
             token=lease.token,
-            held_for=clock() - self.acquired_at,
+            since=datetime.now(UTC) - timedelta(seconds=held_for),
+            held_for=held_for,
             remaining=lease.remaining,
             description=lease.claim.description,
             call_site=lease.claim.call_site,

@@ -10,7 +10,7 @@ from distlock.concurrency.awaiting import tasks_awaiting
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
-from distlock.core.acquiring import AcquireRequest, ask, confirm, wait_for_turn
+from distlock.core.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
 from distlock.core.events import event
 from distlock.core.held import Entrant, HeldLease, Key, task_of
 from distlock.core.local_queue import LocalQueue, Ticket
@@ -53,6 +53,8 @@ class LockManager:
             hold = held.find(request.key, owner)
             if hold is None and request.entry.work is not None:
                 hold = request.enters = yield from self._hold_of_caller(request)
+            if hold is not None and refuses_reentry(hold, request):
+                return False
             if hold is not None and (yield from self._reenter(request)):
                 return True
             until = deadline if wait else clock()

@@ -125,6 +125,9 @@ class Claim:
 
     ``keeps_place``: who waits stays in the queue when it is told that it has to wait on, and asks
     again under the same nonce.
+
+    ``refused_by`` is the exception: a backend notes there who had the lock when it refused it last,
+    where its answer said so.
     """
 
     name: str
@@ -140,6 +143,7 @@ class Claim:
     call_site: str = ""
     label: str = ""
     keeps_place: bool = False
+    refused_by: Holder | None = field(default=None, compare=False, repr=False)
 
     @property
     def reserved(self) -> float:

@@ -4,7 +4,7 @@ from typing import Any, assert_type
 
 from django.db import models
 
-from distlock import Lock, LockLost, LockTimeout, locks
+from distlock import Holder, Lock, LockBusy, LockLost, locks
 from distlock.celery import LockedResult, LockedTask, locked_task
 from distlock.commands import LockedCommand
 from distlock.fencing import FencedModel, FencedQuerySet
@@ -69,7 +69,7 @@ async def in_async_code() -> None:
         assert_type(await lock.aforce_release(7), bool)
 
 
-@Lock("report:{account_id}", blocking=False)
+@Lock("report:{account_id}", on_busy="raise")
 def report(account_id: int, *, kind: str = "daily") -> str:
     return f"{account_id}{kind}"
 
@@ -79,7 +79,20 @@ async def areport(account_id: int) -> str:
     return str(account_id)
 
 
+@Lock("nightly", on_busy="skip", busy_result="later", reentrant=False)
+def nightly() -> str:
+    return "done"
+
+
+async def attempts(lock: Lock) -> None:
+    with lock.attempt() as acquired:
+        assert_type(acquired, bool)
+    async with lock.attempt() as acquired:
+        assert_type(acquired, bool)
+
+
 async def decorated() -> None:
+    assert_type(nightly(), str)
     assert_type(report(7, kind="x"), str)
     assert_type(await areport(7), str)
 
@@ -87,8 +100,8 @@ async def decorated() -> None:
 def failures() -> None:
     try:
         report(1)
-    except LockTimeout:
-        pass
+    except LockBusy as error:
+        assert_type(error.holder, Holder | None)
     except LockLost:
         pass
 

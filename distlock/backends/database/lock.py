@@ -130,8 +130,10 @@ class DatabaseBackend(BaseBackend):
                 return self._acquire_inside(self._caller, connection, claim)
             # Where only one can write at a time, a try in vain must not keep holders from renewing.
             # In a brief time a locked row cannot be told from a silent server.
-            if (dialect.one_writer or brief) and ask(dialect.held_by_another(claim)).rows:
-                return None
+            if dialect.one_writer or brief:
+                for row in dialect.rows(ask(dialect.held_by_another(claim))):
+                    claim.refused_by = row.holder
+                    return None
             sent_at = clock()
             token = dialect.acquire(ask, claim)
             return None if token is None else claim.granted(token, sent_at)
@@ -144,6 +146,7 @@ class DatabaseBackend(BaseBackend):
                 # a free lock may be locked, too, by an operator who works on the table.
                 row = self._queries.row(claim.name, until)
                 if row and not row.free and row.owner != holder(claim):
+                    claim.refused_by = row.holder
                     return None
                 if clock() + errors.ROW_WAIT >= until:
                     raise self._runner.unavailable(failed) from failed.__cause__
