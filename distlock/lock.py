@@ -10,13 +10,15 @@ from typing import Any, Self
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.reentry import refuse_reentry
+from distlock.concurrency.steps import arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
+from distlock.core.extending import extending
 from distlock.core.held import OnLost
 from distlock.core.options import LockOptions
-from distlock.core.section import add_leave_error
+from distlock.core.section import add_leave_error, refuse_in_event_loop
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable
-from distlock.types.arguments import OnBusy, Release
+from distlock.types.arguments import OnBusy, Release, checked_seconds
 
 logger = logging.getLogger("distlock")
 
@@ -102,6 +104,26 @@ class Lock(BaseLock):
             release,
         )
         super().__init__(name, using, options)
+
+    @refuse_in_event_loop
+    def extend(self, seconds: float) -> None:
+        """Let a hold with ``renew=False`` end no earlier than ``seconds`` from now.
+
+        It never ends earlier than it would have. The lease is as long as it was for everything
+        else: it is this one hold that lasts for longer.
+
+        Raises TypeError or ValueError for what is no time; LockNotHeld, or LockLost if it is not
+        ours any more; LockUnavailable if the backend does not answer, or a transaction has locked
+        the row: then it ends when it would have, or later; LockError for a hold that is renewed;
+        NotSupported in ZooKeeper, where a hold lasts as long as the session.
+        """
+        refuse_reentry()
+        run(extending(self._hold, checked_seconds("seconds", seconds)))
+
+    async def aextend(self, seconds: float) -> None:
+        """See extend()."""
+        refuse_reentry()
+        await arun(extending(self._hold, checked_seconds("seconds", seconds)))
 
     @async_unsafe(
         "Lock.atomic() would block the event loop, as Django's transactions do; call the function"

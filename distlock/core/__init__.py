@@ -3,6 +3,7 @@
 manager          the way into a lock and out of it, for threads and tasks
 call_site        the user's line that asks for a lock
 acquiring        the steps from a request to a lease, and of entering again
+extending        the steps of ``extend()``
 local_queue      threads and tasks of this process wait here, first come, first served
 held             one lock held by one owner: who is inside, and until when
 registry         all holds of the process

@@ -68,6 +68,7 @@ class HeldLease:
         "count",
         "earlier_entries",
         "entries",
+        "extended_until",
         "lease",
         "lost",
         "named",
@@ -108,6 +109,8 @@ class HeldLease:
         self.named = claim.owner.key.startswith(NAMED)
         self.acquired_at = clock()  # it was granted before that
         self.at_least = entry.at_least
+        #: until when extend() was to let it last, by the local clock; it may have failed
+        self.extended_until = 0.0
         #: how often it was entered and not left
         self.count = 1
         #: Who is inside. The list is replaced when it changes: others read it without a mutex.
@@ -268,7 +271,8 @@ class HeldLease:
         return self.renew_at <= now + self._interval / 2
 
     def extend(self, deadline: float) -> None:
-        """Note that the lease ends at another local deadline."""
+        """Note that the lease ends at a later local deadline."""
+        deadline = max(deadline, self.lease.deadline)
         self.lease = self.lease.until(deadline)
         self.warned = False
         self.renew_at = deadline - self.lease.claim.relied_on + self._interval
@@ -280,6 +284,8 @@ class HeldLease:
         """
         at_least = max(self.at_least, at_least)
         rest = left(self.acquired_at + at_least, at_least)
+        if self.extended_until:
+            rest = max(rest, self.extended_until - clock())
         return self.lease.lasting(rest) if rest > self.lease.duration else self.lease
 
     @property

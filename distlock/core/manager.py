@@ -39,7 +39,8 @@ class LockManager:
 
     def after_fork_in_child(self) -> None:
         """Hold nothing: the locks, and the thread that keeps them, are the parent's."""
-        self._queue = LocalQueue()
+        #: the threads and tasks of this process that hold locks or wait for them
+        self.queue = LocalQueue()
         self._renewer = LeaseRenewer()
         self._held = HeldLeases(self._renewer)
 
@@ -47,7 +48,7 @@ class LockManager:
 
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
-        held, queue, owner = self._held, self._queue, request.claim.owner
+        held, queue, owner = self._held, self.queue, request.claim.owner
         wait, deadline = request.wait, request.deadline
         while True:
             hold = held.find(request.key, owner)
@@ -120,7 +121,7 @@ class LockManager:
                 self._renewer.lose(hold, gone)
                 continue
             if renewed_at is not None:
-                self._renewer.extend(hold, renewed_at)
+                self._renewer.extend(hold, renewed_at, hold.lease.duration)
             if self._held.enter(hold, request.entry, request.claim.owner):
                 return True
             request.enters = None
@@ -169,12 +170,12 @@ class LockManager:
         nor an outage is reported as a held lock. False if nobody holds it, and that one has gone.
         LockUnavailable if this is not known in time.
         """
-        backend, due, ahead = request.backend, request.answer_due, self._queue.first(request.key)
+        backend, due, ahead = request.backend, request.answer_due, self.queue.first(request.key)
         looking = partial(backend.is_held, request.claim)
         while not self._is_held_here(request.key):
             if (yield Call(looking, due, executor=backend.calls)):
                 break
-            if self._queue.first(request.key) != ahead:
+            if self.queue.first(request.key) != ahead:
                 return False
             if due is not None and clock() >= due:
                 raise LockUnavailable(
@@ -190,7 +191,7 @@ class LockManager:
 
     def _fail(self, request: AcquireRequest, queue: LocalQueue, error: BaseException) -> None:
         """Leave nothing behind of a request that ended with an error."""
-        if queue is not self._queue:
+        if queue is not self.queue:
             return  # in the child of a fork: the request is the parent's
         # Interrupted, cancelled, left without an answer: it may have been granted all the same.
         unknown = request.asked and not (
@@ -206,7 +207,7 @@ class LockManager:
                     request.backend.cleanup.add(request.claim)
             finally:  # a lease ends by itself, a turn does not
                 if request.ticket is not None:
-                    self._queue.leave(request.ticket)
+                    self.queue.leave(request.ticket)
 
     # The way out
 
@@ -311,7 +312,7 @@ class LockManager:
 
     def holder(self, key: Key) -> HeldLease | None:
         """Return the hold of a thread or task of this process for which others wait here."""
-        first = self._queue.first(key)
+        first = self.queue.first(key)
         return None if first is None else self._held.find(key, first)
 
     def running(self) -> list[HeldLease]:
@@ -328,16 +329,15 @@ class LockManager:
 
     def waiting(self, key: Key) -> tuple[Waiting, ...]:
         """Return who waits for a lock in this process, behind others of it."""
-        return self._queue.waiting(key)
-
-    @property
-    def queue(self) -> LocalQueue:
-        """The threads and tasks of this process that hold locks or wait for them."""
-        return self._queue
+        return self.queue.waiting(key)
 
     def lose(self, hold: HeldLease, reason: str) -> None:
         """Note that the backend no longer knows this hold."""
         self._renewer.lose(hold, reason)
+
+    def extend(self, hold: HeldLease, sent_at: float, seconds: float) -> None:
+        """Note that a hold lasts for so many seconds from ``sent_at`` on, unless it has ended."""
+        self._renewer.extend(hold, sent_at, seconds)
 
     def free(self, hold: HeldLease) -> None:
         """Free a hold at once, whoever is in it. For tests, see distlock.testing."""

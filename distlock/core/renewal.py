@@ -25,7 +25,7 @@ from distlock.core.events import log_unreleased, send_loss
 from distlock.core.held import BROKEN, ENDED, HeldLease
 from distlock.core.renewal_steps import RenewalSteps
 from distlock.exceptions import LockError
-from distlock.types.lease import Lease
+from distlock.types.lease import RELIED_ON, Lease
 
 #: Seconds until a renewal that failed is tried again: this part of the lease, within these limits.
 _RETRY_PART, _SHORTEST_RETRY, _LONGEST_RETRY = 1 / 30, 0.02, 1.0
@@ -71,11 +71,12 @@ class LeaseRenewer:
         """Renew a lease no more. The caller has the mutex."""
         self._running.pop(hold.lease.claim.nonce, None)
 
-    def extend(self, hold: HeldLease, sent_at: float) -> None:
-        """Note that a renewal that was sent at ``sent_at`` has been answered with yes."""
+    def extend(self, hold: HeldLease, sent_at: float, seconds: float) -> None:
+        """Note that a renewal for so many seconds, sent at ``sent_at``, was answered with yes."""
         with self.mutex:
-            hold.extend(max(hold.lease.deadline, hold.lease.renewed(sent_at).deadline))
-            self.reschedule(hold)
+            if not hold.ended:  # what is lost stays so
+                hold.extend(sent_at + seconds * RELIED_ON)
+                self.reschedule(hold)
 
     def lose(self, hold: HeldLease, reason: str) -> None:
         """Tell that a lease is gone; once, and not of one that was dropped."""

@@ -126,8 +126,9 @@ class Claim:
     ``keeps_place``: who waits stays in the queue when it is told that it has to wait on, and asks
     again under the same nonce.
 
-    ``refused_by`` is the exception: a backend notes there who had the lock when it refused it last,
-    where its answer said so.
+    Two fields are the exception, which backends write. ``refused_by`` is who had the lock when it
+    was refused last, where that answer said so. ``maybe_repeated``: a request was sent whose answer
+    was lost, and which may be carried out after the one that was granted.
     """
 
     name: str
@@ -144,6 +145,7 @@ class Claim:
     label: str = ""
     keeps_place: bool = False
     refused_by: Holder | None = field(default=None, compare=False, repr=False)
+    maybe_repeated: bool = field(default=False, compare=False, repr=False)
 
     @property
     def reserved(self) -> float:

@@ -64,6 +64,7 @@ async def in_async_code() -> None:
         assert_type(await lock.aacquire(timeout=1), bool)
         await lock.arelease()
         await lock.averify()
+        await lock.aextend(60)
         assert_type(await lock.alocked(), bool)
         assert_type(await lock.ainfo(), LockInfo)
         assert_type(await lock.aforce_release(7), bool)

@@ -109,6 +109,7 @@ class DatabaseBackend(BaseBackend):
             waiters=self.waits is not None,
             fair=self.waits is not None,
             atomic=True,
+            extends=True,
             late_requests=not on_sqlite,
         )
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+from distlock.backends.database.errors import StatementFailed
 from distlock.backends.database.rows import COLUMNS, Row
 from distlock.backends.database.statements import Result, Statement
 from distlock.types.lease import LONGEST_LEASE, Claim, Lease
@@ -116,13 +117,18 @@ class Dialect:
         If the row exists, ``condition`` must be true, too, see in_order(). Its parameters are
         ``values``; with these its text must be the same for all locks.
         """
-        if self.ACQUIRE_EXISTING:
-            # Most locks have been taken before, and an UPDATE costs the server less than an INSERT.
-            answer = ask(self.acquire_sql(self.ACQUIRE_EXISTING, claim, condition, values))
-            token = answer.rows[-1][0] if answer.rows else answer.insert_id
-            if answer.affected == 1 and token:
-                return int(token)
-        answer = ask(self.acquire_sql(self.ACQUIRE, claim, condition, values))
+        try:
+            if self.ACQUIRE_EXISTING:
+                # Most locks have been taken before, and an UPDATE costs the server less than an
+                # INSERT.
+                answer = ask(self.acquire_sql(self.ACQUIRE_EXISTING, claim, condition, values))
+                token = answer.rows[-1][0] if answer.rows else answer.insert_id
+                if answer.affected == 1 and token:
+                    return int(token)
+            answer = ask(self.acquire_sql(self.ACQUIRE, claim, condition, values))
+        except StatementFailed as failed:
+            claim.maybe_repeated = claim.maybe_repeated or failed.maybe_applied
+            raise
         token = self.granted(claim, answer)
         row = answer.rows[-1][_VERDICT_COLUMNS:] if token is None and answer.rows else ()
         if row and row[0] is not None:  # on PostgreSQL it may have been made just now
@@ -215,11 +221,17 @@ class Dialect:
         )
 
     def renew(self, leases: Sequence[Lease]) -> Statement:
-        """Let the leases, which have one duration, run anew if they are held and have not ended."""
+        """Let the leases, which have one duration, run anew if they are held and have not ended.
+
+        One that was extended does not end earlier, although this may be carried out long after it
+        was sent.
+        """
         where, params = self.where_held(leases)
         later = self.LATER.format("%(duration)s")
+        kept = f"CASE WHEN lease > %(lease)s AND expires_at > {later} THEN"
         return Statement(
-            f"UPDATE {TABLE} SET expires_at = {later}, lease = %(lease)s WHERE {where}",
+            f"UPDATE {TABLE} SET expires_at = {kept} expires_at ELSE {later} END,"
+            f" lease = {kept} lease ELSE %(lease)s END WHERE {where}",
             {
                 **params,
                 "duration": self.duration(leases[0].duration),
