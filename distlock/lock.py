@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, overload
 
+from django.db.models import Model, QuerySet
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.reentry import refuse_reentry
@@ -16,9 +17,13 @@ from distlock.core.base_lock import BaseLock
 from distlock.core.extending import extending
 from distlock.core.held import OnLost
 from distlock.core.options import LockOptions
+from distlock.core.row_names import name_of, names_of
 from distlock.core.section import add_leave_error, refuse_in_event_loop
 from distlock.exceptions import BodyEnded, LockError, LockLost, LockUnavailable
 from distlock.types.arguments import OnBusy, Release, checked_seconds
+
+if TYPE_CHECKING:
+    from distlock.typed import MultiLock  # a stub
 
 logger = logging.getLogger("distlock")
 
@@ -44,6 +49,7 @@ class Lock(BaseLock):
         busy_result: Any = None,
         lease: float | None = None,
         at_least: float | None = None,
+        at_most: float | None = None,
         renew: bool = True,
         reentrant: bool = True,
         description: str = "",
@@ -69,6 +75,10 @@ class Lock(BaseLock):
           before that time is over, not even the one who left. So machines whose clocks differ do
           not run a short job twice that is due once. It holds for a process that is killed, too,
           except in ZooKeeper, where a lock ends with its process.
+        - ``at_most``: seconds after its grant at which this process gives up a renewed hold,
+          however its thread hangs: then it is lost, for ``on_lost``, the signal and check(), and
+          after that it is freed. What runs in the thread goes on, unless it looks. Entering again
+          changes nothing; it raises LockError where it is to end the hold earlier.
         - ``renew``: False leaves the lease to run out, for holds that no process watches over.
         - ``reentrant``: False refuses a thread or task that holds the lock already, as
           ``threading.Lock`` does: acquire() returns False if it does not wait, and raises
@@ -96,6 +106,7 @@ class Lock(BaseLock):
             busy_result,
             lease,
             at_least,
+            at_most,
             renew,
             reentrant,
             description,
@@ -104,6 +115,39 @@ class Lock(BaseLock):
             release,
         )
         super().__init__(name, using, options)
+
+    @overload
+    @classmethod
+    def of(cls, instance: Model, **options: Any) -> Self: ...
+
+    @overload
+    @classmethod
+    def of(cls, instance: QuerySet[Any], *, limit: int, **options: Any) -> MultiLock: ...
+
+    @classmethod
+    def of(
+        cls, instance: Model | QuerySet[Any], *, limit: int | None = None, **options: Any
+    ) -> Self | MultiLock:
+        """Return the lock of a row: ``Lock.of(seat)`` is ``Lock("shop.seat:7")``.
+
+        The name is the app label, the concrete model (that of a proxy is the model it stands for)
+        and the primary key; one that no name can have is written as its SHA-256. The database of
+        the row is not part of it.
+
+        Of a queryset it is a MultiLock of the rows that there are now, which is read with this
+        call: at most ``limit``, or none, which locks nothing and is no error. In asyncio use
+        ``MultiLock(*[Lock.of(row) async for row in queryset])``.
+
+        ``options`` are those of Lock, or of MultiLock. Raises ValueError for an instance that is
+        not saved, or if there are more rows than ``limit``; TypeError for anything else.
+        """
+        if isinstance(instance, QuerySet):
+            from distlock.recipes.multilock import MultiLock  # which is built on Lock
+
+            return MultiLock._over(names_of(instance, limit), **options)
+        if limit is not None:
+            raise TypeError(f"limit={limit!r} is for a queryset, not {instance!r}")
+        return cls(name_of(instance), **options)
 
     @refuse_in_event_loop
     def extend(self, seconds: float) -> None:

@@ -19,6 +19,7 @@ section          whose ``with`` block ends, messages that say who has a lock
 options          the arguments of ``Lock``, checked
 decorator        ``@Lock(...)``
 name_template    names such as ``"report:{account_id}"``
+row_names        the names of the locks of rows, for ``Lock.of()``
 queueing_owners  the owners of the queueing locks of Celery tasks
 release_warning  warns of a release inside an open transaction
 until_commit     ``release="commit"``: open transactions enter a hold that is left in them

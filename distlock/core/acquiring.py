@@ -193,6 +193,12 @@ def confirm(
             f"lease={request.lease:g}: lock {hold.lease.name!r} is held already, with a lease of"
             f" {hold.lease.duration:g} s, which cannot become longer when the lock is entered again"
         )
+    at_most = request.entry.at_most
+    if at_most is not None and hold.acquired_at + at_most < hold.time_limit:
+        raise LockError(
+            f"at_most={at_most:g}: lock {hold.lease.name!r} is held already, and may be held for"
+            " longer; that cannot change when the lock is entered again"
+        )
     if not _may_end_too_soon(hold, request):
         if not hold.named:
             return None, None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +23,7 @@ Key = tuple[str, ...]
 #: Why a hold can be gone.
 ENDED = "its lease ended before it was renewed"
 BROKEN = "it was broken, or taken over after its lease had ended"
+OVERDUE = "it was held for as long as at_most allows, and this process has given it up"
 TAKEN_AWAY = "it was broken, or taken over"
 HANDED_OVER = "it was taken under its owner's name in another process"
 
@@ -44,6 +46,8 @@ class Entrant:
     until_commit: bool = False
     #: whether its thread or task may enter the hold once more
     reentrant: bool = True
+    #: seconds after the grant at which this process gives the hold up
+    at_most: float | None = None
 
 
 def task_of(entry: Entrant) -> asyncio.Task[object] | None:
@@ -80,6 +84,7 @@ class HeldLease:
         "renewal_failed",
         "renewing",
         "renews",
+        "time_limit",
         "warned",
     )
 
@@ -109,6 +114,8 @@ class HeldLease:
         self.named = claim.owner.key.startswith(NAMED)
         self.acquired_at = clock()  # it was granted before that
         self.at_least = entry.at_least
+        #: when this process gives it up, by the local clock; entering again does not change it
+        self.time_limit = self.acquired_at + (entry.at_most or math.inf)
         #: until when extend() was to let it last, by the local clock; it may have failed
         self.extended_until = 0.0
         #: how often it was entered and not left
@@ -244,7 +251,14 @@ class HeldLease:
     @property
     def ended(self) -> bool:
         """Whether the hold is lost for good: no answer that comes later brings it back."""
-        return self.lost is not None or clock() >= self.lease.deadline
+        return self.lost is not None or clock() >= min(self.lease.deadline, self.time_limit)
+
+    def over(self) -> str | None:
+        """Return why it is over by the local clock, None while it is not."""
+        now = clock()
+        if now >= self.lease.deadline:
+            return ENDED
+        return OVERDUE if now >= self.time_limit else None
 
     @property
     def next_check(self) -> float:
@@ -253,9 +267,10 @@ class HeldLease:
         A named owner's hold that is not renewed here may go on in another process. So the backend
         is asked for it once before its end: if it goes on there, no loss is reported.
         """
-        end = self.lease.deadline
+        end = min(self.lease.deadline, self.time_limit)
         if self.renewing:
-            return end if self.warned else end - self.lease.claim.relied_on / 2
+            half = self.lease.deadline - self.lease.claim.relied_on / 2
+            return end if self.warned else min(end, half)
         if self.needs_renewal:
             return min(self.renew_at, end)
         if self.named and self._confirmed_until != end:
@@ -363,9 +378,7 @@ class HeldLease:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""
         if self.lost is not None:
             return self.lost
-        if clock() >= self.lease.deadline:
-            return ENDED
-        return self.backend.known_lost(self.lease)
+        return self.over() or self.backend.known_lost(self.lease)
 
     def loss(self) -> LockLost | None:
         """Return the error that tells of the loss, None while the lock is held."""

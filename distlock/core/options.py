@@ -41,6 +41,7 @@ class LockOptions:
     busy_result: Any
     lease: float | None
     at_least: float | None
+    at_most: float | None
     renew: bool
     reentrant: bool
     description: str
@@ -63,6 +64,8 @@ class LockOptions:
             checked_seconds("lease", self.lease)
         if self.at_least is not None:
             checked_seconds("at_least", self.at_least)
+        if self.at_most is not None:
+            self._check_at_most(checked_seconds("at_most", self.at_most))
         if self.renew is not True:
             checked_flag("renew", self.renew)
         if self.reentrant is not True:
@@ -80,6 +83,15 @@ class LockOptions:
             checked_callback("on_lost", self.on_lost)
         if self.release is not None:
             checked_release("release", self.release)
+
+    def _check_at_most(self, at_most: float) -> None:
+        if not self.renew:
+            raise ValueError(
+                f"at_most={at_most:g} is for holds that are renewed; with renew=False the lease"
+                " ends them"
+            )
+        if self.at_least is not None and self.at_least > at_most:
+            raise ValueError(f"at_least={self.at_least:g} is longer than at_most={at_most:g}")
 
     def limit(
         self, blocking: bool | None, timeout: float | None, began: float | None = None
@@ -150,7 +162,7 @@ class LockOptions:
             label=label,
         )
         entry = Entrant(liveness, at_least, self.renew, self.on_lost, lock, work, site)
-        entry.reentrant = self.reentrant
+        entry.reentrant, entry.at_most = self.reentrant, self.at_most
         key = backend.alias, name
         queue_key = (*key, owner.key) if named else key
         return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, queue_key)

@@ -22,7 +22,7 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import Timer, call_after
 from distlock.concurrency.workers import WorkerThreads
 from distlock.core.events import log_unreleased, send_loss
-from distlock.core.held import BROKEN, ENDED, HeldLease
+from distlock.core.held import BROKEN, ENDED, OVERDUE, HeldLease
 from distlock.core.renewal_steps import RenewalSteps
 from distlock.exceptions import LockError
 from distlock.types.lease import RELIED_ON, Lease
@@ -55,7 +55,7 @@ class LeaseRenewer:
         """Keep a lease alive until it is dropped or lost. The caller has the mutex."""
         hold.backend.listener = self
         self._running[hold.lease.claim.nonce] = hold
-        if hold.renew_at < self._wakes_at:
+        if hold.renew_at < self._wakes_at or hold.time_limit < self._wakes_at:
             self.reschedule(hold)
 
     def renewed(self) -> list[HeldLease]:
@@ -84,7 +84,12 @@ class LeaseRenewer:
             if self._running.pop(hold.lease.nonce, None) is None:
                 return
             hold.lost = reason
-        self.tell_loss(hold, reason)
+        try:
+            self.tell_loss(hold, reason)
+        finally:
+            if reason == OVERDUE:  # the backend would keep it for the rest of its lease
+                rest = hold.minimum_remaining
+                hold.backend.cleanup.add(hold.lease.claim, hold.free if rest else None)
 
     def tell_loss(self, hold: HeldLease, reason: str) -> None:
         """Tell that a lease is gone, also if it was dropped before; the caller does not wait."""
@@ -142,9 +147,9 @@ class LeaseRenewer:
 
     def _end(self, due: Sequence[HeldLease]) -> None:
         for hold in due:
-            if clock() >= hold.lease.deadline:
+            if (reason := hold.over()) is not None:
                 try:
-                    self.lose(hold, ENDED)
+                    self.lose(hold, reason)
                 except Exception:  # the others must be told, and renewed, all the same
                     thread_logger.exception("could not tell of the loss of %r", hold.lease.name)
 
@@ -244,7 +249,7 @@ class LeaseRenewer:
             elif answer and hold.ended:
                 # The server renewed the lease after we had counted it as ended. Free it, or others
                 # wait for nobody.
-                self.lose(hold, ENDED)
+                self.lose(hold, hold.over() or ENDED)
                 with suppress(LockError):
                     if hold.minimum_remaining:
                         hold.free()

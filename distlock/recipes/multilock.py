@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import math
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
 from functools import partial
 from typing import Any, Self, TypeVar
 
+from django.db import DEFAULT_DB_ALIAS, transaction
 from django.utils.asyncio import async_unsafe
 
 from distlock.concurrency.clock import left
 from distlock.concurrency.reentry import must_leave_elsewhere, refuse_reentry
 from distlock.concurrency.steps import Nested, Steps, arun, run
-from distlock.conf import DEFAULT_ALIAS
+from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
 from distlock.core.blocks import BlockLock
 from distlock.core.decorator import decorate
@@ -59,6 +61,7 @@ class MultiLock(BlockLock):
         timeout: float | None = None,
         busy_result: Any = None,
         lease: float | None = None,
+        at_most: float | None = None,
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
@@ -72,15 +75,15 @@ class MultiLock(BlockLock):
         - ``on_busy``, ``busy_result``: as of :class:`Lock`, if one of the locks is busy.
         - ``timeout``: as of :class:`Lock`, for all locks together. What the lock objects say about
           waiting does not count.
-        - ``using``, ``lease``, ``renew``, ``description``, ``on_lost``, ``release``: as of
-          :class:`Lock`, for the locks that are given by name; lock objects have their own.
+        - ``using``, ``lease``, ``at_most``, ``renew``, ``description``, ``on_lost``, ``release``:
+          as of :class:`Lock`, for the locks that are given by name; lock objects have their own.
           ``on_lost`` is called with the lease of each lock that is lost.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
         waits = on_busy, timeout, busy_result
         self._options = LockOptions(
-            *waits, lease, None, renew, True, description, None, on_lost, release
+            *waits, lease, None, at_most, renew, True, description, None, on_lost, release
         )
         self._given = tuple(checked_part(part) for part in names_or_locks)
         if not self._given:
@@ -88,6 +91,7 @@ class MultiLock(BlockLock):
         of_names: dict[str, tuple[Any, Any]] = {
             "using": (using, DEFAULT_ALIAS),
             "lease": (lease, None),
+            "at_most": (at_most, None),
             "renew": (renew, True),
             "description": (description, ""),
             "on_lost": (on_lost, None),
@@ -158,6 +162,11 @@ class MultiLock(BlockLock):
         See Lock.atomic(). NotSupported unless all of them are a ``Lock`` of one alias.
         """
         refuse_reentry()
+        if not self._parts:
+            options = locks[self._new_lock("nothing").using].settings.options
+            with transaction.atomic(using or options.get("database", DEFAULT_DB_ALIAS)):
+                yield self
+            return
         with parts_atomic(self, self._parts, using):
             yield self
 
@@ -189,7 +198,7 @@ class MultiLock(BlockLock):
 
         Raises LockNotHeld or LockLost.
         """
-        return min(part.remaining for part in self._parts)
+        return min((part.remaining for part in self._parts), default=math.inf)
 
     def check(self) -> None:
         """Raise LockNotHeld or LockLost, which names the lock, unless all are held."""
@@ -337,6 +346,14 @@ class MultiLock(BlockLock):
             except LockError as error:
                 errors.append(error)
         raise_worst(errors)
+
+    @classmethod
+    def _over(cls, names: Sequence[str], **options: Any) -> Self:
+        """Return a lock of these names, which may be none; see Lock.of()."""
+        lock = cls(*(names or ["nothing"]), **options)
+        if not names:
+            lock._given = lock._parts = ()
+        return lock
 
     def _named(self, *names: str) -> MultiLock:
         lock = copy(self)

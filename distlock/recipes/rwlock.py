@@ -109,6 +109,7 @@ class RWLock:
         timeout: float | None = None,
         busy_result: Any = None,
         lease: float | None = None,
+        at_most: float | None = None,
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
@@ -120,7 +121,7 @@ class RWLock:
         with each other.
         """
         waits = on_busy, timeout, busy_result
-        terms = *waits, lease, None, renew, True, description, None, on_lost, release
+        terms = *waits, lease, None, at_most, renew, True, description, None, on_lost, release
         of_side = partial(SideOptions, *terms, Kind.RWLOCK)
         self._reading = partial(Reader, name, using, of_side(1, ALL_SEATS))
         self._writing = partial(Writer, name, using, of_side(ALL_SEATS, ALL_SEATS))

@@ -45,6 +45,7 @@ class Semaphore(SharedLock):
         timeout: float | None = None,
         busy_result: Any = None,
         lease: float | None = None,
+        at_most: float | None = None,
         renew: bool = True,
         description: str = "",
         on_lost: OnLost | None = None,
@@ -59,7 +60,7 @@ class Semaphore(SharedLock):
           for all. None takes the number that resize() or those who use it have said last; that of
           the latter is forgotten by a sweep when nobody uses it.
         - ``n``: how many seats acquire() takes, all at once or none.
-        - ``using``, ``on_busy``, ``timeout``, ``busy_result``, ``lease``, ``renew``,
+        - ``using``, ``on_busy``, ``timeout``, ``busy_result``, ``lease``, ``at_most``, ``renew``,
           ``description``, ``on_lost``, ``release``: as of a Lock. A seat that waits for a commit is
           the one that the next acquire of as many seats gets in the same transaction.
 
@@ -73,6 +74,7 @@ class Semaphore(SharedLock):
             busy_result,
             lease,
             None,
+            at_most,
             renew,
             True,
             description,

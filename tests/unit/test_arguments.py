@@ -200,3 +200,16 @@ def test_a_named_owner_can_always_enter_again():
 def test_reentrant_is_true_or_false():
     with pytest.raises(TypeError, match="reentrant must be True or False, not 'no'"):
         Lock("a", reentrant="no", **LOCAL)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"at_most": 0}, "at_most must be .* greater than 0, got 0"),
+        ({"at_most": 5, "renew": False}, "at_most=5 is for holds that are renewed"),
+        ({"at_most": 5, "at_least": 6}, "at_least=6 is longer than at_most=5"),
+    ],
+)
+def test_at_most_is_for_what_is_renewed(options, words):
+    with pytest.raises(ValueError, match=words):
+        Lock("a", **options, **LOCAL)

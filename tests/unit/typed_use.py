@@ -92,6 +92,11 @@ async def attempts(lock: Lock) -> None:
         assert_type(acquired, bool)
 
 
+def rows(event: Event) -> None:
+    assert_type(Lock.of(event, timeout=5), Lock)
+    assert_type(Lock.of(Event.objects.all(), limit=3), MultiLock)
+
+
 async def decorated() -> None:
     assert_type(nightly(), str)
     assert_type(report(7, kind="x"), str)
