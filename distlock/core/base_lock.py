@@ -319,12 +319,14 @@ class BaseLock(BlockLock):
         return False
 
     def _enter(self) -> None:
-        self._options.refuse_block(self)
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
         if not self.acquire():
             raise self._busy(self._options)
 
     async def _aenter(self) -> None:
-        self._options.refuse_block(self)
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
         if not await self.aacquire():
             raise self._busy(self._options)
 

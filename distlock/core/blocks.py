@@ -33,7 +33,7 @@ class BlockLock:
 
     def __enter__(self) -> Self:
         self._enter()
-        self._begin_block(sys._getframe(1))
+        self._blocks.begin(sys._getframe(1), self._current_owner)
         return self
 
     def __exit__(

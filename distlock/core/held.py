@@ -298,9 +298,7 @@ class HeldLease:
         This process goes on counting its own, shorter length.
         """
         at_least = max(self.at_least, at_least)
-        rest = left(self.acquired_at + at_least, at_least)
-        if self.extended_until:
-            rest = max(rest, self.extended_until - clock())
+        rest = max(left(self.acquired_at + at_least, at_least), self.extended_until - clock())
         return self.lease.lasting(rest) if rest > self.lease.duration else self.lease
 
     @property
@@ -378,7 +376,9 @@ class HeldLease:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""
         if self.lost is not None:
             return self.lost
-        return self.over() or self.backend.known_lost(self.lease)
+        if clock() >= min(self.lease.deadline, self.time_limit):
+            return self.over()
+        return self.backend.known_lost(self.lease)
 
     def loss(self) -> LockLost | None:
         """Return the error that tells of the loss, None while the lock is held."""

@@ -168,12 +168,11 @@ class LockOptions:
         return AcquireRequest(backend, claim, entry, named, wanted, wait, deadline, key, queue_key)
 
     def refuse_block(self, lock: object) -> None:
-        """Raise TypeError for a ``with`` block, which cannot be skipped, if it was to be."""
-        if self.on_busy == "skip":
-            raise TypeError(
-                f"{lock!r}: on_busy='skip' cannot skip a `with` block, only a decorated function."
-                " Use `with lock.attempt() as acquired:`, or on_busy='raise'"
-            )
+        """Raise TypeError for a ``with`` block, which cannot be skipped."""
+        raise TypeError(
+            f"{lock!r}: on_busy='skip' cannot skip a `with` block, only a decorated function."
+            " Use `with lock.attempt() as acquired:`, or on_busy='raise'"
+        )
 
     def busy(self, message: str, holder: Holder | None) -> LockBusy:
         """Return the error for who did not get the lock."""

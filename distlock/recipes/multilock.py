@@ -241,12 +241,14 @@ class MultiLock(BlockLock):
         return current_actor().owner
 
     def _enter(self) -> None:
-        self._options.refuse_block(self)
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
         if (busy := self._acquire(None, None)) is not None:
             raise busy._busy(self._options)
 
     async def _aenter(self) -> None:
-        self._options.refuse_block(self)
+        if self._options.on_busy == "skip":
+            self._options.refuse_block(self)
         if (busy := await self._aacquire(None, None)) is not None:
             raise busy._busy(self._options)
 

@@ -131,10 +131,9 @@ class DatabaseBackend(BaseBackend):
                 return self._acquire_inside(self._caller, connection, claim)
             # Where only one can write at a time, a try in vain must not keep holders from renewing.
             # In a brief time a locked row cannot be told from a silent server.
-            if dialect.one_writer or brief:
-                for row in dialect.rows(ask(dialect.held_by_another(claim))):
-                    claim.refused_by = row.holder
-                    return None
+            if (dialect.one_writer or brief) and (rows := ask(dialect.held_by_another(claim)).rows):
+                claim.refused_by = dialect.row(rows[0]).holder
+                return None
             sent_at = clock()
             token = dialect.acquire(ask, claim)
             return None if token is None else claim.granted(token, sent_at)

@@ -76,6 +76,8 @@ class Dialect:
     one_writer: ClassVar[bool] = False
 
     def __init__(self) -> None:
+        #: what asks for rows, without a condition yet
+        self.select = f"SELECT {row_columns(self.LOCK, self.NOW, self.READ)} FROM {TABLE}"
         self._freeing = (
             f"UPDATE {TABLE} SET owner = '', nonce = '', expires_at = {self.NOW}"
             f" WHERE {self.LOCK} = %(lock)s AND owner <> ''"
@@ -280,11 +282,6 @@ class Dialect:
     def row(self, values: Sequence[Any]) -> Row:
         """Read one row, see row_columns()."""
         return Row._make((*values[:9], bool(values[9]), *map(self.from_db, values[10:])))
-
-    @property
-    def select(self) -> str:
-        """What asks for rows, without a condition yet."""
-        return f"SELECT {row_columns(self.LOCK, self.NOW, self.READ)} FROM {TABLE}"
 
     # Sweeping
 
