@@ -21,7 +21,6 @@ from distlock.core.name_template import Template
 from distlock.exceptions import NotSupported
 from distlock.recipes.slots import Slots, checked_slots
 from distlock.types.arguments import (
-    OnBusy,
     Release,
     checked_callback,
     checked_choice,
@@ -29,8 +28,7 @@ from distlock.types.arguments import (
     checked_seconds,
 )
 
-TaskOnBusy = OnBusy | Literal["retry"]
-_ON_BUSY = (*get_args(OnBusy), "retry")
+TaskOnBusy = Literal["wait", "raise", "skip", "retry"]
 #: Seconds that "wait" waits without a ``timeout``.
 _WAIT = 60.0
 OnUnavailable = Literal["raise", "retry"]
@@ -116,7 +114,7 @@ class TaskOptions:
         _checked_template("queueing_lock", self.queueing_lock)
         if self.progress is not True:
             _checked_template("progress", self.progress)
-        checked_choice("on_busy", self.on_busy, _ON_BUSY)
+        checked_choice("on_busy", self.on_busy, get_args(TaskOnBusy))
         checked_choice("on_unavailable", self.on_unavailable, get_args(OnUnavailable))
         checked_choice("until", self.until, get_args(Until))
         checked_choice("on_queued", self.on_queued, get_args(OnQueued))

@@ -89,8 +89,7 @@ class LockedCommand(BaseCommand):
             "--lock-timeout",
             type=waiting_time,
             metavar="SECONDS",
-            help="Wait for the lock no longer than that; 0 tries once"
-            f" ({_seconds(self._waits(None))}).",
+            help="Wait for the lock no longer than that; 0 tries once.",
         )
         add_busy_code(group, self._busy_code)
         group.add_argument(
@@ -195,10 +194,6 @@ class LockedCommand(BaseCommand):
             return names.fill_in(options)
         except (TypeError, ValueError) as error:
             fail(USAGE, f"lock_name={self.lock_name!r} gives no name for these options: {error}")
-
-
-def _seconds(timeout: float | None) -> str:
-    return "waits for ever" if timeout is None else f"{timeout:g}"
 
 
 def _name_of(command: type[BaseCommand]) -> str:

@@ -76,17 +76,15 @@ class BlockLock:
 
     def _enter(self) -> None:
         """Take it for a block; LockBusy or LockTimeout if someone else has it."""
-        raise NotImplementedError
 
     async def _aenter(self) -> None:
-        raise NotImplementedError
+        """See _enter()."""
 
     def _leave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
         """Leave it once; ``soon``: without waiting for anything, for an owner who is gone."""
-        raise NotImplementedError
 
     async def _aleave_block(self, owner: Owner, exc: BaseException | None, soon: bool) -> None:
-        raise NotImplementedError
+        """See _leave_block()."""
 
     # Blocks
 

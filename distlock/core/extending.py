@@ -51,17 +51,14 @@ def _refuse(hold: HeldLease, seconds: float) -> None:
     claim, alias = hold.lease.claim, hold.backend.alias
     if not hold.backend.capabilities.extends:
         raise NotSupported(
-            f"extend({seconds:g}): a {claim.kind} of DISTLOCK[{alias!r}] is held for as long as a"
-            " session lives, and has no lease of its own length"
+            f"extend({seconds:g}): a lock of DISTLOCK[{alias!r}] is held as long as a session lives"
         )
     if hold.renews:
         raise LockError(
-            f"extend({seconds:g}): lock {claim.name!r} is renewed for as long as it is held;"
-            " extend() is for holds with renew=False"
+            f"extend({seconds:g}) is for renew=False, and lock {claim.name!r} is renewed anyway"
         )
     if claim.maybe_repeated:
         raise LockUnavailable(
             f"extend({seconds:g}): an earlier request for lock {claim.name!r}, whose answer was"
-            " lost, may still be carried out, and would make its lease shorter again. Take the lock"
-            " anew, with a lease that is long enough"
+            " lost, may still come, and bring back the first end. Take the lock anew"
         )

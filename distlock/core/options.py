@@ -65,16 +65,18 @@ class LockOptions:
         if self.at_least is not None:
             checked_seconds("at_least", self.at_least)
         if self.at_most is not None:
-            self._check_at_most(checked_seconds("at_most", self.at_most))
+            checked_seconds("at_most", self.at_most)
+            if not self.renew or (self.at_least or 0.0) > self.at_most:
+                raise ValueError(
+                    f"at_most={self.at_most:g} is for holds that are renewed, and no shorter than"
+                    f" at_least; got renew={self.renew!r} and at_least={self.at_least!r}"
+                )
         if self.renew is not True:
             checked_flag("renew", self.renew)
         if self.reentrant is not True:
             checked_flag("reentrant", self.reentrant)
             if self.owner is not None:
-                raise ValueError(
-                    f"reentrant=False does not go with owner={self.owner!r}, by which name the lock"
-                    " is entered wherever it is said"
-                )
+                raise ValueError(f"reentrant=False does not go with owner={self.owner!r}")
         if self.description != "":
             checked_description(self.description)
         if self.owner is not None:
@@ -83,15 +85,6 @@ class LockOptions:
             checked_callback("on_lost", self.on_lost)
         if self.release is not None:
             checked_release("release", self.release)
-
-    def _check_at_most(self, at_most: float) -> None:
-        if not self.renew:
-            raise ValueError(
-                f"at_most={at_most:g} is for holds that are renewed; with renew=False the lease"
-                " ends them"
-            )
-        if self.at_least is not None and self.at_least > at_most:
-            raise ValueError(f"at_least={self.at_least:g} is longer than at_most={at_most:g}")
 
     def limit(
         self, blocking: bool | None, timeout: float | None, began: float | None = None

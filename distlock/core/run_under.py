@@ -59,12 +59,12 @@ def busy_error(lock: BaseLock) -> LockBusy:
 
     It is asked, so this takes time.
     """
+    holder = lock._holder()
     try:
         info = lock.info()
-        holders, message = info.holders, holder_message(info)
+        message, holder = holder_message(info), next(iter(info.holders), None)
     except LockError:
-        holder = lock._holder()
-        holders, message = (holder,) if holder else (), lock._holder_message(holder)
+        message = lock._holder_message(holder)
     error = LockBusy(message)
-    error.holder = holders[0] if holders else None
+    error.holder = holder
     return error
