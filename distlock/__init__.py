@@ -17,6 +17,7 @@ from distlock.exceptions import (
     ReentrantCall,
     ReleasedInTransaction,
     StaleToken,
+    UnfilledTemplate,
     ValueNotAgreed,
 )
 from distlock.lock import Lock
@@ -42,6 +43,7 @@ __all__ = [
     "ReleasedInTransaction",
     "StaleToken",
     "State",
+    "UnfilledTemplate",
     "ValueNotAgreed",
     "locks",
 ]

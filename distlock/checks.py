@@ -16,20 +16,17 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import connections
 
 from distlock.backends.base import BaseBackend
-from distlock.conf import DEFAULT_ALIAS, GROUPS_SETTING, configured_groups, locks
+from distlock.conf import (
+    DEFAULT_ALIAS,
+    GROUPS_SETTING,
+    INSTALL,
+    configured_groups,
+    locks,
+    missing_extra,
+)
 from distlock.types.owners import host_problem
 
 TAG = "distlock"
-
-#: The drivers that backends and Django's engines import, and the extra that installs each. Django
-#: tries psycopg, then psycopg2.
-EXTRAS = {
-    "MySQLdb": "mysql",
-    "psycopg": "postgresql",
-    "psycopg2": "postgresql",
-    "kazoo": "zookeeper",
-    "etcd3gw": "etcd",
-}
 
 Apps = Sequence[AppConfig] | None
 
@@ -107,19 +104,12 @@ def _backends() -> tuple[list[BaseBackend], list[CheckMessage]]:
 
 def _invalid(entry: str, error: ImproperlyConfigured) -> Error:
     problem = str(error).removeprefix(entry).lstrip(": ")
-    if extra := _missing_extra(error):
+    if extra := missing_extra(error):
+        hint = INSTALL % extra
         return Error(
-            f"The driver is not installed: {problem}",
-            hint=f'Install it with `python -m pip install "django-distlock[{extra}]"`.',
+            f"The driver is not installed: {problem.removesuffix(hint).rstrip()}",
+            hint=hint,
             obj=entry,
             id="distlock.E002",
         )
     return Error(problem, hint="Correct the setting DISTLOCK.", obj=entry, id="distlock.E001")
-
-
-def _missing_extra(error: BaseException | None) -> str | None:
-    while error is not None:
-        if isinstance(error, ModuleNotFoundError) and error.name:
-            return EXTRAS.get(error.name.partition(".")[0])
-        error = error.__cause__ or error.__context__
-    return None

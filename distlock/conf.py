@@ -24,6 +24,17 @@ DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     DEFAULT_ALIAS: {"BACKEND": "distlock.backends.database.DatabaseBackend"}
 }
 
+#: The drivers that backends and Django's engines import, and the extra that installs each. Django
+#: tries psycopg, then psycopg2.
+EXTRAS = {
+    "MySQLdb": "mysql",
+    "psycopg": "postgresql",
+    "psycopg2": "postgresql",
+    "kazoo": "zookeeper",
+    "etcd3gw": "etcd",
+}
+INSTALL = 'Install it with `python -m pip install "django-distlock[%s]"`.'
+
 #: What processes join by themselves: a group for each of these, and the alias under "using".
 GROUPS_SETTING = "DISTLOCK_GROUPS"
 ROLES = ("celery", "web")
@@ -119,6 +130,15 @@ class BackendHandler:
             backend.listener = None
 
     def _make(self, alias: str) -> BaseBackend:
+        try:
+            return self._backend_class(alias)(alias, self.settings[alias])
+        except ImproperlyConfigured as error:
+            if extra := missing_extra(error):
+                message = f"{str(error).rstrip('.')}. {INSTALL % extra}"
+                raise ImproperlyConfigured(message) from error
+            raise
+
+    def _backend_class(self, alias: str) -> type[BaseBackend]:
         if alias not in self.settings:
             known = ", ".join(map(repr, self.settings))
             message = f"DISTLOCK[{alias!r}] is not configured; the aliases are: {known}."
@@ -129,6 +149,8 @@ class BackendHandler:
                 )
             raise ImproperlyConfigured(message)
         params = self.settings[alias]
+        if isinstance(params, Mapping):  # for "default" a LEASE, say, is enough
+            params = {**DEFAULTS.get(alias, {}), **params}
         if not isinstance(params, Mapping) or "BACKEND" not in params:
             raise ImproperlyConfigured(
                 f"DISTLOCK[{alias!r}] must be a dictionary with a 'BACKEND'."
@@ -142,7 +164,16 @@ class BackendHandler:
             ) from error
         if not (isinstance(backend_class, type) and issubclass(backend_class, BaseBackend)):
             raise ImproperlyConfigured(f"DISTLOCK[{alias!r}]: BACKEND {path!r} is no lock backend.")
-        return backend_class(alias, params)
+        return backend_class
+
+
+def missing_extra(error: BaseException | None) -> str | None:
+    """Return the extra that installs the driver whose lack has led to an error; None for others."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            return EXTRAS.get(error.name.partition(".")[0])
+        error = error.__cause__ or error.__context__
+    return None
 
 
 locks = BackendHandler()

@@ -96,5 +96,12 @@ class Cancelled(LockError):
     """
 
 
+class UnfilledTemplate(RuntimeWarning):
+    """A lock is taken whose name looks like a template, such as ``"report:{account_id}"``.
+
+    As a rule an ``f`` is missing before the string, and all who take it share one lock.
+    """
+
+
 class ReleasedInTransaction(RuntimeWarning):
     """A lock was released while the transaction that it protected was still open."""

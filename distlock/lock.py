@@ -14,8 +14,8 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import arun, run
 from distlock.conf import DEFAULT_ALIAS
 from distlock.core.base_lock import BaseLock
+from distlock.core.entrant import OnLost
 from distlock.core.extending import extending
-from distlock.core.held import OnLost
 from distlock.core.options import LockOptions
 from distlock.core.row_names import name_of, names_of
 from distlock.core.section import add_leave_error, refuse_in_event_loop
@@ -147,7 +147,9 @@ class Lock(BaseLock):
             return MultiLock._over(names_of(instance, limit), **options)
         if limit is not None:
             raise TypeError(f"limit={limit!r} is for a queryset, not {instance!r}")
-        return cls(name_of(instance), **options)
+        lock = cls(name_of(instance), **options)
+        lock.name_is_filled_in = True
+        return lock
 
     @refuse_in_event_loop
     def extend(self, seconds: float) -> None:
@@ -213,7 +215,8 @@ class Lock(BaseLock):
             if isinstance(error, BodyEnded):
                 raise  # another lock was lost, in whose body this is
             # It was ours at the commit, which stands: an error now would say that it does not.
-            logger.warning("after the commit under lock %r: %s", self.name, error)
+            fields = hold.log_fields()
+            logger.warning("after the commit under lock %r: %s", self.name, error, extra=fields)
 
     def _leave_to_transaction(self, body_error: BaseException | None = None) -> None:
         """Leave it at the end of the transaction of the atomic() that this one is part of."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import models
 from django.utils.translation import gettext_lazy as _
 
@@ -9,6 +11,11 @@ from distlock.fields import ExactCharField, ExactTextField, Literal, NoPadCharFi
 from distlock.types.arguments import MAX_NAME, MAX_OWNER
 from distlock.types.lease import MAX_DESCRIPTION
 from distlock.types.printable import escaped
+
+if not apps.is_installed("distlock"):
+    raise ImproperlyConfigured(
+        "distlock is not in INSTALLED_APPS. Add 'distlock' there, then run `manage.py migrate`."
+    )
 
 
 class DatabaseLock(models.Model):

@@ -151,8 +151,10 @@ class Child:
         return list(iter(self._lines.get, None))
 
     def close(self) -> None:
-        """End it and let go of its pipes."""
+        """End it, with the children that it left, and let go of its pipes."""
         self.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)  # else its pipes stay open
         self._reader.join(LIMIT)
         self._last_errors = self.errors
         for pipe in (self._process.stdin, self._process.stdout, self._errors):

@@ -91,9 +91,14 @@ def coordination() -> Iterator[None]:
     end = stand(leader, *others)
     letters = Queue("letters", max_deliveries=1)
     letters.resize(10)
-    for who in ("ada", "bob", "eve", "dan", "kim"):
+    for who in ("ada", "bob", "eve", "dan", "kim", "lea", "max"):
         letters.put({"to": who, "subject": "Your invoice of November"})
-    letters.get().nack(reason="SMTPRecipientsRefused: no such mailbox")
+    for reason in (
+        "SMTPRecipientsRefused: no such mailbox 'ada@example.org'",
+        "SMTPRecipientsRefused: no such mailbox 'bob@example.org'",
+        "TimeoutError: no answer within 30 s",
+    ):
+        letters.get().nack(reason=reason)
     try:
         with letters.get():
             yield

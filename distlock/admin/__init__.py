@@ -13,7 +13,6 @@ actions   force release and sweep, and what the messages say of them
 log       the admin's log of what was done
 panel     what all pages share: permissions, and how they are drawn
 coordination   the pages about elections, groups and the like
-fan_out   asks several backends at once, and waits for none for long
 
 Sentences that explain a lock's status are in the templates.
 """

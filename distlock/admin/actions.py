@@ -18,8 +18,7 @@ from django.utils.html import format_html
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy, ngettext_lazy
 
-from distlock.admin import fan_out
-from distlock.admin.fan_out import call_backends, one_line
+from distlock import fan_out
 from distlock.admin.log import names_in_message, write_log
 from distlock.admin.rows import HoldRef, LockRow
 from distlock.backends.base import BaseBackend
@@ -29,6 +28,7 @@ from distlock.concurrency.clock import clock
 from distlock.conf import locks
 from distlock.core.events import send_event
 from distlock.exceptions import LockError, LockUnavailable
+from distlock.fan_out import call_backends, one_line
 from distlock.signals import lock_broken
 from distlock.types.lease import Kind
 from distlock.types.query import DisplayStatus
@@ -41,15 +41,24 @@ SWEEP_TIMEOUT = 10.0
 _RENEWAL_ANSWER = 1.0
 
 
-class ReasonForm(forms.Form):
-    """Asks why a hold is broken. Without a reason nothing is released."""
+class ReasonField(forms.CharField):
+    """Asks why. Without a reason nothing is done."""
 
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=500,
-        help_text=gettext_lazy("It is written to the log with your name, the owner and the token."),
-        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-        error_messages={"required": gettext_lazy("Please say why.")},
+    def __init__(self, *, label: Any = None, help_text: Any) -> None:
+        super().__init__(
+            label=label or gettext_lazy("Reason"),
+            max_length=500,
+            help_text=help_text,
+            widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
+            error_messages={"required": gettext_lazy("Please say why.")},
+        )
+
+
+class ReasonForm(forms.Form):
+    """Asks why a hold is broken."""
+
+    reason = ReasonField(
+        help_text=gettext_lazy("It is written to the log with your name, the owner and the token.")
     )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from distlock.admin.fan_out import call_backends
 from distlock.admin.rows import LockRow, local_holds
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import part_of
 from distlock.commands.output import release_command, show_command
+from distlock.fan_out import call_backends
 from distlock.types.lease import Kind, LockInfo
 
 

@@ -10,7 +10,6 @@ from typing import Self
 
 from django.utils.translation import gettext as _
 
-from distlock.admin.fan_out import BackendAnswer, call_backends, one_line
 from distlock.admin.query import Query, source_of
 from distlock.admin.rows import KINDS, LockRow, local_holds, rows_of
 from distlock.backends.base import BaseBackend
@@ -19,6 +18,7 @@ from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, shared_locks
 from distlock.concurrency.clock import clock, left
 from distlock.exceptions import LockError, NotSupported
+from distlock.fan_out import BackendAnswer, call_backends, one_line
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
 from distlock.types.query import Counts, DisplayStatus, LockQuery, Page, cursor_of, page_of
 

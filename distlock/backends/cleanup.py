@@ -17,6 +17,7 @@ from distlock.concurrency.threads import start, thread_logger
 from distlock.concurrency.timers import call_after
 from distlock.exceptions import LockError
 from distlock.types.lease import Claim
+from distlock.types.log_fields import claim_fields
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 2.0
 #: Seconds after a cancellation at which it is repeated, where a request can be under way for long:
@@ -40,6 +41,8 @@ class _Capable(Protocol):
 class CanCancel(Protocol):
     """The part of a backend that is needed here."""
 
+    @property
+    def alias(self) -> str: ...
     @property
     def capabilities(self) -> _Capable: ...
 
@@ -70,6 +73,8 @@ class Cleanup:
         self._mutex = threading.Lock()
         self._pending: dict[str, tuple[Claim, Cancel, float]] = {}
         self._thread: threading.Thread | None = None
+        #: the nonces of claims whose cancel has not been repeated yet
+        self._to_repeat: set[str] = set()
 
     @property
     def pending(self) -> int:
@@ -83,6 +88,7 @@ class Cleanup:
                 if seconds < claim.reserved:
                     with suppress(RuntimeError):  # no more threads can be had: it is not repeated
                         call_after(seconds, partial(_repeat, ref(self), claim))
+                        self._to_repeat.add(claim.nonce)
         self._add(claim, cancel or partial(self._backend.cancel, claim))
 
     def _add(self, claim: Claim, cancel: Cancel) -> None:
@@ -97,6 +103,16 @@ class Cleanup:
             except RuntimeError:  # no more threads can be had: the caller has to wait after all
                 pass
         self._try_all()
+
+    def repeat(self, claim: Claim) -> None:
+        """Cancel once more what may have been granted after the first cancel."""
+        self._add(claim, partial(self._backend.cancel, claim))
+        self._to_repeat.discard(claim.nonce)
+
+    @property
+    def settled(self) -> bool:
+        """Whether all were taken back, and those that may be granted just after that once more."""
+        return not self._pending and not self._to_repeat
 
     def _run(self) -> None:
         for pause in backoff(_FIRST_PAUSE, _LONGEST_PAUSE):
@@ -125,7 +141,8 @@ class Cleanup:
                             self._pending[nonce] = self._pending.pop(nonce)
                     return
                 except Exception:
-                    thread_logger.exception("could not cancel the claim for %r", claim.name)
+                    said, fields = claim.name, claim_fields(self._backend.alias, claim)
+                    thread_logger.exception("could not cancel the claim for %r", said, extra=fields)
             with self._mutex:
                 # One that was added meanwhile is for a request that was granted after the cancel.
                 if self._pending.get(nonce) is entry:
@@ -135,10 +152,10 @@ class Cleanup:
 @fork.at_exit
 def _settle_all() -> None:
     until = clock() + _AT_EXIT
-    while any(cleanup.pending for cleanup in list(_all)) and clock() < until:
+    while not all(cleanup.settled for cleanup in list(_all)) and clock() < until:
         time.sleep(_SETTLE_PAUSE)
 
 
 def _repeat(cleanup: ref[Cleanup], claim: Claim) -> None:
     if known := cleanup():
-        known._add(claim, partial(known._backend.cancel, claim))
+        known.repeat(claim)

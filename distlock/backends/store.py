@@ -76,11 +76,15 @@ class Record:
 
 
 class KeyRange(NamedTuple):
-    """The first keys after a text that begin with a prefix, in their order: ``limit`` of them."""
+    """The first keys after a text that begin with a prefix, in their order: ``limit`` of them.
+
+    ``reverse``: the last keys before that text, or of all without one, backwards.
+    """
 
     prefix: str
     limit: int
     after: str = ""
+    reverse: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,11 +383,14 @@ def holds(condition: Condition, revision: int, records: Mapping[str, _HasRevisio
 
 
 def list_keys(keys: Iterable[str], listed: KeyRange | None) -> list[str]:
-    """Return the keys that are in a range, sorted."""
+    """Return the keys that are in a range, in its order."""
     if listed is None:
         return []
-    prefix, limit, after = listed
-    return sorted(key for key in keys if key.startswith(prefix) and key > after)[:limit]
+    prefix, limit, after, reverse = listed
+    found = (key for key in keys if key.startswith(prefix))
+    if reverse:
+        return sorted((key for key in found if not after or key < after), reverse=True)[:limit]
+    return sorted(key for key in found if key > after)[:limit]
 
 
 def first_keys(keys: Iterable[str], first: Mapping[str, int]) -> list[str]:

@@ -31,6 +31,8 @@ from distlock.exceptions import (
 from distlock.recipes.progress import Progress
 from distlock.recipes.slots import lock_or_slot
 from distlock.types.lease import Kind
+from distlock.types.log_fields import log_fields
+from distlock.types.owners import current_owner
 
 logger = logging.getLogger("distlock.celery")
 
@@ -113,8 +115,9 @@ class TaskExecution(RunningTask):
                 name, using, token = lock.name, lock.using, lock.token
                 kind = _kind(options)
                 logger.info(
-                    "Task %s runs under %s %r on %r, token %s", self, kind, name, using, token
-                )
+                    "Task %s runs under %s %r on %r, token %s", self, kind, name, using, token,
+                    extra=log_fields(using, name, kind, token, current_owner()),
+                )  # fmt: skip
                 self._event("task-locked", lock=name, using=using, token=token)
                 return self._start(body, args, kwargs)
 
@@ -123,7 +126,7 @@ class TaskExecution(RunningTask):
                     lock,
                     partial(self._acquire, lock),
                     locked_body,
-                    partial(_on_leave_error, lock),
+                    partial(_on_leave_error, lock, _kind(options)),
                 )
             except Skipped:
                 return options.busy_result
@@ -282,8 +285,9 @@ def _kind(options: TaskOptions) -> Kind:
     return Kind.LOCK if options.slots is None else Kind.SEMAPHORE
 
 
-def _on_leave_error(lock: BaseLock, error: LockError) -> None:
+def _on_leave_error(lock: BaseLock, kind: Kind, error: LockError) -> None:
     if not isinstance(error, LockUnavailable):
         raise error
     # The task's work is done, so this is no failure of the task.
-    logger.warning("lock %r is freed after its task, or when its lease ends: %s", lock.name, error)
+    text, fields = "lock %r is freed after its task, or when its lease ends: %s", (lock.name, kind)
+    logger.warning(text, lock.name, error, extra=log_fields(lock.using, *fields))

@@ -25,8 +25,9 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import interrupted_frame, refuse_reentry
 from distlock.concurrency.threads import start
 from distlock.conf import locks
+from distlock.core.entrant import Entrant
 from distlock.core.events import send_event
-from distlock.core.held import Entrant, HeldLease
+from distlock.core.held import HeldLease
 from distlock.core.manager import manager
 from distlock.core.queueing_owners import (
     describe,
@@ -38,7 +39,8 @@ from distlock.core.queueing_owners import (
 from distlock.core.section import holder_message
 from distlock.exceptions import LockError, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
-from distlock.types.lease import Claim, Lease, LockInfo, Owner, State
+from distlock.types.lease import Claim, Kind, Lease, LockInfo, Owner, State
+from distlock.types.log_fields import log_fields
 from distlock.types.owners import NAMED, Liveness, current_owner
 
 logger = logging.getLogger("distlock.celery")
@@ -91,6 +93,11 @@ class QueueLockHandle:
         owner = Owner(self.owner, "", 0, "")
         claim = Claim(self.name, owner, self.duration, nonce=self.nonce)
         return claim.granted(self.token, clock())
+
+    def log(self, level: int, text: str, *args: object) -> None:
+        """Log something of this hold; ``text`` begins with a place for its name."""
+        fields = log_fields(self.using, self.name, Kind.LOCK, self.token)
+        logger.log(level, text, self.name, *args, extra=fields, stacklevel=2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +200,7 @@ def reacquire(handle: QueueLockHandle, seconds: float, task: str) -> QueueLockHa
     try:
         lease = _try(handle.backend, _claim(handle, seconds, describe(task), handle.nonce))
     except LockError as error:  # the task is published all the same
-        logger.warning("queueing lock %r may end before its task starts: %s", handle.name, error)
+        handle.log(logging.WARNING, "queueing lock %r may end before its task starts: %s", error)
         return handle
     return None if lease is None else QueueLockHandle.of(lease, handle.using)
 
@@ -204,7 +211,7 @@ def release(handle: QueueLockHandle) -> None:
     try:
         freed = backend.release(handle.lease)
     except LockError as error:
-        logger.warning("queueing lock %r is freed later: %s", handle.name, error)
+        handle.log(logging.WARNING, "queueing lock %r is freed later: %s", error)
         release_soon(handle)
         return
     except BaseException:  # a time limit, say; nobody else would free it
@@ -213,7 +220,7 @@ def release(handle: QueueLockHandle) -> None:
     if freed:
         send_event(lock_released, backend, handle.lease)
     else:
-        logger.debug("queueing lock %r (token %s) was free already", handle.name, handle.token)
+        handle.log(logging.DEBUG, "queueing lock %r (token %s) was free already", handle.token)
 
 
 def release_soon(handle: QueueLockHandle) -> None:
@@ -263,12 +270,12 @@ def renew(handle: QueueLockHandle, nonce: str, execution: object) -> HeldLease |
     try:
         lease = _try_or_cancel(backend, claim)
     except LockError as error:
-        logger.warning(
-            "queueing lock %r is not renewed while its task runs: %s", handle.name, error
+        handle.log(
+            logging.WARNING, "queueing lock %r is not renewed while its task runs: %s", error
         )
         return None
     if lease is None:
-        logger.info("queueing lock %r is another task's by now", handle.name)
+        handle.log(logging.INFO, "queueing lock %r is another task's by now")
         return None
     hold = HeldLease(backend, lease, Entrant(Liveness(weakref.ref(execution), lambda _: True)))
     manager.watch(hold)

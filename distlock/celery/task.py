@@ -30,7 +30,7 @@ from distlock.celery.task_options import (
     declare,
     queueing_backend,
 )
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.core.name_template import CallName, Template
 from distlock.core.queueing_owners import PREFIX
 from distlock.exceptions import LockNotHeld

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from distlock.backends.base import BaseBackend
 from distlock.checks import TAG
 from distlock.conf import DEFAULT_ALIAS, locks
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.core.name_template import Template
 from distlock.exceptions import NotSupported
 from distlock.recipes.slots import Slots, checked_slots

@@ -13,14 +13,17 @@ from typing import TypeVar
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management.base import CommandParser
 
+from distlock import fan_out
 from distlock.backends.base import BaseBackend
 from distlock.backends.seats import backend_name
 from distlock.backends.shared import SHARED_KINDS, every_kind, part_of
 from distlock.commands.exit_codes import BUSY, FAILED, USAGE, fail
 from distlock.commands.output import escaped
+from distlock.concurrency.clock import clock
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.exceptions import LockError
+from distlock.fan_out import call_backends, one_line
 from distlock.recipes.slots import AGREED, Slots, checked_slots
 from distlock.types.arguments import checked_description, checked_name
 from distlock.types.lease import LOCK_KINDS, Kind, LockInfo
@@ -197,8 +200,8 @@ class Backends:
             known = list(locks)
         except ImproperlyConfigured as error:
             fail(FAILED, escaped(str(error)))
-        self._aliases = list(dict.fromkeys(using or known))
-        for alias in self._aliases:
+        self.aliases = list(dict.fromkeys(using or known))
+        for alias in self.aliases:
             if alias not in known:
                 fail(
                     USAGE,
@@ -208,14 +211,40 @@ class Backends:
         #: why backends could not be asked, by alias
         self.failures: dict[str, str] = {}
 
-    def ask(self, question: Callable[[BaseBackend], Iterable[T]]) -> Iterator[T]:
-        """Yield what the backends answer; note a failure instead of raising it."""
+    def ask(
+        self, question: Callable[[BaseBackend], Iterable[T]], *, again: bool = False
+    ) -> list[T]:
+        """Return what the backends answer; note a failure instead of raising it.
+
+        All are asked at once, each on another thread. One from which nothing is heard for
+        ``fan_out.TIMEOUT`` seconds fails. ``again``: of one that was silent before, much sooner.
+        """
         refuse_reentry()
-        for alias in self._aliases:
+        heard: dict[str, float] = {}
+
+        def collect(backend: BaseBackend, deadline: float) -> list[T]:
+            found = []
+            for part in question(backend):
+                found.append(part)
+                heard[backend.alias] = clock()
+            return found
+
+        aliases = [alias for alias in self.aliases if alias not in self.failures]
+        answers = call_backends(aliases, collect, wait_for_silent=not again, heard=heard)
+        for alias, answer in answers.items():
+            if answer.problem:
+                silent = f"no answer within {fan_out.TIMEOUT:g} seconds"
+                self.failures[alias] = silent if answer.silent else answer.problem
+        return [part for answer in answers.values() for part in answer.value or ()]
+
+    def work(self, question: Callable[[BaseBackend], Iterable[T]]) -> Iterator[T]:
+        """Yield what the backends answer, one after the other, for as long as each one takes."""
+        refuse_reentry()
+        for alias in self.aliases:
             try:
                 yield from question(locks[alias])
             except (LockError, ImproperlyConfigured) as error:
-                self.failures[alias] = escaped(str(error)) or type(error).__name__
+                self.failures[alias] = one_line(error)
 
     def finish(self) -> None:
         """End with an error if a backend could not be asked."""

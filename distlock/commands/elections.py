@@ -51,7 +51,7 @@ def _history(command: BaseCommand, *, name: str, using: str, json: bool, **other
     if json:
         output.write_json(command, {"using": using, "name": name, "history": terms})
     else:
-        heading = ("TERM", "OWNER", "FROM", "UNTIL", "ENDED", "CANDIDATE")
+        heading = ("CANDIDATE", "TERM", "OWNER", "FROM", "UNTIL", "ENDED")
         output.write_table(command, heading, map(_term, terms))
     if not terms:
         fail(NOT_HELD, f"nobody has led in election {name!r} on {using!r}")
@@ -59,12 +59,12 @@ def _history(command: BaseCommand, *, name: str, using: str, json: bool, **other
 
 def _term(term: Term) -> output.Row:
     return (
+        output.quoted(term.candidate),
         str(term.term),
         output.owner(term.owner),
         output.moment(term.since),
         output.moment(term.until),
         term.why or "leads",
-        output.quoted(term.candidate),
     )
 
 
@@ -117,7 +117,9 @@ def _step_down(
 
 
 VERBS = {
-    "history": Verb("List who has led, and why it ended.", add_shown, _history, CHANGING),
+    "history": Verb(
+        "List who has led, newest first, and why it ended.", add_shown, _history, CHANGING
+    ),
     "appoint": Verb("Appoint who is to lead next.", _add_appointed, _appoint, CHANGING),
     "step-down": Verb(
         "Ask the leader of a term to step down. Asks first.", _add_term, _step_down, ASKING

@@ -8,28 +8,30 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.utils import timezone
 
+from distlock.commands.tables import Row as Row
+from distlock.commands.tables import table_lines
 from distlock.types.lease import Holder, Kind, LockInfo, Owner, Waiting
 from distlock.types.owners import NAMED, is_named
 from distlock.types.printable import escaped as escaped
 
 NOTHING = "-"
 
+#: Names of colours of Django's commands.
+HEADING, ALARM, WARNING = "MIGRATE_HEADING", "ERROR", "WARNING"
+
 _UNITS = ((86400, "d"), (3600, "h"), (60, "m"), (1, "s"))
-
-#: A longer value is cut, except in the last column.
-WIDEST = 48
-GAP = "  "
-
-Row = Sequence[str]
 
 #: What JSON has of a holder; and of a lock, besides that.
 _OF_HOLDER = ("owner", "token", "since", "until", "remaining", "description", "call_site")
@@ -89,35 +91,46 @@ def age(when: datetime | None) -> str:
     return duration(None if when is None else (datetime.now(UTC) - when).total_seconds())
 
 
-def table_lines(heading: Row, rows: Iterable[Row]) -> list[str]:
-    """Return the heading and the rows as aligned lines; nothing if there are no rows.
+def width(command: BaseCommand) -> int | None:
+    """Return the columns of the terminal where a command prints; None if that is no terminal."""
+    return shutil.get_terminal_size().columns if command.stdout.isatty() else None
 
-    What people copy, a name of any length, belongs in the last column.
+
+def write_table(
+    command: BaseCommand,
+    heading: Row,
+    rows: Iterable[Row],
+    *,
+    optional: Sequence[str] | None = None,
+    colours: Sequence[str] = (),
+) -> None:
+    """Write a table for people; nothing if it has no rows.
+
+    See table_lines() for the ``optional`` columns, by default all but the first two. ``colours``
+    are those of the rows, see paint().
     """
-    table = [[*map(_cut, first), last] for *first, last in (heading, *rows)]
-    if len(table) == 1:
-        return []
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    widths[-1] = 0
-    return [GAP.join(map(str.ljust, row, widths)).rstrip() for row in table]
+    if optional is None:
+        optional = heading[:1:-1]
+    lines = table_lines(heading, rows, width(command), optional)
+    for line, colour in zip_longest(lines, (HEADING, *colours)[: len(lines)], fillvalue=""):
+        command.stdout.write(paint(command, line, colour))
 
 
-def _cut(cell: str) -> str:
-    return cell if len(cell) <= WIDEST else f"{cell[: WIDEST - 1]}…"
-
-
-def write_table(command: BaseCommand, heading: Row, rows: Iterable[Row]) -> None:
-    """Write a table for people; nothing if it has no rows."""
-    for line in table_lines(heading, rows):
-        command.stdout.write(line)
+def paint(command: BaseCommand, line: str, colour: str) -> str:
+    """Return a line in one of the colours of Django's commands ("": none), where there are any."""
+    return getattr(command.style, colour)(line) if colour else line
 
 
 def write_fields(command: BaseCommand, pairs: Iterable[tuple[str, str]]) -> None:
     """Write labels and values below one another, indented."""
     pairs = list(pairs)
     widest = max(len(label) for label, _ in pairs)
+    room = (width(command) or sys.maxsize) - widest - 4
     for label, value in pairs:
-        command.stdout.write(f"  {label:<{widest}}  {value}")
+        # A command is left to the terminal, so that it can be copied in one piece.
+        lines = [] if value.startswith("manage.py ") else textwrap.wrap(value, room)
+        for number, line in enumerate(lines or [value]):
+            command.stdout.write(f"  {'' if number else label:<{widest}}  {line}")
 
 
 def write_json(command: BaseCommand, document: object) -> None:

@@ -163,9 +163,11 @@ class RecipeCommand(Generic[T]):
             output.write_json(command, document)
         else:
             rows = [
-                (alias, *self._row(report), output.quoted(name)) for alias, name, report in found
+                (output.quoted(name), *self._row(report), alias) for alias, name, report in found
             ]
-            output.write_table(command, ("BACKEND", *self._heading, "NAME"), rows)
+            optional = ("BACKEND", *self._heading[:0:-1])
+            heading = ("NAME", *self._heading, "BACKEND")
+            output.write_table(command, heading, rows, optional=optional)
             if not rows and not backends.failures:
                 command.stderr.write(f"No {self._kind}.")
         backends.finish()

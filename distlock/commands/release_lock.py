@@ -59,10 +59,10 @@ def run(
 ) -> None:
     backends = Backends(using)
     if task is not None and name is None and token is None:
-        found = list(backends.ask(lambda backend: locks_of(backend, task)))
+        found = list(backends.work(lambda backend: locks_of(backend, task)))
         missing = f"no queueing lock is held by a task with the id {task!r}"
     elif task is None and name is not None and token is not None:
-        seen = list(backends.ask(lambda backend: infos_of(backend, name, kind)))
+        seen = list(backends.work(lambda backend: infos_of(backend, name, kind)))
         held = [(info, holder) for info in seen for holder in info.holders]
         found = [info for info, holder in held if holder.token == token]
         holds = "; ".join(

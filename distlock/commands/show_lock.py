@@ -1,8 +1,11 @@
-"""``manage.py locks show NAME``: all that the backends know of one lock."""
+"""``manage.py locks show NAME``: all that the backends know of one lock.
+
+Only backends that know something of it are shown. Where none does, names that are alike are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from django.core.management.base import BaseCommand, CommandParser
 
@@ -16,6 +19,7 @@ from distlock.commands.arguments import (
     infos_of,
 )
 from distlock.commands.exit_codes import DONE, FAILED, NOT_HELD, USAGE, epilog, fail
+from distlock.commands.known_names import KnownName, alike, known_names, recipe_names
 from distlock.types.lease import Holder, Kind, LockInfo, State, Waiting
 from distlock.types.owners import NAMED, is_named, is_reserved
 
@@ -40,18 +44,49 @@ def run(
     **others: object,
 ) -> None:
     backends = Backends(using)
-    found = list(backends.ask(lambda backend: infos_of(backend, name, kind)))
+    found = backends.ask(lambda backend: infos_of(backend, name, kind))
+    known = [info for info in found if _is_known(info)]
+    named = backends.ask(lambda backend: recipe_names(backend, name))
+    namesakes = [each for each in named if each.name == name]
+    similar = [] if known or namesakes else alike(name, backends.ask(known_names))
     if json:
-        entries = [output.json_entry(info) for info in found]
-        output.write_json(command, {"locks": entries, "unavailable": backends.failures})
+        document = {
+            "locks": [output.json_entry(info) for info in found],
+            "namesakes": [each._asdict() for each in namesakes],
+            "similar": [each._asdict() for each in similar],
+            "unavailable": backends.failures,
+        }
+        output.write_json(command, document)
     else:
-        for info in found:
+        for info in known:
             kind_of = "" if info.kind is Kind.LOCK else f" ({info.kind.value})"
             command.stdout.write(f"{output.quoted(info.name)} on {info.using}{kind_of}")
             output.write_fields(command, _fields(info))
+        missing = {info.using for info in found} - {info.using for info in known}
+        _write_elsewhere(command, namesakes, sorted(missing) if known else [])
+        if similar:
+            command.stdout.write(f"Names that are alike: {', '.join(map(str, similar))}")
     backends.finish()
     if all(info.state is State.FREE for info in found):
-        fail(NOT_HELD, f"{kind or Kind.LOCK} {name!r} is not held")
+        what = "held" if known else "held, and not known"
+        fail(NOT_HELD, f"{kind or Kind.LOCK} {name!r} is not {what}")
+
+
+def _is_known(info: LockInfo) -> bool:
+    agreed = info.slots if info.kind is Kind.SEMAPHORE else None
+    return bool(info.holders or info.waiters or agreed) or info.token is not None
+
+
+def _write_elsewhere(
+    command: BaseCommand, namesakes: Iterable[KnownName], missing: Collection[str]
+) -> None:
+    """Write where there is no such lock, and what else has its name."""
+    if missing:
+        command.stdout.write(f"No such lock on: {', '.join(missing)}")
+    for other in namesakes:
+        verb = "get" if other.kind is Kind.CONFIG else "show"
+        line = output.command_line(f"{other.kind} {verb}", other.using, other.name)
+        command.stdout.write(f"There is also {other}: {line}")
 
 
 def _fields(info: LockInfo) -> Iterator[tuple[str, str]]:

@@ -50,7 +50,7 @@ def run(
 
 def _sweep(command: BaseCommand, using: Collection[str] | None) -> Backends:
     backends = Backends(using)
-    for alias, swept in backends.ask(lambda backend: [(backend.alias, sweep_every_kind(backend))]):
+    for alias, swept in backends.work(lambda backend: [(backend.alias, sweep_every_kind(backend))]):
         command.stdout.write(f"{alias}: {swept.expired} expired, {swept.removed} removed")
     command.stdout.flush()
     return backends

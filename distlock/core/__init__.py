@@ -5,7 +5,8 @@ call_site        the user's line that asks for a lock
 acquiring        the steps from a request to a lease, and of entering again
 extending        the steps of ``extend()``
 local_queue      threads and tasks of this process wait here, first come, first served
-held             one lock held by one owner: who is inside, and until when
+held             one lock held by one owner: its lease, and until when it lasts
+entrant          one who is inside a hold, and by which options
 registry         all holds of the process
 renewal          renews leases, and finds and tells losses: ``LeaseRenewer.tell_loss()``
 renewal_steps    renews many leases some at a time, the nearest to its end first

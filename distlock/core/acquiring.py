@@ -9,7 +9,8 @@ from distlock.backends.base import BaseBackend
 from distlock.backends.blocking_calls import answer_due
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Steps, Wait
-from distlock.core.held import Entrant, HeldLease, Key
+from distlock.core.entrant import Entrant
+from distlock.core.held import HeldLease, Key
 from distlock.core.local_queue import LocalQueue, Ticket
 from distlock.exceptions import LockDeadlock, LockError, LockUnavailable
 from distlock.types.lease import Claim, Lease, LockInfo, State
@@ -115,17 +116,17 @@ def _follow(request: AcquireRequest, ticket: Ticket, until: float | None) -> Ste
             )
 
 
-def ask(
-    backend: BaseBackend, claim: Claim, wait: bool, deadline: float | None
-) -> Steps[Lease | None]:
+def ask(request: AcquireRequest) -> Steps[Lease | None]:
     """Return a lease that has time left, or None if someone else has the lock.
 
-    With ``wait`` that means: someone else had it until ``deadline``.
+    If the request is to wait, that means: someone else had it until its deadline.
     """
-    deadline = deadline if wait else backend.calls.due(deadline)
+    backend, claim, deadline = request.backend, request.claim, request.deadline
+    if not request.wait:
+        deadline = backend.calls.due(deadline)
     for _ in range(_TRIES):
         lease: Lease | None
-        if wait:
+        if request.wait:
             lease = yield from backend.enqueue(claim, deadline)
         else:
             lease = yield backend.attempt(claim, deadline)

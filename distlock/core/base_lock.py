@@ -57,6 +57,8 @@ class BaseLock(BlockLock):
     claim_nonce: str = ""
     #: who had the lock when it was refused last, by whichever thread or task, where that is known
     _refused_by: Holder | None = None
+    #: Whether the name comes from a template that was filled in, so that braces in it are meant.
+    name_is_filled_in: bool = False
 
     def __init__(self, name: str, using: str, options: LockOptions) -> None:
         """``options`` make the requests, and know what is asked for. See Lock for the errors."""
@@ -308,7 +310,7 @@ class BaseLock(BlockLock):
 
     def _named(self, name: str) -> Self:
         lock = copy(self)
-        lock.name = checked_name(name)
+        lock.name, lock.name_is_filled_in = checked_name(name), True
         lock._key = (self.using, lock.name, *self._key[2:])
         lock._blocks = ActiveBlocks()
         return lock

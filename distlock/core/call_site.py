@@ -26,6 +26,8 @@ _BETWEEN = (
     "multiprocessing.",
     "threading",
 )
+#: Code between a user's line and a warning about it.
+_INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
 #: Methods that take a lock and leave it to their caller to release it.
 _DOORS = frozenset({"acquire", "__enter__"})
 
@@ -41,7 +43,7 @@ def call_site(description: str) -> tuple[str, str, bool]:
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
         if not module.startswith(_BETWEEN):
-            site = f"{_shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
+            site = f"{shortened(frame.f_code.co_filename)}:{frame.f_lineno}"
             label = f"{description} (at {site})" if description else f"(at {site})"
             return site, label if len(label) <= MAX_DESCRIPTION else description, False
         if module.startswith("distlock."):
@@ -52,7 +54,15 @@ def call_site(description: str) -> tuple[str, str, bool]:
     return "", description, False
 
 
+def callers_level() -> int:
+    """Return the ``stacklevel`` of a warning that is to name the user's line."""
+    frame, level = sys._getframe(1), 1
+    while frame.f_back and frame.f_globals["__name__"].startswith(_INSIDE):
+        frame, level = frame.f_back, level + 1
+    return level
+
+
 @functools.lru_cache(512)
-def _shortened(path: str) -> str:
+def shortened(path: str) -> str:
     """Return a file and its folder: enough to find it, and short."""
     return escaped("/".join(path.replace("(", "").replace(")", "").split("/")[-2:]))

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock, left
-from distlock.concurrency.work import Work
+from distlock.core.entrant import Entrant, OnLost
 from distlock.exceptions import LockLost, LockUnavailable
 from distlock.types.lease import RELIED_ON, Lease, LockInfo, State
+from distlock.types.log_fields import lease_fields
 from distlock.types.owners import NAMED, Liveness
-
-OnLost = Callable[[Lease], object]
 
 #: Alias, name, and what else tells apart locks of one name, or the owner's key if that is named.
 Key = tuple[str, ...]
@@ -26,34 +24,6 @@ BROKEN = "it was broken, or taken over after its lease had ended"
 OVERDUE = "it was held for as long as at_most allows, and this process has given it up"
 TAKEN_AWAY = "it was broken, or taken over"
 HANDED_OVER = "it was taken under its owner's name in another process"
-
-
-@dataclass(slots=True, eq=False)
-class Entrant:
-    """One thread or task inside a hold: its Lock object, its options, how often it entered."""
-
-    is_alive: Callable[[], bool]
-    at_least: float = 0.0
-    renews: bool = True
-    on_lost: OnLost | None = None
-    lock: object = None
-    #: the piece of work that it is, None outside of all
-    work: Work | None = None
-    #: the file and the line where it was asked for, if they are known
-    call_site: str = ""
-    count: int = 1
-    #: whether this is no thread or task, but the end of transactions; see core.until_commit
-    until_commit: bool = False
-    #: whether its thread or task may enter the hold once more
-    reentrant: bool = True
-    #: seconds after the grant at which this process gives the hold up
-    at_most: float | None = None
-
-
-def task_of(entry: Entrant) -> asyncio.Task[object] | None:
-    """Return the task that has entered; None for others, and for one that is gone."""
-    liveness = entry.is_alive
-    return liveness.task if isinstance(liveness, Liveness) else None
 
 
 def _do_nothing() -> None:
@@ -85,6 +55,7 @@ class HeldLease:
         "renewing",
         "renews",
         "time_limit",
+        "waited",
         "warned",
     )
 
@@ -113,6 +84,8 @@ class HeldLease:
         #: whether another process can take or free it, by its owner's name
         self.named = claim.owner.key.startswith(NAMED)
         self.acquired_at = clock()  # it was granted before that
+        #: for how many seconds it was waited for, None where that is not known
+        self.waited: float | None = None
         self.at_least = entry.at_least
         #: when this process gives it up, by the local clock; entering again does not change it
         self.time_limit = self.acquired_at + (entry.at_most or math.inf)
@@ -371,6 +344,11 @@ class HeldLease:
             slots=lease.claim.limit or 1,
             seats=lease.claim.seats,
         )
+
+    def log_fields(self) -> dict[str, Any]:
+        """Return the ``extra`` of a record of the log about this hold."""
+        held = clock() - self.acquired_at
+        return lease_fields(self.backend.alias, self.lease, self.waited, held)
 
     def why_lost(self) -> str | None:
         """Return why the lock is gone, None while it is held. Asks nobody but this process."""

@@ -11,14 +11,17 @@ from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Call, Sleep, Steps, run_soon
 from distlock.concurrency.threads import undo
 from distlock.core.acquiring import AcquireRequest, ask, confirm, refuses_reentry, wait_for_turn
+from distlock.core.entrant import Entrant, task_of
 from distlock.core.events import event
-from distlock.core.held import Entrant, HeldLease, Key, task_of
+from distlock.core.held import HeldLease, Key
 from distlock.core.local_queue import LocalQueue, Ticket
+from distlock.core.name_template import warn_if_unfilled
 from distlock.core.registry import HeldLeases, not_held
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import BodyEnded, LockError, LockNotHeld, LockUnavailable
 from distlock.signals import lock_acquired, lock_released
 from distlock.types.lease import Lease, Owner, Waiting
+from distlock.types.owners import current_actor
 
 #: How often, and after how many seconds, it is asked who awaits a job.
 _LOOKS, _LOOK_PAUSE = 10, 0.005
@@ -48,8 +51,9 @@ class LockManager:
 
     def acquire(self, request: AcquireRequest) -> Steps[bool]:
         """Enter the lock; False if someone else has it (until the deadline, if it is to wait)."""
-        held, queue, owner = self._held, self.queue, request.claim.owner
-        wait, deadline = request.wait, request.deadline
+        held, queue, owner, began = self._held, self.queue, request.claim.owner, clock()
+        if "{" in request.claim.name:
+            warn_if_unfilled(request.claim.name, request.entry.lock)
         while True:
             hold = held.find(request.key, owner)
             if hold is None and request.entry.work is not None:
@@ -58,51 +62,28 @@ class LockManager:
                 return False
             if hold is not None and (yield from self._reenter(request)):
                 return True
-            until = deadline if wait else clock()
-            ticket = Ticket(request.queue_key, owner, request.entry, until is not None)
+            limited = not request.wait or request.deadline is not None
+            ticket = Ticket(request.queue_key, owner, request.entry, limited)
             request.ticket, request.asked = ticket, False
             try:
                 try:
                     # A request with the same owner's name always queues: they share one answer.
-                    enqueued = queue.enqueue(ticket, wait=wait or request.named)
-                    if (enqueued and ticket.called and not request.named) or (
-                        yield from wait_for_turn(
-                            request,
-                            queue,
-                            ticket,
-                            enqueued,
-                            held.find(request.key, owner) if request.named else None,
-                            until,
-                        )
-                    ):
-                        request.asked = not ticket.joined
-                    elif not request.named:
-                        if not wait:  # what follows has one time for all
-                            deadline = request.deadline = request.answer_due
-                        if not (yield from self._is_held(request)):
-                            queue.leave(ticket)
-                            continue
-                    lease = None
-                    if request.asked:
-                        lease = yield from ask(request.backend, request.claim, wait, deadline)
+                    enqueued = queue.enqueue(ticket, wait=request.wait or request.named)
+                    request.asked = enqueued and ticket.called and not request.named
+                    busy = request.asked or (yield from self._wait(request, ticket, enqueued))
+                    lease = (yield from ask(request)) if request.asked else None
                     if lease is None:
                         queue.leave(ticket)
-                        if ticket.joined:
-                            continue
-                        return False
-                    held.add(
-                        HeldLease(
-                            request.backend,
-                            lease,
-                            request.entry,
-                            partial(queue.leave, ticket),
-                            request.key,
-                            partial(setattr, ticket, "leaving", True),
-                        )
-                    )
+                        if busy and not ticket.joined:
+                            return False
+                        continue
+                    backend, leave = request.backend, partial(queue.leave, ticket)
+                    set_leaving = partial(setattr, ticket, "leaving", True)
+                    hold = HeldLease(backend, lease, request.entry, leave, request.key, set_leaving)
+                    held.add(hold, hold.acquired_at - began)
                     if request.named:
                         queue.call_same_owner(ticket)
-                    if (step := event(lock_acquired, request.backend, lease)) is not None:
+                    if (step := event(lock_acquired, hold)) is not None:
                         yield step
                     return True
                 except BaseException as error:
@@ -112,6 +93,23 @@ class LockManager:
                 if not isinstance(error, LockError) or isinstance(error, BodyEnded):
                     self._fail(request, queue, error)
                 raise
+
+    def _wait(self, request: AcquireRequest, ticket: Ticket, enqueued: bool) -> Steps[bool]:
+        """Wait for the turn to ask the backend; note in the request whether it is to be asked.
+
+        If it is not: True if someone else holds the lock, or this owner has got it meanwhile
+        (``ticket.joined``); False if nobody holds it any more, and the request begins anew.
+        """
+        named = request.named
+        hold = self._held.find(request.key, request.claim.owner) if named else None
+        until = request.deadline if request.wait else clock()
+        if (yield from wait_for_turn(request, self.queue, ticket, enqueued, hold, until)):
+            request.asked = not ticket.joined
+        elif not named:
+            if not request.wait:  # what follows has one time for all
+                request.deadline = request.answer_due
+            return (yield from self._is_held(request))
+        return True
 
     def _reenter(self, request: AcquireRequest) -> Steps[bool]:
         """Enter what this process holds already; False if the lock has to be taken."""
@@ -245,7 +243,7 @@ class LockManager:
             if not isinstance(error, LockError) or isinstance(error, BodyEnded):
                 self._fail_to_release(hold, error)
             raise
-        if is_last and (step := event(lock_released, hold.backend, hold.lease)) is not None:
+        if is_last and (step := event(lock_released, hold)) is not None:
             yield step
         return is_last
 
@@ -304,11 +302,8 @@ class LockManager:
         a slash. They are in the order in which they were granted.
         """
         start = tuple(f"{key}/" for key in owner.keys)
-        return [
-            hold
-            for hold in self._held.all()
-            if hold.place[0] == key and hold.place[1].startswith(start)
-        ]
+        holds = (hold for hold in self._held.all() if hold.place[0] == key)
+        return [hold for hold in holds if hold.place[1].startswith(start)]
 
     def holder(self, key: Key) -> HeldLease | None:
         """Return the hold of a thread or task of this process for which others wait here."""
@@ -348,6 +343,20 @@ class LockManager:
         finally:
             hold.on_end()
 
+    def free_ended(self) -> None:
+        """Free what nobody can release any more when the process ends.
+
+        Its main thread, which calls this, has nothing left to do then, and all other threads have
+        ended but daemons, whose locks stay. A program that was interrupted just before a ``with``
+        block began to release its lock, or forgot to, does not keep it for another lease.
+        """
+        here = current_actor().liveness
+        for hold in self._held.all():
+            if hold.named or not hold.renews or hold.why_lost() is not None:
+                continue
+            if all(one.is_alive == here or not one.is_alive() for one in hold.entries):
+                self._free_later(hold)
+
     def become_reader(self, hold: HeldLease) -> None:
         """Note that a writer has become a reader."""
         with self._renewer.mutex:
@@ -368,3 +377,8 @@ class LockManager:
 
 
 manager = LockManager()
+
+
+@fork.at_exit
+def _free_ended() -> None:
+    manager.free_ended()

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import inspect
+import re
 import string
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any
 
+from distlock.core.call_site import callers_level
+from distlock.exceptions import UnfilledTemplate
 from distlock.types.arguments import checked_name
 
 #: A name with fields for the arguments of a call, or a function of these that returns the name.
@@ -19,6 +23,20 @@ Conversion = Callable[[inspect.BoundArguments, Collection[str] | None], inspect.
 
 _NO_NAME = (AttributeError, LookupError, TypeError, ValueError)
 
+#: A field such as {account_id}, {account.pk} or {kind!r}; a dictionary or a set in a name has none.
+_FIELD = re.compile(r"\{[^\W\d]\w*([.\[!:][^{}]*)?\}")
+
+
+def warn_if_unfilled(name: str, lock: object) -> None:
+    """Warn of a name that looks like a template; Python shows it once for each place."""
+    if (field := _FIELD.search(name)) and not getattr(lock, "name_is_filled_in", False):
+        warnings.warn(
+            f"lock {name!r}: {field[0]} was not filled in, so all who take it share one lock. Is"
+            " an f missing before the string? If it is meant, ignore distlock.UnfilledTemplate",
+            UnfilledTemplate,
+            stacklevel=callers_level(),
+        )
+
 
 class NameTemplate:
     """``"report:{account_id}"``, filled in by name.
@@ -26,7 +44,7 @@ class NameTemplate:
     The syntax is that of ``str.format`` (https://docs.python.org/3/library/string.html#formatstrings);
     ``{account.pk}`` and ``{kind!r}`` work. Values that say the same are written in one way: an enum
     member whose value is a str or an int as this value, dictionaries and sets in one order, and a
-    tuple as a list.
+    tuple as a list. None is refused, as of a row that is not saved yet: ``{kind!s}`` takes it, too.
     """
 
     def __init__(
@@ -146,6 +164,8 @@ class _Formatter(string.Formatter):
     """Writes values that say the same in one way."""
 
     def format_field(self, value: Any, spec: str) -> Any:
+        if value is None:
+            raise ValueError("None does not tell one lock from another; write {…!s} if it is meant")
         return super().format_field(_one_spelling(value), spec)
 
     def convert_field(self, value: Any, conversion: Any) -> Any:

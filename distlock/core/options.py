@@ -11,7 +11,7 @@ from distlock.backends.base import BaseBackend
 from distlock.concurrency.clock import clock
 from distlock.core.acquiring import AcquireRequest
 from distlock.core.call_site import call_site
-from distlock.core.held import Entrant, OnLost
+from distlock.core.entrant import Entrant, OnLost
 from distlock.exceptions import LockBusy, LockError, LockTimeout, NotSupported
 from distlock.types.arguments import (
     OnBusy,

@@ -7,8 +7,9 @@ from functools import partial
 from distlock.concurrency.clock import clock
 from distlock.concurrency.work import Work
 from distlock.core.acquiring import AcquireRequest
+from distlock.core.entrant import Entrant, task_of
 from distlock.core.events import log_unreleased
-from distlock.core.held import Entrant, HeldLease, Key, task_of
+from distlock.core.held import HeldLease, Key
 from distlock.core.renewal import LeaseRenewer
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.types.lease import Owner
@@ -63,9 +64,9 @@ class HeldLeases:
         # Without the mutex: the garbage collector may ask for this in a thread that has it.
         return list(self._holds.copy().values())
 
-    def add(self, hold: HeldLease) -> None:
-        """Note a new hold, and keep its lease alive."""
-        place = hold.place
+    def add(self, hold: HeldLease, waited: float) -> None:
+        """Note a new hold, which was waited for so many seconds, and keep its lease alive."""
+        place, hold.waited = hold.place, waited
         with self._mutex:
             if hold.named and (earlier := self._holds.get(place)):
                 hold.replace(earlier)

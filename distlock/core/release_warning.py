@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
 from typing import Any
 
 from django.db import connections
 
 from distlock.backends.testcase import blocks_of_test_case
+from distlock.core.call_site import callers_level
 from distlock.core.held import Key
 from distlock.exceptions import ReleasedInTransaction
 from distlock.types.lease import Kind
-
-_INSIDE = ("distlock.", "django.utils.asyncio", "contextlib")
 
 
 def warn_if_uncommitted(key: Key, until_commit: bool = False) -> None:
@@ -41,16 +39,8 @@ def warn_if_uncommitted(key: Key, until_commit: bool = False) -> None:
                 " still open: the next holder cannot see its changes yet. Release it after the"
                 f" transaction{keep}{instead}.",
                 ReleasedInTransaction,
-                stacklevel=_callers_level(),
+                stacklevel=callers_level(),
             )
-
-
-def _callers_level() -> int:
-    """Return the ``stacklevel`` of the line outside of distlock that released the lock."""
-    frame, level = sys._getframe(1), 1
-    while frame.f_back and frame.f_globals["__name__"].startswith(_INSIDE):
-        frame, level = frame.f_back, level + 1
-    return level
 
 
 def _has_open_transaction(connection: Any) -> bool:

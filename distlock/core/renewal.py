@@ -151,7 +151,7 @@ class LeaseRenewer:
                 try:
                     self.lose(hold, reason)
                 except Exception:  # the others must be told, and renewed, all the same
-                    thread_logger.exception("could not tell of the loss of %r", hold.lease.name)
+                    _log_untold(hold)
 
     def _ask_for(self, due: Sequence[HeldLease]) -> None:
         """Ask for holds of named owners that are not renewed and will end soon."""
@@ -205,7 +205,7 @@ class LeaseRenewer:
             try:
                 self._steps.add(backend, apart, batch)
             except Exception as error:  # no more threads, or no memory, can be had
-                self._outages.note_failure(backend.alias, error)
+                self._outages.note_failure(backend.alias, error, batch)
                 self._note_answers(batch, {}, now)
         for hold in orphans:
             log_unreleased(hold, hold.entries[-1].call_site)
@@ -220,7 +220,8 @@ class LeaseRenewer:
             except LockError:
                 pass  # its end counts as a loss
             except Exception:  # the others must be asked for all the same
-                thread_logger.exception("could not ask for %r", hold.lease.name)
+                fields = hold.log_fields()
+                thread_logger.exception("could not ask for %r", hold.lease.name, extra=fields)
 
     def _renew(
         self, backend: BaseBackend, step: Sequence[HeldLease], others_wait: bool = False
@@ -236,10 +237,10 @@ class LeaseRenewer:
                 deadline = (sent_at + deadline) / 2
             answers = backend.renew([hold.to_renew() for hold in batch], deadline)
         except Exception as error:  # one failure is no loss; the deadline decides
-            self._outages.note_failure(backend.alias, error)
+            self._outages.note_failure(backend.alias, error, batch)
         else:
             if answers:  # rows that are locked get none
-                self._outages.note_success(backend.alias)
+                self._outages.note_success(backend.alias, batch)
         finally:
             self._note_answers(batch, answers, sent_at)
         for hold in batch:
@@ -275,7 +276,12 @@ def _send_loss(hold: HeldLease, reason: str) -> None:
     try:
         send_loss(hold, reason)
     except Exception:
-        thread_logger.exception("could not tell of the loss of %r", hold.lease.name)
+        _log_untold(hold)
+
+
+def _log_untold(hold: HeldLease) -> None:
+    name, fields = hold.lease.name, hold.log_fields()
+    thread_logger.exception("could not tell of the loss of %r", name, extra=fields)
 
 
 @dataclass(slots=True)
@@ -289,7 +295,8 @@ class _Outage:
 class OutageLog:
     """A line when renewals of a backend begin to fail, ever rarer ones while they do, one at last.
 
-    Renewals are tried again several times a second where leases are short.
+    Renewals are tried again several times a second where leases are short. The fields of a record
+    are those of the hold whose lease ends first.
     """
 
     #: The longest time between two lines, in seconds.
@@ -298,7 +305,7 @@ class OutageLog:
     def __init__(self) -> None:
         self._outages: dict[str, _Outage] = {}
 
-    def note_failure(self, alias: str, error: Exception) -> None:
+    def note_failure(self, alias: str, error: Exception, holds: Sequence[HeldLease]) -> None:
         """Log a renewal that failed, unless a line of the same outage was written just before."""
         now = clock()
         outage = self._outages.get(alias)
@@ -312,7 +319,8 @@ class OutageLog:
         outage.next_line = now + outage.pause
         outage.pause = min(2 * outage.pause, self.LONGEST_PAUSE)
         times = f" {outage.failures} times" if outage.failures > 1 else ""
-        thread_logger.warning("renewal on %r failed%s, will try again: %s", alias, times, error)
+        text, fields = "renewal on %r failed%s, will try again: %s", _first(holds).log_fields()
+        thread_logger.warning(text, alias, times, error, extra=fields)
 
     def note_silence(self, alias: str, holds: Sequence[HeldLease]) -> None:
         """Log that renewals have had no answer for half of their lease, once in an outage."""
@@ -320,7 +328,7 @@ class OutageLog:
         if outage is not None and now - outage.last <= 2 * self.LONGEST_PAUSE:
             return
         self._outages[alias] = _Outage(last=now)
-        first = min(holds, key=attrgetter("lease.deadline"))
+        first = _first(holds)
         thread_logger.warning(
             "renewal on %r has had no answer yet for %d of its leases, half of which is over;"
             " the first to end is that of %s %r, in %.3g s",
@@ -329,9 +337,15 @@ class OutageLog:
             first.lease.claim.kind,
             first.lease.name,
             first.lease.remaining,
+            extra=first.log_fields(),
         )
 
-    def note_success(self, alias: str) -> None:
+    def note_success(self, alias: str, holds: Sequence[HeldLease]) -> None:
         """Log a renewal that had an answer, if the last one had none."""
         if outage := self._outages.pop(alias, None):
-            thread_logger.warning("renewal on %r works again, failures: %d", alias, outage.failures)
+            text, fields = "renewal on %r works again, failures: %d", _first(holds).log_fields()
+            thread_logger.warning(text, alias, outage.failures, extra=fields)
+
+
+def _first(holds: Sequence[HeldLease]) -> HeldLease:
+    return min(holds, key=attrgetter("lease.deadline"))

@@ -82,4 +82,5 @@ class RenewalSteps:
             try:
                 self._renew(backend, step, others_wait)
             except Exception:  # the others must be renewed all the same
-                thread_logger.exception("a renewal on %r failed", backend.alias)
+                fields = step[-1].log_fields()  # its lease ends first
+                thread_logger.exception("a renewal on %r failed", backend.alias, extra=fields)

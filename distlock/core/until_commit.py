@@ -30,7 +30,8 @@ from distlock.concurrency.clock import clock, left
 from distlock.concurrency.reentry import interrupted_frame
 from distlock.concurrency.steps import run
 from distlock.concurrency.threads import start, thread_logger
-from distlock.core.held import Entrant, HeldLease, Key
+from distlock.core.entrant import Entrant
+from distlock.core.held import HeldLease, Key
 from distlock.core.manager import manager
 from distlock.core.options import LockOptions
 from distlock.core.release_warning import warn_if_uncommitted
@@ -178,11 +179,12 @@ class OpenTransactions:
         except LockNotHeld:
             pass  # it was taken anew, or freed by a test
         except LockUnavailable as error:
-            thread_logger.warning("after a transaction: %s", error)
+            thread_logger.warning("after a transaction: %s", error, extra=hold.log_fields())
         except LockError as error:
             if isinstance(error, BodyEnded):
                 raise  # another lock was lost, in whose body this is
-            thread_logger.error("before its transaction had ended, %s", error)
+            fields = hold.log_fields()
+            thread_logger.error("before its transaction had ended, %s", error, extra=fields)
 
     def _leave_soon(self) -> None:
         """Leave the hold without making the caller wait, which may be the garbage collector."""

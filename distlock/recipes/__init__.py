@@ -17,6 +17,7 @@ progress    Progress: how far a piece of work is, live for whoever looks
 track       track(): a loop that reports how far it is
 report      what a progress tells, also as a bar on a terminal
 queue       Queue, Mailbox: items that are delivered until they are acknowledged
+queue_pages  a queue's items page by page, and one of them by its number
 queue_records  the steps that change the records of a queue
 queue_items  what the records of a queue say, and which keys they have
 abandoned   finds the items whose deliveries have gone
@@ -44,6 +45,7 @@ from distlock.recipes.names import Address, Names, Registration
 from distlock.recipes.progress import Progress
 from distlock.recipes.queue import Mailbox, Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
+from distlock.recipes.queue_pages import ItemInfo, ItemPage
 from distlock.recipes.report import Report, bar
 from distlock.recipes.rwlock import RWLock
 from distlock.recipes.semaphore import Semaphore
@@ -65,6 +67,8 @@ __all__ = [
     "Event",
     "EventInfo",
     "Group",
+    "ItemInfo",
+    "ItemPage",
     "Mailbox",
     "Member",
     "Message",

@@ -11,12 +11,13 @@ from typing import Any
 from weakref import ref
 
 from distlock.backends.recipe_records import Decide
+from distlock.backends.seats import directory_of
 from distlock.backends.store import Snapshot
 from distlock.concurrency.clock import clock, left
 from distlock.concurrency.pending import Pending
 from distlock.concurrency.steps import Steps, Wait
 from distlock.concurrency.threads import undo
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.core.manager import manager
 from distlock.exceptions import LockLost, LockNotHeld, LockUnavailable, NotPermitted
 from distlock.lock import Lock
@@ -24,7 +25,7 @@ from distlock.recipes.candidates import ORDERS, Candidates, Directory, Order, Or
 from distlock.recipes.following import Watch
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Recipe
-from distlock.types.lease import Lease, LockInfo, Owner, State
+from distlock.types.lease import Kind, Lease, LockInfo, Owner, State
 from distlock.types.owners import new_owner
 
 #: Seconds between two attempts to ask a backend that does not answer.
@@ -33,6 +34,9 @@ _PAUSE = 0.5
 
 class LeaderLock(Lock):
     """The lock of an election. Its owner is a candidate, and no thread or task."""
+
+    #: returns the candidate that it is of, if that is there
+    candidacy: Callable[[], Candidacy | None]
 
     def __init__(self, name: str, is_alive: Callable[[], bool], **options: Any) -> None:
         """``is_alive`` says whether the candidate is there; else the lease is renewed no more."""
@@ -64,6 +68,7 @@ class Candidacy:
         is_alive, tell_loss = partial(_goes_on, ref(self)), partial(_tell_loss, ref(self))
         terms = {"using": election.using, "description": said["name"], "on_lost": tell_loss}
         self.lock = LeaderLock(election._directory, is_alive, **terms)
+        self.lock.candidacy = ref(self)
         decide = Candidates.plan(Candidates.joining, order, said, repr(election))
         self._membership = Membership(election, decide, owner=self.lock.owner, is_alive=is_alive)
         #: answered when it stands no more: because it leads, or because it is to leave
@@ -94,6 +99,11 @@ class Candidacy:
         """Whether it stands, or leads."""
         leads = self.lock.held and not self._recalled
         return not self.decided.over if self.lease is None else leads
+
+    @property
+    def leading(self) -> bool:
+        """Whether it leads."""
+        return self.lease is not None and self.goes_on
 
     # The way to lead
 
@@ -258,6 +268,14 @@ def _goes_on(known: ref[Candidacy]) -> bool:
     """Return whether to renew what it has: not its record, if the lock was lost."""
     candidacy = known()
     return candidacy is not None and (candidacy.lease is None or candidacy.lock.held)
+
+
+def leads_here(election: str, using: str) -> bool:
+    """Return whether a candidate of this process leads an election. Asks no backend."""
+    place = using, directory_of(Kind.ELECTION, election)
+    inside = [entry.lock for hold in manager.running() for entry in hold.entries]
+    own = [one for one in inside if isinstance(one, LeaderLock) and (one.using, one.name) == place]
+    return any(one.leading for lock in own if (one := lock.candidacy()))
 
 
 def _tell_loss(known: ref[Candidacy], lease: Lease) -> None:

@@ -76,7 +76,7 @@ class Term:
 class ElectionInfo:
     """What is known of an election: see Election for each of these.
 
-    ``appointed`` is the name of who was appointed by hand. ``history`` is in the order of terms.
+    ``appointed`` is the name of who was appointed by hand. ``history`` has the newest term first.
     """
 
     name: str
@@ -245,7 +245,7 @@ class Candidates:
             known = standing.get(last.owner, Candidate(last.candidate, last.owner))
             leader = standing[last.owner] = replace(known, term=token)
         appointed = self._orders.get("appointed") if self.order == "appointed" else None
-        candidates, history = tuple(standing.values()), tuple(self.terms)
+        candidates, history = tuple(standing.values()), tuple(self.terms[::-1])
         return ElectionInfo(name, using, self.order, leader, candidates, appointed, history)
 
 

@@ -16,15 +16,15 @@ from distlock.backends.seats import held_key, value_of
 from distlock.backends.store import Change, Delete, Exists, Put, SessionEnded
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps, run
-from distlock.concurrency.threads import undo
+from distlock.concurrency.threads import thread_logger, undo
 from distlock.exceptions import LockLost, LockNotHeld
 from distlock.recipes.membership import Membership
-from distlock.recipes.queue_items import MOST_REASON, QueueItem, taken_key
+from distlock.recipes.queue_items import MOST_REASON, QueueItem, reason_of, taken_key
 from distlock.recipes.queue_records import QueueRecords
 from distlock.recipes.recipe import Block, twins
 from distlock.types.arguments import checked_seconds, checked_text
-from distlock.types.lease import Lease
-from distlock.types.printable import escaped
+from distlock.types.lease import Kind, Lease
+from distlock.types.log_fields import log_fields
 
 
 class Delivery(Block):
@@ -226,9 +226,19 @@ class Delivery(Block):
             yield from self._acking()
 
     def _failing(self, error: BaseException) -> Steps[None]:
-        if not self._settled:
-            said = " ".join(f"{type(error).__name__}: {error}".split())
-            yield from self._nacking(reason=escaped(said)[:MOST_REASON].strip())
+        if self._settled:
+            return
+        if isinstance(error, Exception):  # no interrupt
+            self._log(error)
+        yield from self._nacking(reason=reason_of(error))
+
+    def _log(self, error: Exception) -> None:
+        """Log an error of the work with all of its traceback; the item keeps the last lines."""
+        queue, lease = self._queue, self._member.lease
+        who = (lease.token, lease.owner) if lease else ()
+        fields = log_fields(queue.using, queue.name, Kind.QUEUE, *who)
+        text, most = "%r failed, of %d attempts", queue.max_deliveries
+        thread_logger.error(text, self, most, exc_info=error, extra=fields)
 
     def give_up(self) -> None:
         """Put the item back soon: nobody has seen it. The caller does not wait."""

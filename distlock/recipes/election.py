@@ -12,7 +12,7 @@ from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Nested, Steps
 from distlock.concurrency.threads import undo
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.exceptions import LockError, LockLost, LockNotHeld
 from distlock.recipes.candidacy import Candidacy
 from distlock.recipes.candidates import Candidate, Candidates, ElectionInfo, Order, Term, Terms
@@ -197,7 +197,7 @@ class Election(Block, Recipe):
     @property
     def leading(self) -> bool:
         """Whether this candidate leads, by what this process knows."""
-        return self._candidacy.lease is not None and self._candidacy.goes_on
+        return self._candidacy.leading
 
     @property
     def term(self) -> int:
@@ -247,7 +247,7 @@ class Election(Block, Recipe):
     candidates, acandidates = twins("candidates", _candidates)
 
     def _history(self) -> Steps[tuple[Term, ...]]:
-        """Return the last 50 terms: who led, from when to when, and why that ended."""
+        """Return the last 50 terms, newest first: who led, from when to when, why that ended."""
         return (yield from self._info()).history
 
     history, ahistory = twins("history", _history)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -42,6 +43,8 @@ class Follower(Iterator[T], AsyncIterator[T]):
     def __init__(self, recipe: Recipe, deadline: float | None = None) -> None:
         self.recipe = recipe
         self._deadline = deadline
+        #: when it has looked last, by the local clock; and whether a thread of ours goes on to
+        self.asked_at, self.is_watch = -math.inf, False
         #: answered when it is to end before the deadline
         self.stopped: Pending[None] = Pending()
         #: what was seen last; None lets it look again at once
@@ -93,6 +96,7 @@ class Follower(Iterator[T], AsyncIterator[T]):
         if seen is not None:
             yield from recipe._wait_for_change(seen, self._deadline, keys[:1] or None, self.stopped)
         while at_once or (not self.stopped.over and left(self._deadline, 1.0) > 0):
+            self.asked_at = clock()
             try:
                 return (yield recipe._read(self._deadline, keys=keys or None))  # type: ignore[no-any-return]
             except NotPermitted:
@@ -119,6 +123,7 @@ class Watch(AbstractContextManager["Watch"]):
         fork.reset_in_child(self)
 
     def _start(self) -> None:
+        self._follower.is_watch = True
         # The callback may know this object, and must not keep it alive through the thread.
         start_for_callbacks(_call_back, "distlock-watch", ref(self), self._follower)
 

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import lru_cache, partial
 from typing import Any
+from weakref import ref
 
 from distlock.activity import current_activity
 from distlock.backends.recipe_records import Done, Plan
@@ -32,9 +33,17 @@ from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
 from distlock.exceptions import LockUnavailable, StaleToken
 from distlock.recipes.following import Follower, Watch
-from distlock.recipes.recipe import Recipe, checked_json, deadline_of, twins
+from distlock.recipes.recipe import (
+    Encoder,
+    Recipe,
+    checked_encoder,
+    checked_json,
+    deadline_of,
+    encoded_by,
+    twins,
+)
 from distlock.recipes.semaphore import checked_count
-from distlock.types.arguments import checked_flag, checked_int, checked_text
+from distlock.types.arguments import checked_flag, checked_int, checked_seconds, checked_text
 from distlock.types.lease import Kind
 from distlock.types.owners import current_owner
 
@@ -52,16 +61,26 @@ _BATCH = 16
 class Log(Recipe):
     """Numbered entries, of which the last ones are kept."""
 
-    def __init__(self, name: str, *, keep: int = 100, using: str = DEFAULT_ALIAS) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        keep: int = 100,
+        encoder: Encoder | None = None,
+        using: str = DEFAULT_ALIAS,
+    ) -> None:
         """Describe it; nothing is asked yet.
 
         - ``name``, ``using``: as of a Lock.
         - ``keep``: how many versions or messages are kept; each new one removes the older ones.
+        - ``encoder``: as of Django's JSONField, a subclass of json.JSONEncoder that writes dates,
+          decimals and the like. They are read as what it has written: texts.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
         super().__init__(name, using)
         self._keep = checked_count("keep", keep)
+        self._encoder = checked_encoder(encoder)
 
     def _append(
         self, said: dict[str, Any], author: str, *, if_version: int | None = None, above: int = 0
@@ -77,6 +96,7 @@ class Log(Recipe):
         ``maybe_applied`` it was put once or not at all, or may be yet.
         """
         owner, argument = current_owner(), next(iter(said))
+        said = {**said, argument: encoded_by(self._encoder, argument, said[argument])}
         author = checked_text("author", author) or current_activity() or f"{owner.host}:{owner.pid}"
         said = {**said, "author": author, "at": time.time_ns() // 1000}
         checked_json(argument, said[argument], said)
@@ -139,22 +159,35 @@ class Config(Log):
 
     kind = Kind.CONFIG
 
-    def getting(self, default: Any = None, *, stale: bool = True) -> Steps[Value]:
+    def getting(
+        self, default: Any = None, *, stale: bool = True, max_age: float | None = None
+    ) -> Steps[Value]:
         """Return the value as it is now; one of version 0 with ``default`` if it was never set.
 
-        If the backend cannot be asked, what this process has seen last is returned, with
-        ``stale=True`` in it. LockUnavailable if it has seen none, or with ``stale=False``.
+        - ``max_age``: ask nobody if this process has seen the value so many seconds ago or less,
+          by get() or by a watch. None asks, unless a watch() of this process follows the value:
+          then what that has seen is returned. 0 asks in any case.
+        - ``stale``: if the backend cannot be asked, return what this process has seen last, with
+          ``stale=True`` in it. False raises LockUnavailable then, and relies on no watch.
+
+        LockUnavailable if it has seen none, TypeError or ValueError that names the argument.
         """
         checked_flag("stale", stale)
+        if max_age:
+            checked_seconds("max_age", max_age)
+        known, at = _known(self.using, self.name), clock()
+        lasts = 2 * self._backend.pause if stale and max_age is None else 0.0
+        if seen := known.without_asking(max_age or 0.0, lasts):
+            return _value_of(seen[0], default)
         try:
             found: Snapshot = yield self._read(keys=[LAST])
         except LockUnavailable:
-            known = _known(self.using, self.name)
-            if not stale or not known:
+            if not stale or known.last is None:
                 raise
-            return replace(_value_of(known[0]), stale=True)
+            return replace(_value_of(known.last), stale=True)
         record = found.records.get(LAST)
-        return Value(default, 0) if record is None else _seen(self, record)
+        known.note(record, at)
+        return _value_of(record, default)
 
     get, aget = twins("get", getting)
 
@@ -178,9 +211,11 @@ class Config(Log):
         said = {"value": value, "comment": checked_text("comment", comment)}
         # Servers may have lost a version that this process has seen: another one gets its number
         # from nobody who knows that.
-        above = max((seen.value["number"] for seen in _known(self.using, self.name)), default=0)
+        known, at = _known(self.using, self.name), clock()
+        above = known.last.value["number"] if known.last else 0
         record = yield from self._append(said, author, if_version=if_version, above=above)
-        return _seen(self, record).version
+        known.note(record, at)
+        return _value_of(record).version
 
     set, aset = twins("set", setting)
 
@@ -241,11 +276,15 @@ class _ConfigFollower(Follower[Value]):
     _older_since = math.inf
 
     def _news(self, snapshot: Snapshot) -> Iterator[Value]:
-        """Return the value if it is another one.
+        """Return the value if it is another one, and remember when it was looked at.
 
         One that is older than the last is shown by a server that is behind: so it is told only
         after a lease, because then the newer one is lost.
         """
+        known = _known(self.recipe.using, self.recipe.name)
+        known.note(snapshot.records.get(LAST), self.asked_at)
+        if self.is_watch:
+            known.watch = ref(self)
         for record in snapshot.records.values():  # the last entry, once there is one
             now, older = clock(), record.revision < self._revision
             self._older_since = min(self._older_since, now) if older else math.inf
@@ -254,24 +293,54 @@ class _ConfigFollower(Follower[Value]):
                 logger.warning("%r: the servers have lost its newest version", self.recipe)
             if lost or record.revision > self._revision:
                 self._revision = record.revision
-                yield _seen(self.recipe, record)
+                yield _value_of(record)
+
+
+class _Known:
+    """What this process has seen of a value; its parts are replaced as a whole, by any thread."""
+
+    def __init__(self) -> None:
+        #: the latest version
+        self.last: Record | None = None
+        #: what the backend has shown, None for no value, and when it was asked, by the local clock
+        self.shown: tuple[Record | None, float] = None, -math.inf
+        #: returns one who follows it for a watch
+        self.watch: Callable[[], Follower[Value] | None] = lambda: None
+
+    def note(self, record: Record | None, asked_at: float) -> None:
+        """Remember what the backend has shown to one who asked at ``asked_at``."""
+        if record is not None and (self.last is None or self.last.revision < record.revision):
+            self.last = record
+        if asked_at >= self.shown[1]:
+            self.shown = record, asked_at
+
+    def without_asking(self, max_age: float, watch_lasts: float) -> tuple[Record | None] | None:
+        """Return what need not be asked for, in a tuple; None if it has to be.
+
+        It was shown at most ``max_age`` seconds ago, while a watch runs ``watch_lasts``.
+        """
+        (record, asked_at), follower = self.shown, self.watch()
+        if follower is not None and not follower.stopped.over:
+            max_age = max(max_age, watch_lasts)
+        # This process may have set a later one, or have seen it on another server.
+        is_last = self.last is None or (record and record.revision >= self.last.revision)
+        return (record,) if is_last and clock() - asked_at < max_age else None
 
 
 @lru_cache(maxsize=1000)
-def _known(using: str, name: str) -> list[Record]:
-    """Return the list of what this process has seen last of a value: one entry, or none."""
-    return []
+def _known(using: str, name: str) -> _Known:
+    """Return what this process has seen of a value."""
+    return _Known()
 
 
-def _seen(config: Recipe, record: Record) -> Value:
-    """Return what the last entry says, and remember it, unless a later one is known."""
-    known = _known(config.using, config.name)
-    if not known or known[0].revision < record.revision:
-        known[:] = [record]
-    return _value_of(record)
+def forget_values() -> None:
+    """Forget what this process has seen of all values: a test that ends removes them."""
+    _known.cache_clear()
 
 
-def _value_of(record: Record) -> Value:
+def _value_of(record: Record | None, default: Any = None) -> Value:
+    if record is None:
+        return Value(default, 0)
     said = record.value
     value = deepcopy(said["value"])  # the caller may change it, and we remember the record
     return Value(value, said["number"], said["author"], said["comment"], as_datetime(said["at"]))

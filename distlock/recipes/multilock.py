@@ -20,7 +20,8 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.base_lock import BaseLock
 from distlock.core.blocks import BlockLock
 from distlock.core.decorator import decorate
-from distlock.core.held import Key, OnLost
+from distlock.core.entrant import OnLost
+from distlock.core.held import Key
 from distlock.core.options import LockOptions
 from distlock.core.section import ActiveBlocks, refuse_in_event_loop
 from distlock.exceptions import LockError, LockLost, LockNotHeld
@@ -353,8 +354,9 @@ class MultiLock(BlockLock):
     def _over(cls, names: Sequence[str], **options: Any) -> Self:
         """Return a lock of these names, which may be none; see Lock.of()."""
         lock = cls(*(names or ["nothing"]), **options)
-        if not names:
-            lock._given = lock._parts = ()
+        lock._given, lock._parts = (tuple(names), lock._parts) if names else ((), ())
+        for each in lock._parts:
+            each.name_is_filled_in = True
         return lock
 
     def _named(self, *names: str) -> MultiLock:
@@ -364,5 +366,7 @@ class MultiLock(BlockLock):
             for part, name in zip(self._given, names, strict=True)
         )
         lock._parts = sorted_parts(lock._given, lock._new_lock)
+        for each in lock._parts:
+            each.name_is_filled_in = True
         lock._blocks = ActiveBlocks()
         return lock

@@ -21,7 +21,7 @@ from distlock.backends.store import Delete, Exists, Snapshot
 from distlock.concurrency.clock import clock
 from distlock.concurrency.steps import Steps
 from distlock.concurrency.threads import undo
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.exceptions import LockBusy, LockLost, LockTimeout, ValueNotAgreed
 from distlock.recipes.membership import Membership
 from distlock.recipes.recipe import Block, Recipe, deadline_of, twins

@@ -7,9 +7,14 @@ one consumer, and one producer, of all: the others stand in line.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
+from json import JSONEncoder
 from queue import Empty, Full
 from typing import Any, TypeAlias
+
+from django.db import transaction
+from django.utils.asyncio import async_unsafe
 
 from distlock.backends.store import MOST_KEYS, Overtaken, Snapshot
 from distlock.concurrency.backoff import backoff
@@ -22,8 +27,14 @@ from distlock.recipes.delivery import Delivery
 from distlock.recipes.membership import Membership, joining_all
 from distlock.recipes.parts import EnteredLocks
 from distlock.recipes.place import Place
-from distlock.recipes.queue_records import QueueRecords
-from distlock.recipes.recipe import FIRST_PAUSE, LONGEST_PAUSE, deadline_of, twins
+from distlock.recipes.queue_pages import PagedQueue
+from distlock.recipes.recipe import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    deadline_of,
+    encoded_by,
+    twins,
+)
 from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import checked_flag, checked_int, checked_token, waiting_limit
 from distlock.types.owners import current_actor
@@ -33,7 +44,7 @@ from distlock.types.owners import current_actor
 Attempt: TypeAlias = Callable[[float | None, bool], Steps[tuple[Any, Snapshot]]]
 
 
-class Queue(QueueRecords):
+class Queue(PagedQueue):
     """A queue that all processes share, and that outlives them: ``Queue("letters")``.
 
     ::
@@ -56,7 +67,8 @@ class Queue(QueueRecords):
 
         As ``queue.Queue.put``: if the queue is full this waits for room, for ``timeout`` seconds at
         the most (None and -1: for ever), or not at all with ``blocking=False``. The body is
-        anything that JSON can say, in 64 KiB at the most.
+        anything that JSON, or the ``encoder``, can say, in 64 KiB at the most. It is no part of an
+        open transaction: see put_on_commit().
 
         Raises ``queue.Full``; TypeError or ValueError for a body that cannot be kept;
         LockUnavailable if the backend cannot be asked. With ``maybe_applied`` in it the item may be
@@ -69,9 +81,35 @@ class Queue(QueueRecords):
     ) -> Steps[list[int]]:
         """Put up to 12 items, one after the other, all in one change or none; see put()."""
         items.check_number("bodies", bodies)
+        bodies = [encoded_by(self._encoder, "body", body) for body in bodies]
         for body in bodies:
             items.check_body(body)
         return (yield from self._placing(bodies, (), blocking, timeout))
+
+    @async_unsafe("put_on_commit() is for transactions, which tasks have none of; use aput().")
+    def put_on_commit(
+        self,
+        body: Any,
+        blocking: bool = True,
+        timeout: float | None = None,
+        *,
+        using: str | None = None,
+    ) -> None:
+        """Put an item when the open transaction has committed; at once, if none is open.
+
+        After a rollback nothing is put; nor if the process dies between the commit and the put.
+        Whatever put() refuses in a body is raised here, and changes of it from now on do not count.
+
+        - ``blocking``, ``timeout``: as of put(), counted from the commit on.
+        - ``using``: the alias of the transaction's database, None for the default.
+
+        What else put() raises, ``queue.Full`` and LockUnavailable, comes out of the block of the
+        transaction, which is committed then.
+        """
+        body = encoded_by(self._encoder or JSONEncoder, "body", body)
+        items.check_body(body)
+        waiting_limit(checked_flag("blocking", blocking), timeout)
+        transaction.on_commit(partial(self.put, body, blocking, timeout), using=using)
 
     def _placing(
         self, bodies: Sequence[Any], letters: Sequence[str], blocking: bool, timeout: float | None
@@ -198,8 +236,7 @@ class Queue(QueueRecords):
 
     def _listing_dead(self, most: int = 100) -> Steps[tuple[items.QueueItem, ...]]:
         """Return what is dead, in the order of their numbers; ``most`` of them."""
-        found = yield self._ask(partial(self._letters, checked_count("most", most)))
-        return tuple(map(items.QueueItem.of, found))
+        return (yield from self._paging("dead", most)).items
 
     def _retrying(
         self, letter: items.QueueItem, blocking: bool = True, timeout: float | None = None
@@ -210,8 +247,38 @@ class Queue(QueueRecords):
         """
         if not isinstance(letter, items.QueueItem):
             raise TypeError(f"letter must be a QueueItem, as of dead(), not {letter!r}")
-        key = yield self._ask(partial(self._key_of_letter, letter.id))
-        return bool((yield from self._placing([letter.body], [key], blocking, timeout)))
+        keys = yield self._ask(partial(self._keys_of_letters, [letter.id]))
+        return bool((yield from self._placing([letter.body], keys, blocking, timeout)))
+
+    def _retrying_many(self, letters: Sequence[items.QueueItem]) -> Steps[int]:
+        """Put up to 12 dead letters at the end of the queue as new items; return how many.
+
+        These are fewer than ``letters`` if the queue has no room for all, or some have gone. It
+        does not wait. Raises ``queue.Full`` if there is no room for the first one.
+        """
+        items.check_letters(letters)
+        some = {one.id: one for one in letters}
+        keys = yield self._ask(partial(self._keys_of_letters, [*some]))
+        with suppress(Full):
+            bodies = [one.body for one in some.values()]
+            if numbers := (yield from self._placing(bodies, keys, False, None)):
+                return len(numbers)
+        done = 0
+        for letter in some.values():
+            try:
+                done += yield from self._retrying(letter, False)
+            except Full:
+                if not done:
+                    raise
+                break
+        return done
+
+    def _discarding(self, letters: Sequence[items.QueueItem]) -> Steps[int]:
+        """Remove up to 100 dead letters for ever; return how many were still there."""
+        items.check_letters(letters, MOST_KEYS)
+        ids = [*{one.id: one for one in letters}]
+        keys = yield self._ask(partial(self._keys_of_letters, ids))
+        return (yield self._ask(partial(self._remove, keys)))  # type: ignore[no-any-return]
 
     def _purging(self, *, dead: bool = False) -> Steps[int]:
         """Remove the items that are ready, or the dead letters; return how many these were.
@@ -322,6 +389,8 @@ class Queue(QueueRecords):
     resize, aresize = twins("resize", _resizing)
     dead, adead = twins("dead", _listing_dead)
     retry, aretry = twins("retry", _retrying)
+    retry_many, aretry_many = twins("retry_many", _retrying_many)
+    discard, adiscard = twins("discard", _discarding)
     purge, apurge = twins("purge", _purging)
     force_release, aforce_release = twins("force_release", _releasing)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import traceback
 from collections.abc import Sequence, Sized
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,10 +14,12 @@ from typing import Any, NamedTuple
 from distlock.backends.recipe_records import CANCELLED, NOTHING, Plan
 from distlock.backends.seats import held_key, owner_of
 from distlock.backends.store import Change, Delete, Exists, Put, Record, RecordStore
+from distlock.core.call_site import shortened
 from distlock.recipes.recipe import checked_json
 from distlock.recipes.semaphore import checked_count
 from distlock.types.json_values import Unreadable, encoded
 from distlock.types.lease import Kind, Owner
+from distlock.types.printable import escaped
 
 #: What the keys of records begin with.
 TAIL = "tail"
@@ -26,7 +30,9 @@ AGAIN, LAST = "i/t/again/", "i/t/last/"
 #: its requests have 1 MiB at the most.
 MOST_AT_ONCE = 12
 #: Characters that are kept of the reason why an item was put back.
-MOST_REASON = 200
+MOST_REASON = 300
+#: Of the reason of a failure: characters of the error itself, and how many innermost frames follow.
+_MOST_ERROR, _MOST_FRAMES = 200, 3
 #: Characters that are kept of the text of an item that cannot be read.
 _MOST_TEXT = 10_000
 _FIELDS = {"body", "attempts", "at", "reason"}
@@ -59,6 +65,13 @@ class QueueItem:
     def value(self) -> dict[str, Any]:
         at = self.at.isoformat()
         return {"body": self.body, "attempts": self.attempts, "at": at, "reason": self.reason}
+
+    def matches(self, text: str) -> bool:
+        """Return whether a text is in the body or the reason, or is the number; case is ignored."""
+        body = (
+            self.body if isinstance(self.body, str) else json.dumps(self.body, ensure_ascii=False)
+        )
+        return text.casefold() in f"{body}\n{self.reason}".casefold() or text == str(self.id)
 
     def put_back(self, max_deliveries: int) -> Put:
         """Return what puts it to its place, or to the dead letters."""
@@ -176,18 +189,38 @@ def put_back(
 CANCELLED[Kind.QUEUE] = partial(put_back, unseen=True)
 
 
+def reason_of(error: BaseException) -> str:
+    """Return an error and the last lines of its traceback as a reason, in one line.
+
+    ``ValueError: no address; in send (shop/mail.py:12): raise ValueError("no address"); in …``
+    """
+    frames = reversed(traceback.extract_tb(error.__traceback__, limit=-_MOST_FRAMES))
+    lines = [f"in {at.name} ({shortened(at.filename)}:{at.lineno}): {at.line}" for at in frames]
+    what = f"{type(error).__name__}: {error}".strip()[:_MOST_ERROR]
+    said = " ".join("; ".join([what, *lines]).split())
+    return escaped(said)[:MOST_REASON].strip()
+
+
 def check_body(body: object) -> None:
     """Raise TypeError or ValueError unless it can be kept, with what is said of it later."""
     largest = QueueItem(0, body, 10**9, datetime.now(UTC), "\N{OPEN LOCK}" * MOST_REASON)
     checked_json("body", body, largest.value)
 
 
-def check_number(argument: str, several: Sequence[object]) -> None:
+def check_number(argument: str, several: Sequence[object], most: int = MOST_AT_ONCE) -> None:
     """Raise TypeError or ValueError unless these can be moved in one change."""
     if not isinstance(several, Sized):
         raise TypeError(f"{argument} must be a sequence, not {several!r}")
-    if not 1 <= len(several) <= MOST_AT_ONCE:
-        raise ValueError(f"{argument} must be 1 to {MOST_AT_ONCE} items, got {len(several)}")
+    if not 1 <= len(several) <= most:
+        raise ValueError(f"{argument} must be 1 to {most} items, got {len(several)}")
+
+
+def check_letters(letters: Sequence[object], most: int = MOST_AT_ONCE) -> None:
+    """Raise TypeError or ValueError unless these are items that can be moved in one change."""
+    check_number("letters", letters, most)
+    for one in letters:
+        if not isinstance(one, QueueItem):
+            raise TypeError(f"letters must be items as of dead(), got {one!r}")
 
 
 def checked_size(maxsize: object) -> int:

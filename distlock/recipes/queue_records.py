@@ -26,7 +26,6 @@ import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import islice
 from typing import Any, NamedTuple
 
 from distlock.backends.recipe_records import Plan
@@ -68,7 +67,7 @@ from distlock.recipes.queue_items import (
     taken_key,
     why_unreadable,
 )
-from distlock.recipes.recipe import Recipe
+from distlock.recipes.recipe import Encoder, Recipe, checked_encoder
 from distlock.recipes.semaphore import checked_count
 from distlock.types.arguments import checked_name, checked_seconds
 from distlock.types.lease import Claim, Kind
@@ -110,6 +109,7 @@ class QueueRecords(Recipe):
         *,
         lease: float | None = None,
         max_deliveries: int = 5,
+        encoder: Encoder | None = None,
         using: str = DEFAULT_ALIAS,
     ) -> None:
         """Describe a queue; nothing is asked yet.
@@ -120,6 +120,8 @@ class QueueRecords(Recipe):
         - ``lease``: seconds after which an item is delivered again if the process that took it is
           gone; None for that of the backend. While the process runs, it is renewed.
         - ``max_deliveries``: an item that was taken so often, and not acknowledged, is put aside.
+        - ``encoder``: as of Django's JSONField, a subclass of json.JSONEncoder that writes dates,
+          decimals and the like. They are delivered as what it has written: texts.
 
         Raises TypeError or ValueError that names the argument and its value.
         """
@@ -128,6 +130,7 @@ class QueueRecords(Recipe):
         self._maxsize = checked_size(self._default_maxsize if maxsize is None else maxsize)
         self._lease = None if lease is None else checked_seconds("lease", lease)
         self.max_deliveries = checked_count("max_deliveries", max_deliveries)
+        self._encoder = checked_encoder(encoder)
         self._config = Config(f"queue:{name}", using=using)
         self._tail: _Tail | None = None
         self._abandoned = AbandonedItems(self)
@@ -144,7 +147,7 @@ class QueueRecords(Recipe):
         seen, now = None, datetime.now(UTC)
         for pause in backoff_until(deadline, _FIRST_RETRY, _LONGEST_RETRY):
             tail = self._tail
-            if letters or tail is None or tail.room < len(bodies) or clock() > tail.until:
+            if tail is None or tail.room < len(bodies) or clock() > tail.until:
                 tail, seen = self._look_for_room(len(bodies), letters, deadline)
                 if not seen.records.keys() >= {*letters}:
                     return [], seen
@@ -274,23 +277,19 @@ class QueueRecords(Recipe):
         counts = size, maxsize, ready, living, delayed, dead
         return QueueInfo(self.name, self.using, *counts, oldest, deliveries)
 
-    def _letters(self, most: int, deadline: float | None) -> list[Record]:
-        """Return the first dead letters."""
-        listed = KeyRange(LAST, _ALL)
-        seen = self._store.peek(self._directory, {DEAD: most}, (), deadline, listed=listed)
-        keys = (one.key for one in islice(self._abandoned.among(seen.keys, deadline), most))
-        letters = [*seen.records.values()]
-        while some := list(islice(keys, MOST_AT_ONCE)):
-            letters += self._store.look(self._directory, some, deadline).records.values()
-        return sorted(letters, key=lambda one: number_of(one.key))[:most]
+    def _keys_of_letters(self, numbers: Sequence[int], deadline: float | None) -> list[str]:
+        """Return the keys of dead letters."""
+        keys = {number: key_of(DEAD, number) for number in numbers}
+        found = self._store.look(self._directory, [*keys.values()], deadline).records
+        return [
+            key if key in found else self._key_of_abandoned(number, deadline) or key
+            for number, key in keys.items()
+        ]
 
-    def _key_of_letter(self, number: int, deadline: float | None) -> str:
-        """Return the key of a dead letter."""
+    def _key_of_abandoned(self, number: int, deadline: float | None) -> str:
         listed = KeyRange(f"{key_of(LAST, number)}/", 1)
         keys = self._store.peek(self._directory, {}, (), deadline, listed=listed).keys
-        return next(
-            (one.key for one in self._abandoned.among(keys, deadline)), key_of(DEAD, number)
-        )
+        return next((one.key for one in self._abandoned.among(keys, deadline)), "")
 
     # Operating
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial, wraps
-from typing import Any, ClassVar, ParamSpec, Self, TypeVar
+from json import JSONEncoder
+from typing import Any, ClassVar, ParamSpec, Self, TypeAlias, TypeVar
 
 from django.utils.asyncio import async_unsafe
 
@@ -22,11 +23,14 @@ from distlock.conf import DEFAULT_ALIAS, locks
 from distlock.core.section import add_leave_error, refuse_in_event_loop, twin_of
 from distlock.exceptions import LockError, LockUnavailable, NotPermitted
 from distlock.types.arguments import checked_flag, checked_name, waiting_limit
-from distlock.types.json_values import check_value, shortened
+from distlock.types.json_values import check_value, plain, shortened
 from distlock.types.lease import Kind
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+#: Writes what JSON cannot say by itself, as that of Django's JSONField.
+Encoder: TypeAlias = type[JSONEncoder]
 
 #: Seconds between two attempts to ask a backend that does not answer one who waits.
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 1.0
@@ -255,8 +259,32 @@ def checked_json(argument: str, value: object, record: Mapping[str, object]) -> 
             f" got {shortened(value)}: {error}"
         ) from error
     except (TypeError, ValueError, RecursionError) as error:
-        kind = TypeError if isinstance(error, TypeError) else ValueError
-        raise kind(f"{argument} must be JSON, got {shortened(value)}: {error}") from error
+        raise _no_json(argument, value, error) from error
+
+
+def encoded_by(encoder: Encoder | None, argument: str, value: Any) -> Any:
+    """Return a value as an encoder writes it, and as it is without one.
+
+    Raises TypeError or ValueError that names the argument.
+    """
+    if encoder is None:
+        return value
+    try:
+        return plain(value, encoder)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _no_json(argument, value, error) from error
+
+
+def checked_encoder(encoder: Any) -> Encoder | None:
+    """Return a subclass of json.JSONEncoder, or None; TypeError for anything else."""
+    if encoder is not None and not (isinstance(encoder, type) and issubclass(encoder, JSONEncoder)):
+        raise TypeError(f"encoder must be a subclass of json.JSONEncoder, not {encoder!r}")
+    return encoder
+
+
+def _no_json(argument: str, value: object, error: Exception) -> Exception:
+    kind = TypeError if isinstance(error, TypeError) else ValueError
+    return kind(f"{argument} must be JSON, got {shortened(value)}: {error}")
 
 
 def names_of(kind: Kind, using: str = DEFAULT_ALIAS, prefix: str = "") -> list[str]:

@@ -10,7 +10,8 @@ from django.utils.asyncio import async_unsafe
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Call, Steps, arun, run
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.held import BROKEN, HeldLease, OnLost
+from distlock.core.entrant import OnLost
+from distlock.core.held import BROKEN, HeldLease
 from distlock.core.manager import manager
 from distlock.core.shared_options import SharedLock, SideOptions
 from distlock.exceptions import LockError, LockNotHeld

@@ -12,7 +12,7 @@ from django.utils.asyncio import async_unsafe
 from distlock.concurrency.reentry import refuse_reentry
 from distlock.concurrency.steps import Steps
 from distlock.conf import DEFAULT_ALIAS
-from distlock.core.held import OnLost
+from distlock.core.entrant import OnLost
 from distlock.core.manager import manager
 from distlock.core.shared_options import SemaphoreOptions, SharedLock, latest_owner
 from distlock.types.arguments import OnBusy, Release

@@ -41,6 +41,8 @@ def lock_or_slot(
     ``options`` are those that both have; wrong ones are refused by name.
     """
     checked_slots("slots", slots, at_least=at_least)
-    if slots is None:
-        return Lock(name, at_least=at_least, **options)
-    return Semaphore(name, None if slots == AGREED else slots, **options)
+    value = None if slots == AGREED else slots
+    plain = slots is None
+    lock = Lock(name, at_least=at_least, **options) if plain else Semaphore(name, value, **options)
+    lock.name_is_filled_in = True
+    return lock

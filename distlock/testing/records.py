@@ -12,6 +12,7 @@ from distlock.backends.store import MOST_KEYS, Delete, Record, RecordStore, obse
 from distlock.conf import locks
 from distlock.core.manager import manager
 from distlock.exceptions import NotSupported
+from distlock.recipes.log import forget_values
 from distlock.types.owners import current_owner
 
 
@@ -42,6 +43,7 @@ class WrittenRecords:
                 with suppress(Exception):  # its backend may be down, or closed to this test
                     _remove(store, directory, revision)
         self._first.clear()
+        forget_values()
 
 
 def _open_stores() -> Iterator[RecordStore]:

@@ -38,6 +38,13 @@ def encoded(value: object) -> str:
     return text
 
 
+def plain(value: object, encoder: type[json.JSONEncoder]) -> Any:
+    """Return a copy of a value as ``encoder`` writes it; TypeError or ValueError if it cannot."""
+    text = json.dumps(value, cls=encoder, allow_nan=False)
+    _walk(value)
+    return json.loads(text)
+
+
 def decoded(data: str | bytes) -> Any:
     """Return what encoded() was given; Unreadable if a reader could fail."""
     text = data if isinstance(data, str) else data.decode(errors="replace")

@@ -13,8 +13,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import translation
 
-from distlock import Lock, LockUnavailable
-from distlock.admin import fan_out
+from distlock import Lock, LockUnavailable, fan_out
 from distlock.conf import locks
 from distlock.types.lease import State
 from tests.admin import holders

@@ -33,6 +33,8 @@ class Scene:
 
     state: Any  #: a callable that returns what an action would change
     refs: dict[str, Ref]
+    #: where an action is offered, if that is not on the page that comes first
+    pages: dict[str, dict[str, str]] = field(default_factory=dict)
     forms: dict[str, dict[str, str]] = field(default_factory=dict)
     close: Any = lambda: None
 
@@ -117,7 +119,7 @@ def config():
             "edit": Ref("default", NAME, version),
             "rollback": Ref("default", NAME, version, str(first)),
         },
-        {"edit": {"value": '{"host": "mx2"}'}},
+        forms={"edit": {"value": '{"host": "mx2"}'}},
     )
 
 
@@ -151,8 +153,9 @@ def queue():
         {
             "retry": Ref("default", NAME, dead, str(dead)),
             "release": Ref("default", NAME, delivery.token, str(delivery.id)),
-            "purge": Ref("default", NAME, 0, "ready"),
+            "discard": Ref("default", NAME, dead, str(dead)),
         },
+        {"release": {"state": "delivered"}},
         close=close,
     )
 
@@ -197,7 +200,7 @@ ACTIONS = {
     ("election", "step-down"): "step_down_leader",
     ("queue", "retry"): "retry_dead_letter",
     ("queue", "release"): "release_delivery",
-    ("queue", "purge"): "purge_queue",
+    ("queue", "discard"): "purge_queue",
     ("progress", "cancel"): "cancel_progress",
     ("config", "edit"): "edit_config",
     ("config", "rollback"): "edit_config",

@@ -9,7 +9,7 @@ from django.contrib.auth.models import Permission, User
 from django.test import Client
 from django.urls import get_resolver, reverse
 
-from distlock.admin import fan_out
+from distlock import fan_out
 from distlock.admin.coordination import PAGES
 from distlock.conf import locks
 from distlock.recipes import Config, Event, Group, Queue
@@ -201,9 +201,7 @@ def test_it_is_done_and_logged(kind, action, scene, client_with):
     assert "a test" in page
 
 
-@pytest.mark.parametrize(
-    ("kind", "action"), [each for each in ACTIONS if each != ("queue", "purge")]
-)
+@each_action
 def test_nothing_is_done_under_another_token(kind, action, scene, client_with):
     before, logged = scene.state(), LogEntry.objects.count()
     scene.refs[action] = replace(scene.refs[action], token=scene.refs[action].token - 1)
@@ -228,6 +226,7 @@ def test_a_form_that_makes_no_sense_is_refused(kind, action, scene, client_with,
 @each_action
 def test_what_one_may_not_do_is_not_offered(kind, action, scene, client_with):
     url, data = one(kind)
+    data |= scene.pages.get(action, {})
     assert address(kind, action) in client_with(*COORDINATION[kind]).get(url, data).content.decode()
     viewer = client_with(f"view_{kind}")
     assert address(kind, action) not in viewer.get(url, data).content.decode()

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from distlock.admin.fan_out import TIMEOUT
 from distlock.conf import locks
+from distlock.fan_out import TIMEOUT
 from tests.contract.watch import eventually
 
 pytestmark = pytest.mark.once
@@ -118,7 +118,7 @@ def test_once_it_answers_again_it_is_seen(network, show, taken):
 
 @pytest.mark.slow
 def test_what_was_silent_is_waited_for_again_after_a_while(network, show, monkeypatch):
-    monkeypatch.setattr("distlock.admin.fan_out.SILENT_FOR", 0.0)
+    monkeypatch.setattr("distlock.fan_out.SILENT_FOR", 0.0)
     network.silence()
     assert show().seconds >= TIMEOUT - 0.1
     assert show().seconds >= TIMEOUT - 0.1

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from contextlib import suppress
 from io import StringIO
 
 import pytest
 from django.core.checks import Tags, registry, run_checks
+from django.core.exceptions import ImproperlyConfigured
 from django.core.management import CommandError, call_command
 from django.db import connections
 
+from distlock import Lock
+from distlock.backends.database import DatabaseBackend
 from distlock.backends.database.checks import settings_checks
 from distlock.checks import check_settings
 from distlock.conf import locks
@@ -118,6 +122,36 @@ class TestTheEntry:
         call_command("check", tags=["distlock"], stdout=StringIO(), stderr=StringIO())
 
 
+def test_the_default_entry_needs_no_backend(settings):
+    """It is the default database's, as without any entry."""
+    settings.DISTLOCK = {"default": {"LEASE": 60}}
+    assert isinstance(locks["default"], DatabaseBackend)
+    assert locks["default"].settings.lease == 60
+    assert "distlock.E001" not in ids()
+
+
+class TestAMissingApp:
+    """Without it in INSTALLED_APPS there are no checks, so each error has to say what to do."""
+
+    @pytest.mark.parametrize(
+        "statement",
+        [
+            "from distlock import Lock; Lock('x').acquire()",
+            "from distlock import Lock; Lock('x').info()",
+            "from distlock.recipes import Queue; Queue('x').put(1)",
+            "import distlock.models",
+        ],
+    )
+    def test_is_named_with_what_to_add(self, statement):
+        program = (
+            "import django; from django.conf import settings; settings.configure(DATABASES="
+            "{'default': {'ENGINE': 'django.db.backends.sqlite3', 'NAME': ':memory:'}});"
+            f" django.setup(); {statement}"
+        )
+        run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+        assert "distlock is not in INSTALLED_APPS. Add 'distlock' there" in run.stderr
+
+
 class TestAMissingDriver:
     @pytest.fixture
     def without(self, driver, monkeypatch, tmp_path):
@@ -136,6 +170,18 @@ class TestAMissingDriver:
         (message,) = messages()
         assert message.id == "distlock.E002"
         assert f"django-distlock[{extra}]" in message.hint
+
+    @pytest.mark.parametrize(("driver", "extra"), [("kazoo", "zookeeper"), ("etcd3gw", "etcd")])
+    def test_comes_with_it_where_a_lock_is_taken_too(self, settings, without, extra):
+        settings.DISTLOCK = {"default": {"BACKEND": "needs_driver.Backend"}}
+        with pytest.raises(ImproperlyConfigured, match=rf"pip install .django-distlock\[{extra}\]"):
+            Lock("stock").acquire()
+
+    def test_of_a_database_comes_with_it_there_too(self, settings, database_entry):
+        database_entry("x", {"ENGINE": "tests.checks.no_driver"})
+        settings.DISTLOCK = {"x": {"BACKEND": DATABASE, "OPTIONS": {"database": "x"}}}
+        with pytest.raises(ImproperlyConfigured, match=r"django-distlock\[postgresql\]"):
+            Lock("stock", using="x").acquire()
 
     def test_is_not_suspected_behind_a_wrong_path(self, settings):
         settings.DISTLOCK = {"default": {"BACKEND": "kazzoo.Backend"}}

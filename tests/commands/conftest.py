@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
+from contextlib import ExitStack, closing
+from datetime import UTC, datetime, timedelta
 from io import StringIO
 from types import SimpleNamespace
 
@@ -12,6 +15,7 @@ from django.core.management import CommandError, call_command
 from distlock.conf import locks
 from distlock.models import DatabaseLock, Record, RecordDirectory, RecordSession
 from tests.commands.processes import abandon, hold, manage, manage_on_terminal
+from tests.commands.terminal import MANAGE, Terminal
 from tests.databases import ALIASES
 
 
@@ -56,6 +60,50 @@ def process(child):
 
 
 @pytest.fixture
+def terminal():
+    """``terminal("list", columns=60)``: ``manage.py locks`` at a terminal of its own.
+
+    ``program`` is another one, with its own arguments.
+    """
+    with ExitStack() as running:
+
+        def start(*arguments, program=(*MANAGE, "locks"), **options):
+            return running.enter_context(closing(Terminal(*program, *arguments, **options)))
+
+        yield start
+
+
+@pytest.fixture
+def silent():
+    """The port of a server that accepts connections, and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.fixture
+def sqlite_only(backend_settings, settings):
+    """One backend that other processes see, the one that is there soonest."""
+    settings.DISTLOCK = backend_settings("sqlite")
+    yield locks["default"]
+    locks.close_all()
+
+
+@pytest.fixture
+def troubled(settings, silent):
+    """A dead backend and a silent one beside the others."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        closed = server.getsockname()[1]
+    others = {alias: f"127.0.0.1:{port}" for alias, port in (("dead", closed), ("mute", silent))}
+    settings.DISTLOCK = {
+        **settings.DISTLOCK,
+        **{
+            alias: {"BACKEND": "distlock.backends.etcd.EtcdBackend", "LOCATION": where}
+            for alias, where in others.items()
+        },
+    }
+
+
+@pytest.fixture
 def shared(kind, backend_settings, settings):
     """One backend that other processes see."""
     settings.DISTLOCK = backend_settings(kind)
@@ -77,6 +125,17 @@ def holder(child):
         return process
 
     return start
+
+
+@pytest.fixture
+def overdue():
+    """``overdue("a")``: let a lock on SQLite with a lease of ten minutes have only one left."""
+
+    def change(name):
+        until = datetime.now(UTC) + timedelta(seconds=60)
+        assert DatabaseLock.objects.filter(lock=name).update(expires_at=until)
+
+    return change
 
 
 @pytest.fixture

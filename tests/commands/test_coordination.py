@@ -80,7 +80,7 @@ class TestElection:
 
     def test_is_listed_and_shown(self, leader, run, run_json):
         assert re.search(
-            rf"default +ada .* {leader.term} +1 +first +scheduler", run("election", "list").out
+            rf"scheduler +ada .* {leader.term} +1 +first +default", run("election", "list").out
         )
         (entry,) = run_json("election", "list")["elections"]
         assert (entry["name"], entry["leader"]["name"]) == ("scheduler", "ada")
@@ -93,7 +93,7 @@ class TestElection:
     def test_its_history_tells_who_has_led(self, leader, run, run_json):
         term = leader.term
         leader.resign()
-        assert re.search(rf"{term} .* resigned +ada", run("election", "history", "scheduler").out)
+        assert re.search(rf"ada +{term} .* resigned", run("election", "history", "scheduler").out)
         (one,) = run_json("election", "history", "scheduler")["history"]
         assert (one["term"], one["candidate"], one["why"]) == (term, "ada", "resigned")
         leader.campaign()
@@ -128,7 +128,7 @@ class TestGroup:
             yield member
 
     def test_is_listed_and_shown(self, member, run, run_json):
-        assert re.search(r"default +1 +\d{4}-.* workers", run("group", "list").out)
+        assert re.search(r"workers +1 +\d{4}-.* default", run("group", "list").out)
         (entry,) = run_json("group", "list")["groups"]
         assert (entry["name"], entry["using"]) == ("workers", "default")
         assert re.search(
@@ -157,7 +157,7 @@ class TestQueue:
     def test_is_listed_and_shown(self, letters, run, run_json):
         with letters.get() as delivery:
             letters.put("to eve")
-            assert re.search(r"default +1 +1 +0 +1 +- +\d+s +letters", run("queue", "list").out)
+            assert re.search(r"letters +1 +1 +0 +1 +- +\d+s +default", run("queue", "list").out)
             shown = run("queue", "show", "letters").out
             assert re.search(rf"delivered +.* {delivery.token}\n", shown)
             (entry,) = run_json("queue", "list")["queues"]
@@ -221,7 +221,7 @@ class TestConfig:
         assert json.loads(run("config", "get", "limit").out) == 120
         found = run_json("config", "get", "limit")
         assert (found["value"], found["author"], found["comment"]) == (120, "ada", "x")
-        assert re.search(r"ada +120 +limit", run("config", "list").out)
+        assert re.search(r"limit +\d+ .* ada +120 +default", run("config", "list").out)
         (entry,) = run_json("config", "list")["configs"]
         assert (entry["name"], entry["value"]) == ("limit", 120)
 
@@ -258,7 +258,7 @@ class TestProgress:
             yield work
 
     def test_is_listed_and_shown(self, work, run, run_json):
-        assert re.search(r"default +running +0% .* import", run("progress", "list").out)
+        assert re.search(r"import +running +0% .* default", run("progress", "list").out)
         (entry,) = run_json("progress", "list")["progress"]
         assert (entry["name"], entry["state"], entry["total"]) == ("import", "running", 4)
         shown = run("progress", "show", "import").out
@@ -298,28 +298,28 @@ class TestWhatIsOnlyLookedAt:
     def test_barriers(self, local, run, run_json, make):
         kind = str(make.kind)
         make("ready", 3).abort()
-        assert re.search(r"default +broken +0 +.* ready", run(kind, "list").out)
+        assert re.search(r"ready +broken +0 +.* default", run(kind, "list").out)
         assert run_json(kind, "list")[KINDS[kind]][0]["broken"]
         assert re.search(r"state +broken", run(kind, "show", "ready").out)
         assert run_json(kind, "show", "ready")["waiting"] == []
 
     def test_events(self, shared, run, run_json):
         Event("ready").set()
-        assert re.search(r"default +set +.* ready", run("event", "list").out)
+        assert re.search(r"ready +set +.* default", run("event", "list").out)
         assert run_json("event", "list")["events"][0]["is_set"] is True
         assert re.search(r"state +set", run("event", "show", "ready").out)
         assert run_json("event", "show", "ready")["is_set"] is True
 
     def test_topics(self, shared, run, run_json):
         numbers = [Topic("prices").publish(price) for price in (61.4, 62.0)]
-        assert re.search(rf"default +{numbers[1]} .* prices", run("topic", "list").out)
+        assert re.search(rf"prices +{numbers[1]} .* default", run("topic", "list").out)
         assert re.search(r" 62.0\n(.*\n)* *\d.* 61.4\n", run("topic", "show", "prices").out)
         found = run_json("topic", "show", "prices")["entries"]
         assert [one["message"] for one in found] == [62.0, 61.4]
 
     def test_names(self, shared, run, run_json):
         with Names("printers").register("front desk", "10.0.0.7:631") as registration:
-            assert re.search(r"default +1 +1 +printers", run("names", "list").out)
+            assert re.search(r"printers +1 +1 +default", run("names", "list").out)
             shown = run("names", "show", "printers").out
             assert re.search(rf"10.0.0.7:631 +unique .* {registration.token} +front desk", shown)
             (one,) = run_json("names", "show", "printers")["entries"]

@@ -13,6 +13,7 @@ import pytest
 from django.db import connections
 
 from distlock import Lock
+from distlock.commands import tables
 from distlock.conf import locks
 from distlock.models import DatabaseLock
 from distlock.types.lease import State
@@ -35,33 +36,38 @@ class TestTable:
         taken("stock")
         heading, row = run("list").out.splitlines()
         assert heading.split() == [
-            *("BACKEND", "KIND", "STATE", "OWNER", "SINCE", "LEFT", "TOKEN", "WAITERS", "NAME")
+            *("NAME", "STATE", "AGE", "LEFT", "WAITERS", "OWNER"),
+            *("DESCRIPTION", "BACKEND", "KIND", "TOKEN"),
         ]
         info = local.inspect("stock")
         owner = f"{socket.gethostname()}:{os.getpid()}:MainThread"
-        assert row.split()[:4] == ["default", "lock", "held", owner]
-        since = " ".join(row.split()[4:6])
-        assert abs((datetime.fromisoformat(since) - info.since).total_seconds()) < 1
-        assert re.fullmatch(r"10m00s|9m5\ds", row.split()[6])
-        assert row.split()[7:] == [str(info.token), "-", "stock"]
+        assert row.split()[:2] == ["stock", "held"]
+        assert re.fullmatch(r"\d+s", row.split()[2])
+        assert re.fullmatch(r"10m00s|9m5\ds", row.split()[3])
+        assert row.split()[4:] == ["-", owner, "-", "default", "lock", str(info.token)]
 
     def test_is_in_order_whatever_a_lock_is_called(self, local, run, taken):
         taken("x" * 564, "stock", "锁" * 564)
         heading, *rows = run("list").out.splitlines()
+        (short,) = (row for row in rows if row.startswith("stock"))
+        assert heading.index("STATE") == tables.WIDEST + len(tables.GAP)
         for column, value in [("STATE", "held"), ("WAITERS", "-")]:
-            assert {row[heading.index(column) :].split()[0] for row in rows} == {value}
-        names = {row[heading.index("NAME") :] for row in rows}
-        assert names == {"x" * 564, "stock", "锁" * 564}
+            assert short[heading.index(column) :].split()[0] == value
+        assert [row.split()[:2] for row in rows] == [
+            ["stock", "held"],
+            ["x" * 564, "held"],
+            ["锁" * 564, "held"],
+        ]
 
-    def test_cuts_an_owner_that_is_long(self, local, run, child):
+    def test_is_whole_where_an_owner_is_long(self, local, run, child):
         threading.current_thread().name, before = "t" * 200, threading.current_thread().name
         try:
             with Lock("stock"):
                 heading, row = run("list").out.splitlines()
         finally:
             threading.current_thread().name = before
-        assert "t…  " in row
-        assert row[heading.index("NAME") :] == "stock"
+        assert row.split()[5].endswith("t" * 200)
+        assert heading.index("DESCRIPTION") - heading.index("OWNER") == tables.WIDEST + 2
 
     def test_of_nothing_is_empty(self, local, run):
         result = run("list")
@@ -275,7 +281,7 @@ class TestHundredThousandLocks:
     @pytest.mark.timeout(300)
     def test_are_all_listed_to_those_who_want_them_all(self, many, process, child):
         lines = process("list").finish(timeout=100)
-        names = [line.split()[-1] for line in lines[1:]]
+        names = [line.split()[0] for line in lines[1:]]
         assert names == [f"x{number}" for number in range(100_000, 200_000)]
         listing = child(manage_for_nobody, "locks", "list")
         assert (listing.wait(timeout=100), listing.errors) == (0, "")

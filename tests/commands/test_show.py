@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from distlock.recipes import Config, Queue
 from tests.commands.processes import hold
 from tests.contract.watch import eventually
 
@@ -70,14 +71,14 @@ class TestAHeldLock:
         out = eventually(lambda: re.search(r"(?s).*waiters +2\n.*", run("show", "stock").out))[0]
         for place, process in enumerate(waiting, 1):
             assert re.search(rf"  {place}\. +{socket.gethostname()}:{process.pid}:", out)
-        eventually(lambda: run("list").out.splitlines()[1].split()[-2] == "2")
+        eventually(lambda: run("list").out.splitlines()[1].split()[4] == "2")
 
 
 class TestAFreeLock:
     def test_has_its_own_exit_code(self, local, run):
         result = run("show", "stock")
-        assert (result.code, result.err) == (3, "lock 'stock' is not held")
-        assert "state    free" in result.out
+        assert (result.code, result.err) == (3, "lock 'stock' is not held, and not known")
+        assert result.out == ""
 
     def test_tells_its_last_token(self, shared, run, holder):
         process = holder("stock")
@@ -85,7 +86,7 @@ class TestAFreeLock:
         process.finish()
         result = run("show", "stock")
         assert re.search(rf"last token +{process.tokens[0]}\n", result.out)
-        assert result.code == 3
+        assert (result.code, result.err) == (3, "lock 'stock' is not held")
 
     def test_is_told_from_one_that_cannot_be_asked(self, settings, backend_settings, run):
         settings.DISTLOCK = {
@@ -94,6 +95,49 @@ class TestAFreeLock:
         }
         result = run("show", "stock")
         assert (result.code, "'wrong' could not be asked" in result.err) == (1, True)
+
+
+class TestWhereANameIsKnown:
+    @pytest.fixture(autouse=True)
+    def two(self, settings, backend_settings):
+        settings.DISTLOCK = {**backend_settings("local"), **backend_settings("local", alias="b")}
+
+    def test_only_what_is_known_is_shown(self, run, run_json, taken):
+        taken("stock", using="b")
+        result = run("show", "stock")
+        assert result.out.startswith("stock on b\n")
+        assert result.out.endswith("\nNo such lock on: default\n")
+        assert result.code == 0
+        assert [lock["using"] for lock in run_json("show", "stock")["locks"]] == ["default", "b"]
+
+    def test_what_else_has_the_name_is_named(self, run, run_json):
+        Queue("letters", using="b").put("to ada")
+        Config("letters-per-hour").set(3)
+        result = run("show", "letters")
+        line = "manage.py locks queue show --using=b letters"
+        assert result.out == f"There is also letters (queue on b): {line}\n"
+        assert (result.code, result.err) == (3, "lock 'letters' is not held, and not known")
+        found = run_json("show", "letters-per-hour")["namesakes"]
+        assert found == [{"name": "letters-per-hour", "kind": "config", "using": "default"}]
+        assert "locks config get --using=default" in run("show", "letters-per-hour").out
+
+    @pytest.mark.parametrize("typed", ["stok", "Stock", "tock", "stocks"])
+    def test_names_that_are_alike_are_proposed(self, run, run_json, taken, typed):
+        taken("stock", "report:7")
+        result = run("show", typed)
+        assert result.out == "Names that are alike: stock (lock on default)\n"
+        assert (result.code, result.err) == (3, f"lock {typed!r} is not held, and not known")
+        (similar,) = run_json("show", typed)["similar"]
+        assert similar == {"name": "stock", "kind": "lock", "using": "default"}
+
+    def test_names_of_which_it_is_a_part_are_proposed_but_not_all_of_many(self, run_json, taken):
+        taken(*(f"account:{number}:nightly-report" for number in range(9)))
+        found = run_json("show", "account")["similar"]
+        assert [one["name"][:8] for one in found] == ["account:"] * 5
+
+    def test_nothing_is_proposed_that_is_not_alike(self, run, taken):
+        taken("report:7")
+        assert run("show", "stock").out == ""
 
 
 @pytest.mark.parametrize("name", ["", " ", "a\nb", "a ", "x" * 565, "\udcff"])

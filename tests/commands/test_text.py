@@ -71,27 +71,3 @@ def test_moments_tell_their_offset(settings):
     when = datetime(2026, 1, 2, 3, 4, 5, 678, tzinfo=UTC)
     assert output.moment(when) == "2026-01-02 08:49:05+05:45"
     assert output.moment(None) == "-"
-
-
-class TestTable:
-    def test_columns_are_aligned(self):
-        assert list(output.table_lines(("N", "V"), [("a", "x"), ("abc", "z")])) == [
-            "N    V",
-            "a    x",
-            "abc  z",
-        ]
-
-    def test_nothing_is_printed_without_rows(self):
-        assert list(output.table_lines(("N",), [])) == []
-
-    def test_a_long_value_is_cut_to_its_column(self):
-        heading, cut, row = output.table_lines(("N", "V"), [("x" * 564, "1"), ("a", "2")])
-        assert cut == f"{'x' * (output.WIDEST - 1)}…  1"
-        assert {line.index(value) for line, value in [(heading, "V"), (cut, "1"), (row, "2")]} == {
-            output.WIDEST + len(output.GAP)
-        }
-
-    def test_the_last_value_is_whole_however_long_it_is(self):
-        """It can be copied, and pushes nothing out of line."""
-        long = "x" * 564
-        assert list(output.table_lines(("V", "N"), [("1", long)])) == ["V  N", f"1  {long}"]

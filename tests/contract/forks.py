@@ -4,7 +4,6 @@ import ctypes
 import faulthandler
 import os
 import pickle
-import select
 import signal
 import threading
 import time
@@ -13,50 +12,60 @@ from pathlib import Path
 
 #: seconds after which a forked child that hangs shows where, and ends
 HANGS = 25
-#: seconds within which Python goes on in a forked child
-GOES_ON = 10
+#: keeps the GIL while it is called
+LIBRARY = ctypes.PyDLL(None)
+#: where CPython keeps the GIL
+RUNTIME = ctypes.addressof(ctypes.c_char.in_dll(ctypes.pythonapi, "_PyRuntime"))
+SIZE = 1 << 20
 
 
 def fork_without_hooks():
     """Fork as C extensions and uWSGI do, without Python's knowledge.
 
-    CPython itself hangs in the child if another thread wants the GIL at that moment. One that does
-    wakes up every 5 ms. A child that hangs for that is killed, and another one forked.
+    CPython itself hangs in the child, at once or later, if another thread was waiting for the GIL,
+    or was about to begin or to end. A child goes on only if all other threads slept elsewhere from
+    before the fork until after it; else it is killed, and another one forked.
     """
     while True:
-        while (before := others()) is None or (time.sleep(0.008), others())[1] != before:
-            time.sleep(0.001)
         reader, writer = os.pipe()
+        before = sleepers()
         pid = LIBRARY.fork()
         if pid == 0:
-            os.write(writer, b"runs")
-        else:
             os.close(writer)
-        if pid == 0 or select.select([reader], [], [], GOES_ON)[0]:
+            if not os.read(reader, 1):  # the parent has ended
+                os._exit(1)
             os.close(reader)
-            return pid
+            return 0
         os.close(reader)
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        slept = before is not None and sleepers() == before
+        if slept:
+            os.write(writer, b".")
+        else:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+        os.close(writer)
+        if slept:
+            return pid
+        time.sleep(0.001)
 
 
-def others():
-    """Return how often each other thread has given up its processor; None while one runs."""
-    switches = {}
+def sleepers():
+    """Return how often each other thread has been woken; None if one runs or waits for the GIL."""
+    woken = {}
     for task in Path("/proc/self/task").iterdir():
         if int(task.name) != threading.get_native_id():
             with suppress(FileNotFoundError, ProcessLookupError):
-                fields = dict(
-                    line.split(":", 1) for line in (task / "status").read_text().splitlines()
-                )
-                if "sleeping" not in fields["State"]:
+                call, *arguments = (task / "syscall").read_text().split()
+                status = (task / "status").read_text()
+                fields = dict(line.split(":", 1) for line in status.splitlines())
+                if call == "running" or "sleeping" not in fields["State"]:
                     return None
-                switches[task.name] = fields["voluntary_ctxt_switches"]
-    return switches
+                if RUNTIME <= int(arguments[0], 16) < RUNTIME + SIZE:
+                    return None
+                woken[task.name] = fields["voluntary_ctxt_switches"]
+    return woken
 
 
-#: keeps the GIL while it is called
-LIBRARY = ctypes.PyDLL(None)
 WAYS = {"os.fork": os.fork, "without hooks": fork_without_hooks}
 
 

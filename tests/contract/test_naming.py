@@ -6,6 +6,9 @@ from distlock import Lock
 from distlock.types.lease import State
 from tests.contract.names import AWKWARD_NAMES, LOOKALIKES
 
+#: One of the names has braces.
+pytestmark = pytest.mark.filterwarnings("ignore::distlock.UnfilledTemplate")
+
 
 def test_every_awkward_name_is_a_lock_like_any_other(using, backend, third):
     for name in AWKWARD_NAMES:

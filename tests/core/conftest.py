@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from distlock import locks
+from distlock import Lock, locks
 from distlock.core.manager import manager
 from tests.contract.watch import eventually
 
@@ -25,6 +25,21 @@ def nobody_left_in_line():
 
 
 @pytest.fixture
+def often_renewed(settings, nobody_left_in_line):
+    """Long leases that are renewed many times a second; what a test leaves behind is freed."""
+    settings.DISTLOCK = {
+        "default": {
+            "BACKEND": "distlock.backends.local.LocalBackend",
+            "LEASE": 30,
+            "RENEW": 0.05,
+        }
+    }
+    yield
+    for hold in manager.all():
+        manager.free(hold)
+
+
+@pytest.fixture
 def in_thread():
     """Run a function on another thread and return what it returns."""
 
@@ -37,5 +52,24 @@ def in_thread():
         thread.join(30)
         assert results, "did not end"
         return results[0]
+
+    return run
+
+
+@pytest.fixture
+def inside(backend, monkeypatch):
+    """``inside(act)``: call a function in the middle of an operation of this thread."""
+    release = backend.release
+
+    def run(act):
+        def interrupted_release(lease, deadline=None):
+            monkeypatch.setattr(backend, "release", release)
+            act()
+            return release(lease, deadline)
+
+        monkeypatch.setattr(backend, "release", interrupted_release)
+        with Lock("interrupted"):
+            pass
+        assert not Lock("interrupted").locked()
 
     return run

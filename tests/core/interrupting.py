@@ -2,6 +2,7 @@
 
 import contextlib
 import inspect
+import itertools
 import sys
 import threading
 import weakref
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import distlock
 from distlock.concurrency import fork
+from tests.contract.actors import PATIENCE
 
 #: The package, and what of Python's library runs between its lines.
 CODE = (str(Path(distlock.__file__).parent), threading.__file__, contextlib.__file__)
@@ -76,3 +78,45 @@ def _in_destructor(frame):
             return True
         frame = frame.f_back
     return False
+
+
+def every_moment(call, act, step=1):
+    """Run ``call()`` again and again, each time with ``act(frame)`` at a later moment.
+
+    Yields what it returned, or the error that it raised.
+    """
+    for moment in itertools.count(1, step):
+        acted = []
+
+        def note(frame):
+            acted.append(frame.f_code)  # noqa: B023 - called at once
+            act(frame)
+
+        try:
+            result, _ = at_moment(call, moment, note)
+        except BaseException as error:
+            result = error
+        if not acted:
+            assert moment > 20, "nothing was interrupted"
+            return
+        yield result
+
+
+def cycle(lock):
+    with lock:
+        return lock.token
+
+
+def is_free(lock):
+    """Return whether another thread gets the lock at once."""
+    got = []
+
+    def take():
+        if lock.acquire(timeout=PATIENCE):
+            got.append(True)
+            lock.release()
+
+    other = threading.Thread(target=take, daemon=True)
+    other.start()
+    other.join(2 * PATIENCE)
+    return bool(got)

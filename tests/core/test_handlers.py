@@ -1,17 +1,14 @@
-"""A signal handler or a destructor may use locks at any moment: it works, or it is refused at once.
+"""A signal handler may use locks at any moment: it works, or it is refused at once.
 
 What was interrupted goes on as if nothing had been.
 """
 
 import asyncio
-import gc
 import itertools
 import os
 import signal
 import threading
-import uuid
-import weakref
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
@@ -24,12 +21,7 @@ from distlock.signals import lock_acquired, lock_released
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
 from tests.contract.watch import Once, eventually
-from tests.core.interrupting import at_moment
-
-
-def cycle(lock):
-    with lock:
-        return lock.token
+from tests.core.interrupting import at_moment, cycle, every_moment, is_free
 
 
 class Handler:
@@ -51,43 +43,6 @@ class Handler:
     def catching(self, frame):
         with suppress(ReentrantCall):
             self(frame)
-
-
-def every_moment(call, act, step=1):
-    """Run ``call()`` again and again, each time with ``act(frame)`` at a later moment.
-
-    Yields what it returned, or the error that it raised.
-    """
-    for moment in itertools.count(1, step):
-        acted = []
-
-        def note(frame):
-            acted.append(frame.f_code)  # noqa: B023 - called at once
-            act(frame)
-
-        try:
-            result, _ = at_moment(call, moment, note)
-        except BaseException as error:
-            result = error
-        if not acted:
-            assert moment > 20, "nothing was interrupted"
-            return
-        yield result
-
-
-def is_free(lock):
-    """Return whether another thread gets the lock at once."""
-    got = []
-
-    def take():
-        if lock.acquire(timeout=PATIENCE):
-            got.append(True)
-            lock.release()
-
-    other = threading.Thread(target=take, daemon=True)
-    other.start()
-    other.join(2 * PATIENCE)
-    return bool(got)
 
 
 @pytest.mark.parametrize("name", ["same", "other"])
@@ -182,25 +137,6 @@ OPERATIONS = {
 }
 
 
-@pytest.fixture
-def inside(backend, monkeypatch):
-    """``inside(act)``: call a function in the middle of an operation of this thread."""
-    release = backend.release
-
-    def run(act):
-        def interrupted_release(lease, deadline=None):
-            monkeypatch.setattr(backend, "release", release)
-            act()
-            return release(lease, deadline)
-
-        monkeypatch.setattr(backend, "release", interrupted_release)
-        with Lock("interrupted"):
-            pass
-        assert not Lock("interrupted").locked()
-
-    return run
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_inside_of_another_operation_it_is_refused_before_it_begins(backend, inside, operation):
     def act():
@@ -237,141 +173,6 @@ def test_the_loss_of_another_threads_lock_is_told_meanwhile(in_thread):
     handler = Handler(lambda: cycle(Lock("other")))
     for _ in every_moment(lambda: cycle(Lock("same")), handler.catching, step=10):
         assert in_thread(hold_and_lose)
-
-
-# Destructors and the like
-
-
-class Holder:
-    """Leaves what it has when it is deleted, as files are closed."""
-
-    def __init__(self, leave):
-        self.leave = leave
-
-    def __del__(self):
-        self.leave()
-
-
-def held_lock():
-    lock = Lock(uuid.uuid4().hex)
-    lock.acquire()
-    return lock.release, lock.locked
-
-
-def held_seat():
-    seat = Semaphore(uuid.uuid4().hex, 1)
-    seat.acquire()
-    return seat.release, seat.locked
-
-
-def held_locks():
-    several = MultiLock(uuid.uuid4().hex, uuid.uuid4().hex)
-    several.acquire()
-    return several.release, several.locked
-
-
-def held_by_stack():
-    stack, lock = ExitStack(), Lock(uuid.uuid4().hex)
-    stack.enter_context(lock)
-    return stack.close, lock.locked
-
-
-HELD = {"lock": held_lock, "seat": held_seat, "several": held_locks, "stack": held_by_stack}
-
-
-@pytest.mark.parametrize("what", HELD)
-def test_a_destructor_may_leave_a_lock_at_any_moment(what, monkeypatch):
-    """Nobody would get an error of it."""
-    unraisable = []
-    monkeypatch.setattr("sys.unraisablehook", lambda error: unraisable.append(error.exc_value))
-    lock = Lock("same", timeout=PATIENCE)
-    leave, locked = HELD[what]()
-    holders, places = [Holder(leave)], [locked]
-    step = 1 if what == "lock" else 5
-    for token in every_moment(lambda: cycle(lock), lambda frame: holders.clear(), step):
-        assert isinstance(token, int)
-        eventually(lambda: not places[-1]())
-        leave, locked = HELD[what]()
-        holders.append(Holder(leave))
-        places.append(locked)
-    holders.clear()
-    assert not unraisable
-    assert is_free(lock)
-
-
-def test_callbacks_of_weak_references_leave_locks_while_garbage_is_collected():
-    """The collector runs at every allocation, so inside of all that an operation does."""
-
-    class Garbage:
-        pass
-
-    def litter():
-        garbage, (leave, locked) = Garbage(), held_lock()
-        garbage.itself = garbage
-        places.append(locked)
-        references.append(weakref.ref(garbage, lambda reference: leave()))
-
-    def litter_and_work():
-        litter()
-        gc.set_threshold(1 + len(places) % 23)
-        try:
-            cycle(lock)
-        finally:
-            gc.set_threshold(*before)
-
-    places, references, before = [], [], gc.get_threshold()
-    lock = Lock("same", timeout=PATIENCE)
-    for _ in range(300):
-        litter_and_work()
-    gc.collect()
-    for locked in places:
-        eventually(lambda: not locked())  # noqa: B023 - called at once
-    assert is_free(lock)
-
-
-@pytest.mark.parametrize("forget", ["close", "finalize"])
-def test_a_handler_may_forget_what_has_a_lock(inside, forget):
-    """A generator that is closed for that, or a callback, gets no error across."""
-
-    def rows():
-        with Lock("stock"):
-            yield
-
-    def handle(number, frame):
-        left.clear()
-
-    left = [rows()]
-    if forget == "close":
-        next(left[0])
-    else:
-        left = [Forgotten()]
-        weakref.finalize(left[0], held_stock())
-    before = signal.signal(signal.SIGALRM, handle)
-    try:
-        inside(lambda: signal.raise_signal(signal.SIGALRM))
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert not left
-    eventually(lambda: not Lock("stock").locked())
-
-
-class Forgotten:
-    pass
-
-
-def held_stock():
-    lock = Lock("stock")
-    lock.acquire()
-    return lock.release
-
-
-def test_in_a_destructor_all_else_is_refused(inside, monkeypatch):
-    unraisable = []
-    monkeypatch.setattr("sys.unraisablehook", lambda error: unraisable.append(error.exc_type))
-    holders = [Holder(Lock("stock").acquire)]
-    inside(holders.clear)
-    assert unraisable == [ReentrantCall]
-    assert not Lock("stock").locked()
 
 
 # What is no interrupt

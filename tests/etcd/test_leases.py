@@ -1,6 +1,5 @@
 """The leases of the cluster that locks are bound to: how many there are, and when they end."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
@@ -11,7 +10,7 @@ from distlock.concurrency.clock import clock
 from distlock.types.lease import Claim, State
 from distlock.types.owners import current_owner
 from tests.contract.actors import PATIENCE
-from tests.contract.forks import WAYS
+from tests.contract.forks import forked
 from tests.contract.watch import Once, eventually, passed, steadily
 from tests.servers.etcd import Etcd
 
@@ -72,19 +71,7 @@ def test_tries_in_vain_leave_one_lease(using, etcd, new_leases, name):
 def test_the_child_of_a_fork_uses_no_lease_of_its_parent(using, etcd, name, way):
     with Lock(f"{name}:1", using=using):
         pass
-    reading, writing = os.pipe()
-    pid = WAYS[way]()
-    if not pid:
-        try:
-            lock = Lock(f"{name}:2", using=using)
-            lock.acquire()
-            os.write(writing, b".")
-        finally:
-            os._exit(0)
-    assert os.read(reading, 1) == b"."
-    os.waitpid(pid, 0)
-    os.close(reading)
-    os.close(writing)
+    forked(Lock(f"{name}:2", using=using).acquire, way=way)
     with Lock(f"{name}:1", using=using):
         assert lease_of(etcd, f"{name}:1") != lease_of(etcd, f"{name}:2")
 

@@ -162,7 +162,7 @@ def fork_while_waiting(name, way):
 
 
 @pytest.mark.every_day_on("mariadb")
-def test_fork_while_a_thread_waits(child, actor, engine, name, way="os.fork"):
+def test_fork_while_a_thread_waits(child, actor, engine, name, way):
     held = actor("thread").take(name)
     parent = child(fork_while_waiting, name, way)
     assert parent.line() == "waits"

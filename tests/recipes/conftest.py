@@ -65,6 +65,13 @@ def nobody_is_passed_over(monkeypatch):
 
 
 @pytest.fixture
+def reported_often(monkeypatch):
+    """The reports of a Progress of this process are written soon."""
+    monkeypatch.setattr("distlock.recipes.progress._INTERVAL", 0.02)
+    monkeypatch.setattr("distlock.recipes.progress._EARLIEST", 0.01)
+
+
+@pytest.fixture
 def kind():
     """The kind of backend, as ``backend_settings`` calls it."""
 

@@ -62,7 +62,7 @@ def names(election):
 
 
 def terms(election):
-    return [(one.candidate, one.why) for one in election.history()]
+    return [(one.candidate, one.why) for one in reversed(election.history())]
 
 
 def is_free(election):

@@ -234,7 +234,7 @@ class TestOneProcess:
                 pass
         history = election.history()
         assert len(history) == 50
-        assert [one.term for one in history] == sorted(one.term for one in history)
+        assert [one.term for one in history] == sorted((one.term for one in history), reverse=True)
 
     @pytest.mark.brief
     def test_a_leader_that_is_garbage_leads_no_more(self, using, name, stand):

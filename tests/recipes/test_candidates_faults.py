@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import os
 import threading
 from contextlib import suppress
 
@@ -21,7 +20,7 @@ from distlock.backends.local import LocalBackend
 from distlock.backends.store import Delete
 from distlock.recipes import Election
 from tests.contract.actors import PATIENCE
-from tests.contract.forks import WAYS
+from tests.contract.forks import forked
 from tests.contract.watch import eventually, passed
 from tests.core.interrupting import interrupted
 from tests.recipes.standing import begins, is_free, names, terms
@@ -260,26 +259,17 @@ class TestFailuresOfOthers:
 
 class TestForks:
     def test_the_child_neither_leads_nor_stands(self, using, name, way):
-        reader, writer = os.pipe()
+        def tell():
+            seen = election.leading, election.candidate
+            with pytest.raises(LockNotHeld):
+                election.resign()
+            return seen
+
         with Election(name, using=using) as election:
-            pid = WAYS[way]()
-            if pid == 0:
-                try:
-                    said = f"{election.leading} {election.candidate}"
-                    with suppress(LockNotHeld):
-                        election.resign()
-                        said += " resigned"
-                    os.write(writer, said.encode())
-                finally:
-                    os._exit(0)
-            os.waitpid(pid, 0)
-            said = os.read(reader, 1000).decode().split()
-            assert said[0] == "False"
-            assert said[1] != election.candidate
-            assert len(said) == 2
+            leading, candidate = forked(tell, way=way)
+            assert not leading
+            assert candidate != election.candidate
             election.verify()
-        os.close(reader)
-        os.close(writer)
 
 
 class TestCosts:

@@ -310,3 +310,9 @@ class TestWatches:
     def test_what_cannot_be_called_is_refused(self, config, callback):
         with pytest.raises(TypeError, match="^callback must be callable"):
             config.watch(callback)
+
+
+def test_a_value_that_was_just_seen_may_be_read_again_without_asking(config):
+    config.set({"rate": 20})
+    assert config.get(max_age=60) == config.get(max_age=0)
+    assert config.get(max_age=60).stale is False

@@ -14,10 +14,11 @@ from functools import partial
 import pytest
 
 from distlock.backends import shared
+from distlock.backends.seat_requests import SeatRequests
 from distlock.recipes import Election, Group, Names, Queue, RWLock, Semaphore
 from tests.children import write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.watch import eventually
+from tests.contract.watch import eventually, passed
 from tests.recipes.every_kind import ONE_LEASE, pytest_generate_tests  # noqa: F401
 from tests.recipes.referee import Referee, write
 from tests.recipes.taking import in_queue
@@ -268,8 +269,21 @@ def test_so_do_all_others(line, name, way):
     assert living.finish() == ["got it"] * NUMBER
 
 
+@pytest.fixture
+def looks(monkeypatch):
+    """Whom those who wait in this process have passed over, at each look."""
+    passed_over, look = [], SeatRequests.look
+
+    def note(requests, claim, wait, passed_by, *args, **options):
+        passed_over.append(passed_by)
+        return look(requests, claim, wait, passed_by, *args, **options)
+
+    monkeypatch.setattr(SeatRequests, "look", note)
+    return passed_over
+
+
 @pytest.mark.every_day_on("postgresql")
-def test_one_that_is_in_line_is_not_passed_over_while_it_waits(child, using, name):
+def test_one_that_is_in_line_is_not_passed_over_while_it_waits(child, using, name, looks):
     """A control: it lives, and nobody has left a seat, for longer than anybody has patience."""
     way = Seat(name)
     way.hold()
@@ -278,7 +292,9 @@ def test_one_that_is_in_line_is_not_passed_over_while_it_waits(child, using, nam
     eventually(lambda: way.waiting() == NUMBER)
     leave = taken_in_a_thread(WAYS["Seat"](name))
     eventually(lambda: way.waiting() == NUMBER + 1)
-    time.sleep(3)
+    looks.clear()
+    eventually(lambda: len(looks) > 2 or any(looks))
+    assert set(looks) == {frozenset()}
     way.leave()
     assert [first.line() for _ in range(NUMBER)] == ["got it"] * NUMBER
     leave()
@@ -337,7 +353,7 @@ def test_nobody_enters_too_many_however_often_others_stand_still(
         victim = dice.choice(working)
         with suppress(ProcessLookupError):
             stop(victim, kind)
-            time.sleep(1.5 + dice.random())
+            passed(1.5 + dice.random())
             victim.signal(signal.SIGCONT)
     for one in working:
         one.finish(2 * PATIENCE)

@@ -5,32 +5,21 @@ import gc
 import re
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from datetime import timedelta
 
 import pytest
 from django.core.exceptions import SynchronousOnlyOperation
 
 from distlock import Cancelled, LockError, LockUnavailable, locks
-from distlock.backends.recipe_records import KEPT
 from distlock.recipes import Progress, atrack, bar, track
 from distlock.types.lease import Kind
 from tests.children import read_line, write_line
 from tests.contract.actors import PATIENCE
-from tests.contract.forks import forked
-from tests.contract.watch import eventually, passed
-from tests.recipes.every_kind import (  # noqa: F401 - pytest calls it
-    SHORT,
-    pytest_generate_tests,
-)
+from tests.contract.watch import eventually
+from tests.recipes.every_kind import pytest_generate_tests  # noqa: F401 - pytest calls it
 from tests.recipes.wrapping import in_thread
 
-
-@pytest.fixture(autouse=True)
-def often(monkeypatch):
-    """Reports are written soon, except in tests that count them, and in other processes."""
-    monkeypatch.setattr("distlock.recipes.progress._INTERVAL", 0.02)
-    monkeypatch.setattr("distlock.recipes.progress._EARLIEST", 0.01)
+#: except for tests that count reports
+pytestmark = pytest.mark.usefixtures("reported_often")
 
 
 @pytest.fixture
@@ -40,20 +29,6 @@ def calm(backend_settings, settings, monkeypatch):
     settings.DISTLOCK = backend_settings("local")
     yield locks["default"]
     locks.close_all()
-
-
-def begun_by_a_thread(progress):
-    in_thread(progress.start)()
-
-
-def begun_by_a_task(progress):
-    asyncio.run(progress.astart())
-
-
-def begun_by_a_job(progress):
-    """A piece of work that has ended, on a thread that goes on."""
-    executor = ThreadPoolExecutor()
-    executor.submit(progress.start).result(PATIENCE)
 
 
 def import_rows(name, total):
@@ -261,69 +236,6 @@ class TestHere:
         warnings = [one for one in caplog.messages if "cannot be reported now" in one]
         assert len([one for one in warnings if name in one]) == 2
 
-    def test_one_that_was_lost_goes_on_as_a_new_attempt(self, eager, name):
-        with Progress(name) as progress:
-            progress.advance()
-            before = Progress.get(name)
-            locks["default"].store.end_session(_session(progress))
-            after = eventually(
-                lambda: (
-                    (report := Progress.get(name)).state == "running"
-                    and report.token != before.token
-                    and report
-                )
-            )
-            assert after.attempt == before.attempt + 1
-            progress.advance()
-            eventually(lambda: Progress.get(name).done == 2)
-        assert Progress.get(name).state == "done"
-
-    def test_one_that_was_lost_does_not_come_back_after_another(self, eager, name):
-        first = Progress(name).start()
-        with Progress(name) as second:
-            second.advance(5)
-            eventually(lambda: first._membership.held is False)
-            rejoining = {"distlock-rejoin"}
-            eventually(lambda: not rejoining & {one.name for one in threading.enumerate()})
-            first.advance()
-            eventually(lambda: Progress.get(name).done == 5)
-            first.finish()
-            report = Progress.get(name)
-            assert (report.state, report.attempt, report.done) == ("running", 2, 5)
-
-    def test_one_that_nobody_has_any_more_is_lost(self, brief, name):
-        Progress(name).start().advance()
-        gc.collect()
-        assert eventually(lambda: Progress.get(name).state == "lost")
-
-    @pytest.mark.parametrize("begun_by", [begun_by_a_thread, begun_by_a_task, begun_by_a_job])
-    def test_one_outlives_what_has_begun_it(self, brief, name, begun_by):
-        """As long as somebody has the object. Its lease has ended unless it was renewed."""
-        progress = Progress(name)
-        begun_by(progress)
-        passed(1.5 * SHORT)
-        progress.advance()
-        report = Progress.get(name)
-        assert (report.state, report.attempt) == ("running", 1)
-        progress.finish()
-        report = Progress.get(name)
-        assert (report.state, report.done, report.attempt) == ("done", 1, 1)
-
-    def test_who_is_asked_to_end_and_lost_is_still_asked_when_it_is_back(self, eager, name):
-        with pytest.raises(Cancelled), Progress(name) as progress:
-            token = Progress.get(name).token
-            assert Progress(name).cancel()
-            locks["default"].store.end_session(_session(progress))
-            eventually(lambda: Progress.get(name).token not in (None, token))
-            eventually(lambda: progress.check())
-        assert Progress.get(name).state == "cancelled"
-
-    def test_the_child_of_a_fork_reports_nothing(self, backend_settings, settings, name, way):
-        settings.DISTLOCK = backend_settings("sqlite")
-        with Progress(name) as progress:
-            assert forked(_go_on, progress, way=way) is None
-            assert Progress.get(name).state == "running"
-
     def test_a_loop_is_tracked(self, eager, name):
         assert list(track([1, 2, 3], name, unit="rows")) == [1, 2, 3]
         report = Progress.get(name)
@@ -338,18 +250,6 @@ class TestHere:
             break
         gc.collect()
         assert eventually(lambda: Progress.get(name).state == "cancelled")
-
-    def test_a_report_is_forgotten_in_time(self, eager, name, monkeypatch):
-        Progress(name).start().finish()
-        with Progress("running", total=1):
-            locks["default"].shared.sweep()
-            assert Progress.get(name).state == "done"
-            monkeypatch.setitem(KEPT, Kind.PROGRESS, timedelta())
-            locks["default"].shared.sweep()
-            assert Progress.get(name) is None
-            assert Progress.get("running").state == "running"
-        with Progress(name):
-            assert Progress.get(name).attempt == 1
 
     @pytest.mark.parametrize(
         ("call", "argument"),
@@ -409,16 +309,6 @@ class TestHere:
 def of_name(calls, name):
     """Return the calls that are about one progress."""
     return [call for call in calls if call[0] == f"{Kind.PROGRESS}:{name}"]
-
-
-def _go_on(progress):
-    progress.advance()
-    progress.finish()
-
-
-def _session(progress):
-    records = progress._store.read(f"{Kind.PROGRESS}:{progress.name}").records.values()
-    return next(record.session for record in records if record.session)
 
 
 class TestBar:

@@ -159,7 +159,7 @@ def test_poison_is_put_aside(using, name):
     assert queue.empty()
     (letter,) = queue.dead()
     assert (letter.body, letter.attempts) == ("poison", 2)
-    assert letter.reason == "ZeroDivisionError: poison"
+    assert letter.reason.startswith("ZeroDivisionError: poison; in fail (recipes/test_queue.py:")
     assert queue.retry(letter)
     assert not queue.retry(letter)
     assert bodies(queue, 1) == ["poison"]
@@ -392,7 +392,7 @@ def test_the_largest_body_can_be_delivered_as_often_as_any(using, name):
     queue.put("x" * 64_000)
     queue.get().nack(reason="\N{OPEN LOCK}" * 1000)
     (letter,) = queue.dead()
-    assert letter.reason == "\N{OPEN LOCK}" * 200
+    assert letter.reason == "\N{OPEN LOCK}" * 300
 
 
 def test_a_lease_of_its_own_where_there_is_one(kind, using, name):

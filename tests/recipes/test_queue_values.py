@@ -1,8 +1,10 @@
 """Which values are kept, as they were written, and which are refused where they are written."""
 
+import datetime
 import queue as standard
 
 import pytest
+from django.core.serializers.json import DjangoJSONEncoder
 
 from distlock import locks
 from distlock.backends.seats import directory_of
@@ -136,3 +138,17 @@ def test_what_cannot_be_read_is_purged(using, name, write):
     write(queue, 1, DEEP)
     assert queue.purge() == 2
     assert queue.empty()
+
+
+def test_an_encoder_writes_what_json_cannot_say(using, name):
+    queue = Queue(name, using=using, encoder=DjangoJSONEncoder)
+    queue.put({"due": datetime.date(2026, 1, 31)})
+    with queue.get(blocking=False) as delivery:
+        assert delivery.body == {"due": "2026-01-31"}
+
+
+def test_an_item_is_put_at_once_where_no_transaction_is_open(using, name):
+    queue = Queue(name, using=using)
+    queue.put_on_commit("one")
+    with queue.get(blocking=False) as delivery:
+        assert delivery.body == "one"

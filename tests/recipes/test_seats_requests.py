@@ -12,6 +12,7 @@ from contextlib import suppress
 import pytest
 
 from distlock import LockUnavailable
+from distlock.backends.seats import Seats
 from distlock.backends.shared import SharedBackend, shared_locks
 from distlock.backends.store import Delete, Put
 from distlock.recipes import RWLock, Semaphore
@@ -185,43 +186,74 @@ class TestRaces:
         assert held.info().slots == 1
         eventually(lambda: is_unused(held))
 
-    def test_one_who_did_not_come_holds_up_one_only(self, eager, wrapped, name):
+    def test_one_who_did_not_come_holds_up_one_only(self, eager, line):
         """Those behind that one do not wait for it again, each for a second."""
-        apply, orders = wrapped("apply"), []
-        # One of them may stand still for so long that it is passed over, too.
-        for attempt in range(12):
-            orders.append(self._order_of_four(apply, f"{name}:{attempt}"))
-            if orders[-1] == ["one", "two", "three", "slow"]:
-                return
-        raise AssertionError(orders)
-
-    def _order_of_four(self, apply, name):
-        held, go_on, order = Semaphore(name, 1), threading.Event(), []
-
-        def hold_back(known, directory, changes, *_):
-            if grants(changes) and threading.current_thread().name == "slow":
-                go_on.wait(PATIENCE)
-
-        def wait():
-            with Semaphore(name, 1):
-                order.append(threading.current_thread().name)
-
-        held.acquire()
-
-        threads = []
-        for thread_name in ["slow", "one", "two", "three"]:
-            threads.append(threading.Thread(target=wait, name=thread_name, daemon=True))
-            threads[-1].start()
-            eventually(lambda: len(held.info().waiters) == len(threads))  # noqa: B023
-        apply.before = hold_back
-        held.release()
-        eventually(lambda: order)
-        assert "slow" not in [one.thread for one in held.info().waiters]
+        order, go_on = line("slow", "one", "two", "three", impatient="one")
         eventually(lambda: len(order) == 3)
         go_on.set()
         eventually(lambda: len(order) == 4)
-        apply.before = lambda *_: None
-        return order
+        assert order == ["one", "two", "three", "slow"]
+
+    def test_it_would_hold_up_all_if_it_kept_its_place(
+        self, eager, wrapped, line, name, monkeypatch
+    ):
+        """A control: the others have no patience of their own that would let them in."""
+        monkeypatch.setattr(Seats, "passed_by", lambda *_: [])
+        order, go_on = line("slow", "one", "two", "three", impatient="one")
+        eventually(lambda: order and Semaphore(name, 1).info().taken == 0)
+        reads = wrapped("read")
+        eventually(lambda: len(reads.calls) > 8)
+        assert order == ["one"]
+        go_on.set()
+        eventually(lambda: len(order) == 4)
+        assert order == ["one", "slow", "two", "three"]
+
+    def test_all_of_its_process_are_passed_over_with_it(self, eager, line):
+        """Those that go on line up anew, behind the one who passed them over."""
+        order, go_on = line("slow", "one", "two", "three", impatient="three")
+        eventually(lambda: len(order) == 3)
+        go_on.set()
+        eventually(lambda: len(order) == 4)
+        assert order[0] == "three"
+        assert sorted(order[1:3]) == ["one", "two"]
+
+    @pytest.fixture
+    def line(self, wrapped, name, monkeypatch):
+        """``line(*names, impatient=…)``: threads take the one seat of a semaphore one by one.
+
+        The first does not come when it is free, until it may go on. The impatient one passes over
+        who does not come, but only once, and nobody else does. Return the order in which they
+        came, and the event that lets the first one go on.
+        """
+        patience, go_on = SharedBackend.patience, threading.Event()
+
+        def make(*names, impatient):
+            apply, held, order = wrapped("apply"), Semaphore(name, 1), []
+
+            def patience_of(backend, passed_over):
+                here = threading.current_thread().name
+                once = here == impatient and not passed_over
+                return patience(backend, passed_over) if once else 2 * PATIENCE
+
+            def hold_back(known, directory, changes, *_):
+                if grants(changes) and threading.current_thread().name == names[0]:
+                    go_on.wait(PATIENCE)
+
+            def wait():
+                with Semaphore(name, 1):
+                    order.append(threading.current_thread().name)
+
+            monkeypatch.setattr(SharedBackend, "patience", patience_of)
+            held.acquire()
+            for number, thread_name in enumerate(names, 1):
+                threading.Thread(target=wait, name=thread_name, daemon=True).start()
+                eventually(lambda: len(held.info().waiters) == number)  # noqa: B023
+            apply.before = hold_back
+            held.release()
+            return order, go_on
+
+        yield make
+        go_on.set()
 
     def test_the_first_in_line_is_passed_over_just_when_it_comes(self, eager, wrapped, name):
         """It was slow; when its request arrives at last, the seat is taken."""

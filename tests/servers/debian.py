@@ -113,6 +113,8 @@ def _packages() -> dict[str, Callable[[], bool]]:
         "libfaketime": lambda: _present(lambda: clock_shim(0)),
         "redis-server": lambda: _has(program, "redis-server"),
         "chromium": lambda: _has(program, "chromium"),
+        "zsh": lambda: _has(program, "zsh"),
+        "fish": lambda: _has(program, "fish"),
         "npm": lambda: _has(program, "npm"),
         "gettext": lambda: _has(program, "xgettext") and _has(program, "msgfmt"),
         "openssl": lambda: _has(program, "openssl"),

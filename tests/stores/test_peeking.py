@@ -61,6 +61,20 @@ def test_keys_are_listed_in_their_order_after_a_text(store, directory):
     assert ([*found.records], found.counts, [*found.keys]) == (["h/9"], {"i/": 5}, ["i/"])
 
 
+def test_keys_are_listed_backwards_before_a_text(store, directory):
+    keys = ["i/", "i/01", "i/02", "i/é", "i/日"]
+    fill(store, directory, [*keys, "i", "i0", "h/9"])
+
+    def listed(*which):
+        return [*store.peek(directory, {}, listed=KeyRange(*which, reverse=True)).keys]
+
+    assert listed("i/", 9) == keys[::-1]
+    assert listed("i/", 2) == keys[:2:-1]
+    assert listed("i/", 2, "i/02") == ["i/01", "i/"]
+    assert listed("i/", 9, "i/") == []
+    assert listed("x/", 9) == []
+
+
 def test_what_is_missing_is_told(store, directory, session):
     fill(store, directory, ["i/1", "i/2"])
     store.apply(directory, [Put("h/a", 1, session.id)])

@@ -58,7 +58,7 @@ def test_a_program_whose_leader_is_asked_to_step_down_is_ended(start, election):
     assert "asked to step down" in a.errors
     assert int(b.line().split()[1]) > term
     assert names(election) == ["B"]
-    assert election.history()[0].why == "stepped down"
+    assert election.history()[1].why == "stepped down"
     b.tell("go on")
     assert b.wait() == 0
 

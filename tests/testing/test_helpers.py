@@ -306,8 +306,14 @@ class TestTheContextManager:
         with queue.get() as delivery:
             assert delivery.body == "first"
         assert rates.get().value is None
+        assert rates.get(max_age=60).value is None
         assert Semaphore("mail", 2).info().slots == 2
         locks.close_all()
+
+    def test_forgets_what_this_process_has_seen_of_a_value(self, local):
+        with isolated_locks():
+            Config("rates").set(1)
+        assert Config("rates").get(max_age=60).value is None
 
     def test_removes_what_an_object_keeps_that_is_garbage(self, local):
         with isolated_locks():

@@ -71,7 +71,9 @@ LAYERS = [
     ["backends.shared"],
     ["backends"],
     ["conf"],
+    ["core.call_site"],
     [
+        "core.entrant",
         "core.held",
         "core.name_template",
         "core.interrupters",
@@ -97,8 +99,9 @@ LAYERS = [
     ["recipes.candidacy"],
     ["recipes"],
     [""],
-    ["process_members"],
-    ["fencing", "checks", "testing", "commands", "management", "supervisor"],
+    ["process_members", "fan_out"],
+    ["health"],
+    ["views", "middleware", "fencing", "checks", "testing", "commands", "management", "supervisor"],
     ["celery", "tasks"],
     ["admin", "templatetags"],
 ]

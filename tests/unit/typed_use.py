@@ -2,15 +2,20 @@
 
 from typing import Any, assert_type
 
+from django.core.serializers.json import DjangoJSONEncoder
 from django.db import models
+from django.http import HttpRequest, HttpResponse
+from django.urls import path
 
 from distlock import Holder, Lock, LockBusy, LockLost, locks
 from distlock.celery import LockedResult, LockedTask, locked_task
 from distlock.commands import LockedCommand
 from distlock.fencing import FencedModel, FencedQuerySet
-from distlock.recipes import MultiLock, RWLock, Semaphore
+from distlock.middleware import LockErrorMiddleware, error_response
+from distlock.recipes import Config, MultiLock, Queue, RWLock, Semaphore, Value
 from distlock.signals import lock_lost
 from distlock.types.lease import Lease, LockInfo, State, SweepResult
+from distlock.views import leads, ready
 from locksite.shop.models import Event
 
 
@@ -188,3 +193,22 @@ def receiver(sender: Any, lease: Lease, using: str, **kwargs: Any) -> None: ...
 
 
 lock_lost.connect(receiver)
+
+
+def recipes_of_values(request: HttpRequest) -> HttpResponse | None:
+    letters = Queue("letters", encoder=DjangoJSONEncoder)
+    letters.put_on_commit({"to": "anna"}, timeout=5, using="default")
+    mailer = Config("mailer", encoder=DjangoJSONEncoder)
+    assert_type(mailer.get(max_age=60), Value)
+    return error_response(LockBusy("busy"), request, json=True, retry_after=9)
+
+
+async def recipes_of_values_in_a_task() -> None:
+    assert_type(await Config("mailer").aget(7, stale=False, max_age=0), Value)
+
+
+class Patient(LockErrorMiddleware):
+    retry_after = 30
+
+
+urlpatterns = [path("ready/", ready), path("leads/", leads, {"election": "scheduler"})]

@@ -8,6 +8,7 @@ overview      what the list shows
 recipe_pages  what each kind of recipe says of its pages
 cells         what a page shows, ready to be drawn
 elections, groups, …   a module for each kind
+queue_actions          what may be done to the items of a queue
 """
 
 from __future__ import annotations

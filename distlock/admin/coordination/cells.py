@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Literal
@@ -31,27 +31,39 @@ CellFormat = Literal[
     "bar",
 ]
 
-#: Characters of a value that a table shows; its own page shows all.
-_MOST_DATA = 300
+#: Characters of a value that a table shows: on its line, and once it was opened. What has no more
+#: than the third number of them needs not be opened.
+_MOST_DATA, _MOST_OPENED, _ONE_LINE = 300, 4000, 24
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
     """One value. None is drawn as a dash, ``hint`` below it in small letters.
 
-    ``style`` is the colour of a state: held, expiring, expired, suspended or free.
+    ``style`` is the colour of a state: held, expiring, expired, suspended or free. ``link`` is the
+    address that it leads to.
     """
 
     value: Any
     format: CellFormat = "text"
     style: str = "free"
     hint: Any = ""
+    link: str = ""
 
     @property
     def text(self) -> str:
         """Data as JSON."""
         text = as_json(self.value)
         return text if len(text) <= _MOST_DATA else f"{text[: _MOST_DATA - 1]}…"
+
+    @property
+    def opened(self) -> str:
+        """Data as lines of JSON, if they say more than one line of a table shows."""
+        line = as_json(self.value)
+        if len(line) <= _ONE_LINE and "\n" not in line:
+            return ""
+        text = line if isinstance(self.value, str) else pretty(self.value)
+        return text if len(text) <= _MOST_OPENED else f"{text[: _MOST_OPENED - 1]}…"
 
     @property
     def seconds(self) -> float:
@@ -103,15 +115,20 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """A row of a table; its first cell names it."""
+    """A row of a table; its first cell names it, and ``key`` what is selected by its box."""
 
     cells: Sequence[Cell]
     offers: Sequence[Offer] = ()
+    key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table; ``empty`` is said in its place if it has no rows."""
+    """A table; ``empty`` is said in its place if it has no rows.
+
+    ``offers`` are for the rows that were selected, and for those on other pages. ``pages`` are the
+    addresses of the page before, and of the next one.
+    """
 
     id: str
     title: Text
@@ -119,23 +136,42 @@ class Table:
     rows: Sequence[TableRow]
     empty: Text = ""
     hint: Text = ""
+    offers: Sequence[Offer] = ()
+    pages: tuple[str, str] = ("", "")
 
     @property
     def acts(self) -> bool:
         """Whether any row has a button."""
         return any(row.offers for row in self.rows)
 
+    @property
+    def selects(self) -> bool:
+        """Whether rows can be selected."""
+        return any(row.key for row in self.rows)
+
 
 @dataclass(frozen=True, slots=True)
 class Detail:
-    """What the page of one name shows. ``explanation`` are sentences on what that means."""
+    """What the page of one name shows. ``explanation`` are sentences on what that means.
+
+    ``part`` is the title of a page about a part of it. ``tabs`` are of the tables: label, number,
+    and address, empty for those that are shown. ``search`` is what the form above them has.
+    """
 
     facts: Sequence[tuple[Text, Cell]]
     tables: Sequence[Table] = ()
     explanation: Sequence[Text] = ()
     offers: Sequence[Offer] = ()
+    part: Text = ""
+    tabs: Sequence[tuple[Text, int, str]] = ()
+    search: Mapping[str, str] | None = None
 
 
 def as_json(value: Any) -> str:
     """Return a value for people: a text as it is, all else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def pretty(value: Any) -> str:
+    """Return a value as JSON in several lines."""
+    return json.dumps(value, ensure_ascii=False, indent=2)

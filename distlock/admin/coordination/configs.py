@@ -12,6 +12,7 @@ from django import forms
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
 
+from distlock.admin.actions import ReasonField
 from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
 from distlock.exceptions import StaleToken
@@ -40,12 +41,9 @@ class ValueForm(forms.Form):
         help_text=gettext_lazy("As JSON: a text stands between quotation marks."),
         widget=forms.Textarea(attrs={"class": "dl-mono", "rows": 12, "spellcheck": "false"}),
     )
-    reason = forms.CharField(
+    reason = ReasonField(
         label=gettext_lazy("Comment"),
-        max_length=500,
         help_text=gettext_lazy("It is kept in the history, with your name."),
-        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-        error_messages={"required": gettext_lazy("Please say why.")},
     )
 
     def clean_value(self) -> Any:

@@ -231,7 +231,7 @@ class ElectionPages(RecipePages[ElectionInfo]):
                         Cell(term.term, "number"),
                     ]
                 )
-                for term in reversed(report.history)
+                for term in report.history
             ],
             empty=_("Nobody has led yet."),
             hint=_("newest first"),
@@ -245,9 +245,9 @@ def _vacant() -> Cell:
 def _since(report: ElectionInfo) -> Any:
     """Return since when the leader leads; None if nobody does."""
     leader, terms = report.leader, report.history
-    if leader is None or not terms or terms[-1].term != leader.term:
+    if leader is None or not terms or terms[0].term != leader.term:
         return None
-    return terms[-1].since
+    return terms[0].since
 
 
 def _explanation(report: ElectionInfo) -> list[Text]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from distlock.admin.coordination.cells import TableRow
 from distlock.admin.coordination.recipe_pages import RecipePages
-from distlock.admin.fan_out import BackendAnswer, call_backends
+from distlock.fan_out import BackendAnswer, call_backends
 from distlock.recipes.recipe import names_of
 
 #: Names on a page.

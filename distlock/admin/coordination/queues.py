@@ -1,154 +1,47 @@
-"""Queues: what waits, what is being delivered, dead letters, and putting things right."""
+"""Queues: what waits, what is being delivered, and dead letters, in pages; and one item."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from queue import Full
-from typing import Any
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from django.utils.http import urlencode
 from django.utils.translation import gettext as _
-from django.utils.translation import gettext_lazy, ngettext
+from django.utils.translation import gettext_lazy
 
-from distlock.admin.coordination.cells import Cell, Detail, Offer, Ref, Table, TableRow, Text
-from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
-from distlock.exceptions import LockError
+from distlock.admin.coordination.cells import (
+    Cell,
+    Detail,
+    Offer,
+    Ref,
+    Table,
+    TableRow,
+    Text,
+    pretty,
+)
+from distlock.admin.coordination.queue_actions import (
+    ACTIONS,
+    ALL,
+    MATCHING,
+    READY,
+    REASON,
+    SEARCH_SECONDS,
+    SELECTED,
+    Contents,
+    letters_of,
+    number_in,
+    reason_group,
+)
+from distlock.admin.coordination.recipe_pages import RecipePages
 from distlock.models import Queue as QueueModel
 from distlock.recipes.queue import Queue
 from distlock.recipes.queue_items import DeliveryInfo, QueueInfo, QueueItem
+from distlock.recipes.queue_pages import STATES
 from distlock.types.lease import Kind
 
-#: Dead letters, and deliveries, that a page shows.
-_MOST_SHOWN = 100
-#: The target of a purge: dead letters, or what is ready.
-_DEAD, _READY = "dead", "ready"
-
-
-@dataclass(frozen=True, slots=True)
-class Contents:
-    """What is in a queue, and its dead letters for its own page."""
-
-    info: QueueInfo
-    letters: Sequence[QueueItem] = ()
-
-
-def _letter(contents: Contents, ref: Ref) -> QueueItem | None:
-    return next((one for one in contents.letters if one.id == ref.token), None)
-
-
-def _retry_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    letter = _letter(contents, ref)
-    if letter is None:
-        return None
-    return [
-        (_("Item"), Cell(letter.id, "number")),
-        (_("Body"), Cell(letter.body, "data")),
-        (_("Put"), Cell(letter.at, "moment")),
-        (_("Deliveries"), Cell(letter.attempts, "number")),
-        (_("Put back because"), Cell(letter.reason)),
-    ]
-
-
-def _retry(ref: Ref, values: dict[str, Any]) -> Done | None:
-    queue = Queue(ref.name, using=ref.alias)
-    letter = next((one for one in queue.dead() if one.id == ref.token), None)
-    try:
-        if letter is None or not queue.retry(letter, blocking=False):
-            return None
-    except Full as error:
-        raise LockError(str(error)) from error
-    return Done(gettext_lazy("Put the dead letter %(token)d back. Reason: %(reason)s"))
-
-
-RETRY: Action[Contents] = Action(
-    name="retry",
-    permission="distlock.retry_dead_letter",
-    title=gettext_lazy("Put a dead letter back"),
-    button=gettext_lazy("Put it back"),
-    consequences=lambda contents, ref: [
-        _("It comes to the end of the queue, as a new item, and its deliveries count from one."),
-        _("What was done with it before may be done once more."),
-    ],
-    facts=_retry_facts,
-    perform=_retry,
-    done=gettext_lazy("The dead letter is in the queue again:"),
-    danger=False,
-)
-
-
-def _delivery(contents: Contents, ref: Ref) -> DeliveryInfo | None:
-    # Items that were taken in one change have one token.
-    wanted = ref.target, ref.token
-    found = (one for one in contents.info.deliveries if (str(one.id), one.token) == wanted)
-    return next(found, None)
-
-
-def _release_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    delivery = _delivery(contents, ref)
-    if delivery is None:
-        return None
-    return [
-        (_("Item"), Cell(delivery.id, "number")),
-        (_("Consumer"), Cell(None if delivery.delayed else delivery.owner, "owner")),
-        (_("Since"), Cell(delivery.since, "moment")),
-        (_("Token"), Cell(delivery.token, "number")),
-    ]
-
-
-def _release(ref: Ref, values: dict[str, Any]) -> Done | None:
-    if not Queue(ref.name, using=ref.alias).force_release(int(ref.target), ref.token):
-        return None
-    log = gettext_lazy("Took back the item %(target)s, token %(token)d. Reason: %(reason)s")
-    return Done(log)
-
-
-RELEASE: Action[Contents] = Action(
-    name="release",
-    permission="distlock.release_delivery",
-    title=gettext_lazy("Take an item back"),
-    button=gettext_lazy("Take it back"),
-    consequences=lambda contents, ref: [
-        _("The item is ready at once, and is delivered again."),
-        _("Its consumer may still be working on it, but cannot acknowledge it any more."),
-    ],
-    facts=_release_facts,
-    perform=_release,
-    done=gettext_lazy("The item was taken back:"),
-)
-
-
-def _purge_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
-    dead = ref.target == _DEAD
-    count = contents.info.dead if dead else contents.info.ready
-    if not count:
-        return None
-    label = _("Dead letters") if dead else _("Ready")
-    return [(label, Cell(count, "number"))]
-
-
-def _purge(ref: Ref, values: dict[str, Any]) -> Done | None:
-    count = Queue(ref.name, using=ref.alias).purge(dead=ref.target == _DEAD)
-    if not count:
-        return None
-    log = gettext_lazy("Removed %(count)d items (%(target)s). Reason: %(reason)s")
-    return Done(log, {"count": count})
-
-
-PURGE: Action[Contents] = Action(
-    name="purge",
-    permission="distlock.purge_queue",
-    title=gettext_lazy("Purge"),
-    button=gettext_lazy("Remove them all"),
-    consequences=lambda contents, ref: [
-        _("They are gone for ever, and nobody gets them."),
-        _("What comes while this goes on may be removed, too.")
-        if ref.target == _DEAD
-        else _("What is being delivered, or comes later, stays."),
-    ],
-    facts=_purge_facts,
-    perform=_purge,
-    done=gettext_lazy("Purged:"),
-)
+#: Items on a page, groups of dead letters, and characters of a search.
+_PAGE_SIZE, _MOST_GROUPS, _MOST_SEARCHED = 25, 20, 200
 
 
 class QueuePages(RecipePages[Contents]):
@@ -165,13 +58,41 @@ class QueuePages(RecipePages[Contents]):
         gettext_lazy("Oldest waits for"),
     )
     empty = gettext_lazy("Queues are listed here once something was put into one.")
-    actions = (RETRY, RELEASE, PURGE)
+    actions = ACTIONS
 
     def read(self, alias: str, name: str, *, whole: bool) -> Contents:
-        """Return what is in it; for its own page with the dead letters."""
+        """Return the figures."""
+        return Contents(Queue(name, using=alias).info())
+
+    def read_page(self, alias: str, name: str, asked: Mapping[str, str]) -> Contents:
+        """Return one page of the items in one state, or one item; see _address()."""
         queue = Queue(name, using=alias)
         info = queue.info()
-        return Contents(info, queue.dead() if whole and info.dead else ())
+        if number := number_in(asked.get("item", "")):
+            return Contents(info, asked, found=queue.find(number))
+        state = asked.get("state", "")
+        if state not in STATES:
+            filled = {"dead": info.dead, "delivered": info.delivered or info.delayed, "ready": 1}
+            state = next(state for state, count in filled.items() if count)
+        search = "".join(filter(str.isprintable, asked.get("q", "").strip()))[:_MOST_SEARCHED]
+        newest = asked.get("order", "oldest" if state == "delivered" else "newest") == "newest"
+        before, after = number_in(asked.get("before", "")), number_in(asked.get("after", ""))
+        page = queue.page(
+            state,
+            _PAGE_SIZE,
+            after=before or after or None,
+            reverse=newest != bool(before),
+            matching=search,
+            timeout=SEARCH_SECONDS,
+        )
+        shown = {**asked, "state": state, "q": search, "order": "newest" if newest else "oldest"}
+        last = queue.page("dead", 1, reverse=True).items if state == "dead" else ()
+        token = last[0].id if last else 0
+        return Contents(info, shown, page, letters_of(Ref(alias, name, token, ALL)), token)
+
+    def read_target(self, ref: Ref) -> Contents:
+        """Return the figures, and the dead letters that are meant."""
+        return replace(self.read(ref.alias, ref.name, whole=True), letters=letters_of(ref))
 
     def row(self, report: Contents) -> TableRow:
         """Return how many of each there are."""
@@ -188,25 +109,13 @@ class QueuePages(RecipePages[Contents]):
         )
 
     def detail(self, alias: str, name: str, report: Contents) -> Detail:
-        """Return what waits, the deliveries, and the dead letters."""
-        info = report.info
-        offers = []
-        if info.ready:
-            ref = Ref(alias, name, 0, _READY)
-            offers.append(Offer("purge", _("Remove what is ready…"), ref, danger=True))
-        if info.dead:
-            ref = Ref(alias, name, 0, _DEAD)
-            offers.append(Offer("purge", _("Remove the dead letters…"), ref, danger=True))
+        """Return the figures and one page of items, or one item."""
+        if "item" in report.asked:
+            return _item_detail(alias, name, report)
+        info, state = report.info, report.asked["state"]
         return Detail(
-            facts=[
-                (_("Ready"), _depth(info)),
-                (_("Being delivered"), Cell(info.delivered, "number")),
-                (_("Delayed"), Cell(info.delayed, "number")),
-                (_("Dead letters"), _dead(info)),
-                (_("Bound"), Cell(info.maxsize or None, "number")),
-                (_("Oldest"), Cell(info.oldest, "moment")),
-            ],
-            tables=[self._deliveries(alias, name, info), self._letters(alias, name, report)],
+            facts=[*zip(self.columns, self.row(report).cells, strict=True)],
+            tables=[*_groups(alias, name, report), _items(alias, name, report)],
             explanation=[
                 _(
                     "First in, first out. What was taken is delivered again if its consumer fails,"
@@ -218,59 +127,164 @@ class QueuePages(RecipePages[Contents]):
                     " said its own."
                 ),
             ],
-            offers=offers,
+            tabs=[
+                (label, count, "" if one == state else _address(alias, name, state=one))
+                for one, (label, count) in _numbers(info).items()
+            ],
+            search={**report.asked, "clear": _address(alias, name, state=state)},
         )
 
-    def _deliveries(self, alias: str, name: str, info: QueueInfo) -> Table:
-        rows = []
-        for one in info.deliveries[:_MOST_SHOWN]:
-            ref = Ref(alias, name, one.token, str(one.id))
-            state = (_("Delayed"), "free") if one.delayed else (_("Being delivered"), "held")
-            rows.append(
-                TableRow(
-                    [
-                        Cell(one.id, "number"),
-                        Cell(state[0], "state", state[1]),
-                        Cell(None if one.delayed else one.owner, "owner"),
-                        Cell(one.since, "age"),
-                        Cell(one.token, "number"),
-                    ],
-                    [Offer("release", _("Take back…"), ref, danger=True, named=str(one.id))],
-                )
-            )
-        return Table(
-            "deliveries",
-            _("Deliveries"),
-            (_("Item"), _("State"), _("Consumer"), _("For"), _("Token")),
-            rows,
-            empty=_("Nothing is being delivered."),
-            hint=_shown(len(info.deliveries)),
-        )
 
-    def _letters(self, alias: str, name: str, report: Contents) -> Table:
-        rows = []
-        for letter in report.letters[:_MOST_SHOWN]:
-            ref = Ref(alias, name, letter.id, str(letter.id))
-            rows.append(
-                TableRow(
-                    [
-                        Cell(letter.id, "number"),
-                        Cell(letter.body, "data"),
-                        Cell(letter.at, "moment"),
-                        Cell(letter.attempts, "number"),
-                        Cell(letter.reason),
-                    ],
-                    [Offer("retry", _("Put back…"), ref, named=str(letter.id))],
-                )
-            )
-        return Table(
-            "dead",
-            _("Dead letters"),
-            (_("Item"), _("Body"), _("Put"), _("Deliveries"), _("Put back because")),
-            rows,
-            empty=_("There are none."),
-            hint=_shown(report.info.dead),
-        )
+def _numbers(info: QueueInfo) -> dict[str, tuple[str, int]]:
+    """Return the title of each state, and how many items are in it."""
+    return {
+        "dead": (_("Dead letters"), info.dead),
+        "delivered": (_("Deliveries"), len(info.deliveries)),
+        "ready": (_("Ready"), info.ready),
+    }
+
+
+def _groups(alias: str, name: str, report: Contents) -> list[Table]:
+    """Return the dead letters by their reasons, the most frequent ones first."""
+    groups, rows = Counter(reason_group(one.reason) for one in report.letters), []
+    for group, count in groups.most_common(_MOST_GROUPS):
+        ref = Ref(alias, name, report.newest, f"{REASON}{group}")
+        rows.append(TableRow([Cell(group), Cell(count, "number")], _offers_of_dead(ref, group)))
+    hint = ""
+    if len(rows) < len(groups) or len(report.letters) < report.info.dead:
+        values = {"shown": len(rows), "groups": len(groups), "count": len(report.letters)}
+        hint = _("%(shown)d of %(groups)d reasons, of %(count)d dead letters") % values
+    columns = _("Put back because"), _("Dead letters")
+    return [Table("groups", _("By reason"), columns, rows, hint=hint)] if rows else []
+
+
+def _items(alias: str, name: str, report: Contents) -> Table:
+    """Return a page of items, what may be done with them, and the addresses of other pages."""
+    asked, info, page = report.asked, report.info, report.page
+    state, search, backwards = asked["state"], asked["q"], "before" in asked
+    items = page.items[::-1] if backwards else page.items
+    title, total = _numbers(info)[state]
+    values = {"shown": len(items), "found": total, "looked": page.looked_at}
+    hint = _("%(shown)d of %(found)d shown")
+    if search:
+        hint = _("%(shown)d found in %(looked)d of %(found)d items")
+    deliveries = {one.id: one for one in info.deliveries}
+    rows = [_row(alias, name, state, one, deliveries.get(one.id)) for one in items]
+    return Table(
+        "items",
+        title,
+        _columns(state),
+        rows,
+        empty=_("Nothing matches.") if search else _("There are none."),
+        hint=hint % values,
+        offers=_bulk_offers(Ref(alias, name, report.newest, SELECTED), state, search),
+        pages=_other_pages(alias, name, report, items),
+    )
+
+
+def _other_pages(
+    alias: str, name: str, report: Contents, items: Sequence[QueueItem]
+) -> tuple[str, str]:
+    asked, previous, following = report.asked, None, report.page.after
+    if items and "after" in asked:
+        previous = items[0].id
+    if "before" in asked:
+        previous, following = report.page.after, items[-1].id if items else None
+    same = {"state": asked["state"], "q": asked["q"], "order": asked["order"]}
+    return (
+        "" if previous is None else _address(alias, name, **same, before=previous),
+        "" if following is None else _address(alias, name, **same, after=following),
+    )
+
+
+def _bulk_offers(selected: Ref, state: str, search: str) -> list[Offer]:
+    ref = replace(selected, target=f"{MATCHING}{search}" if search else ALL)
+    if state != "dead":
+        ready = replace(selected, target=READY)
+        return [Offer("discard", _("Discard all…"), ready, True)] if state == READY else []
+    return [
+        Offer("retry", _("Put the selected ones back…"), selected),
+        Offer("discard", _("Discard the selected ones…"), selected, True),
+        Offer("retry", _("Put back all that match…") if search else _("Put all back…"), ref),
+        Offer("discard", _("Discard all that match…") if search else _("Discard all…"), ref, True),
+    ]
+
+
+def _columns(state: str) -> tuple[Text, ...]:
+    if state == "delivered":
+        return _("Item"), _("Body"), _("State"), _("Consumer"), _("For")
+    return _("Item"), _("Body"), _("Put back because"), _("Put"), _("Deliveries")
+
+
+def _row(alias: str, name: str, state: str, item: QueueItem, one: DeliveryInfo | None) -> TableRow:
+    link = _address(alias, name, item=item.id)
+    first = [Cell(item.id, "number", link=link), Cell(item.body, "data")]
+    if state == "delivered":
+        offers = [_take_back(alias, name, one)] if one else []
+        code = "delayed" if one and one.delayed else state
+        return TableRow([*first, _state(code)[0], *_delivery_cells(one)[:2]], offers)
+    more = [Cell(item.reason), Cell(item.at, "age"), Cell(item.attempts, "number")]
+    return TableRow([*first, *more], key=str(item.id) if state == "dead" else "")
+
+
+def _state(code: str) -> tuple[Cell, str]:
+    """Return the label of a state of items, and what it means."""
+    again = _("It is delivered again if its consumer fails, or if its process dies.")
+    aside = _("What was delivered too often, and never acknowledged, is put aside as dead.")
+    label, style, meaning = {
+        "ready": (_("Ready"), "free", _("It waits for a consumer.")),
+        "delivered": (_("Being delivered"), "held", again),
+        "delayed": (_("Delayed"), "free", _("It was put back for later.")),
+        "dead": (_("Dead"), "expired", aside),
+    }[code]
+    return Cell(label, "state", style), meaning
+
+
+def _delivery_cells(one: DeliveryInfo | None) -> list[Cell]:
+    return [
+        Cell(one.owner if one and not one.delayed else None, "owner"),
+        Cell(one and one.since, "age"),
+        Cell(one and one.token, "number"),
+    ]
+
+
+def _offers_of_dead(ref: Ref, named: str = "") -> list[Offer]:
+    discard = Offer("discard", _("Discard…"), ref, danger=True, named=named)
+    return [Offer("retry", _("Put back…"), ref, named=named), discard]
+
+
+def _take_back(alias: str, name: str, one: DeliveryInfo) -> Offer:
+    ref = Ref(alias, name, one.token, str(one.id))
+    return Offer("release", _("Take back…"), ref, danger=True, named=str(one.id))
+
+
+def _item_detail(alias: str, name: str, report: Contents) -> Detail:
+    """Return all that is known of one item."""
+    number, found = report.asked["item"], report.found
+    part = _("Item %(number)s") % {"number": number}
+    if found is None:
+        gone = _("It is not in the queue: it was acknowledged, put back as a new item, or removed.")
+        return Detail([], explanation=[gone], part=part)
+    item, one, (state, meaning) = found.item, found.delivery, _state(found.state)
+    facts: list[tuple[Text, Cell]] = [
+        (_("State"), state),
+        (_("Put"), Cell(item.at, "moment")),
+        (_("Deliveries"), Cell(item.attempts, "number")),
+        (_("Put back because"), Cell(item.reason)),
+    ]
+    offers = []
+    if one is not None:
+        facts += zip((_("Consumer"), _("For"), _("Token")), _delivery_cells(one), strict=True)
+        offers = [_take_back(alias, name, one)]
+    elif found.state == "dead":
+        offers = _offers_of_dead(Ref(alias, name, item.id, str(item.id)))
+    body = item.body if isinstance(item.body, str) else pretty(item.body)
+    facts.append((_("Body"), Cell(body, "block")))
+    return Detail(facts, explanation=[meaning], offers=offers, part=part)
+
+
+def _address(alias: str, name: str, **more: str | int) -> str:
+    return f"?{urlencode({'backend': alias, 'name': name, **more})}"
 
 
 def _depth(info: QueueInfo) -> Cell:
@@ -285,10 +299,3 @@ def _depth(info: QueueInfo) -> Cell:
 
 def _dead(info: QueueInfo) -> Cell:
     return Cell(info.dead, "state", "expired") if info.dead else Cell(0, "number")
-
-
-def _shown(count: int) -> str:
-    if count <= _MOST_SHOWN:
-        return ""
-    text = ngettext("the first of %(count)d", "the first of %(count)d", count)
-    return text % {"count": count}

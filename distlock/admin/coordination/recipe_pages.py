@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -11,31 +11,30 @@ from django import forms
 from django.db.models import Model
 from django.utils.translation import gettext_lazy
 
-from distlock.admin.actions import ReasonForm
+from distlock.admin.actions import ReasonField
 from distlock.admin.coordination.cells import Cell, Detail, Ref, TableRow, Text
 from distlock.types.lease import Kind
 
 R = TypeVar("R")
 
 
-class CommentForm(ReasonForm):
+class CommentForm(forms.Form):
     """Asks why something is done."""
 
-    reason = forms.CharField(
-        label=gettext_lazy("Reason"),
-        max_length=500,
-        help_text=gettext_lazy("It is written to the log with your name."),
-        widget=forms.TextInput(attrs={"class": "vTextField", "autocomplete": "off"}),
-        error_messages={"required": gettext_lazy("Please say why.")},
-    )
+    reason = ReasonField(help_text=gettext_lazy("It is written to the log with your name."))
 
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """That an action was done, and what the log says of it: a template and its values."""
+    """That an action was done, and what the log says of it: a template and its values.
+
+    ``count`` is told to the user in place of the name, and ``why`` it was not done for all.
+    """
 
     log: Text
     values: dict[str, Any] = field(default_factory=dict)
+    count: str = ""
+    why: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +59,8 @@ class Action(Generic[R]):
     initial: Callable[[R, Ref], dict[str, Any]] | None = None
     #: what the form, as it is filled in, would change
     preview: Callable[[R, Ref, dict[str, Any]], Sequence[tuple[Text, Cell]]] | None = None
+    #: seconds that a page waits for it; None: as long as for a backend
+    timeout: float | None = None
 
 
 class RecipePages(ABC, Generic[R]):
@@ -83,6 +84,14 @@ class RecipePages(ABC, Generic[R]):
 
         ``whole`` for the page of this name, else for its row in the list.
         """
+
+    def read_page(self, alias: str, name: str, asked: Mapping[str, str]) -> R:
+        """Read what its own page shows; ``asked`` is the query of the address."""
+        return self.read(alias, name, whole=True)
+
+    def read_target(self, ref: Ref) -> R:
+        """Read what an action is about."""
+        return self.read(ref.alias, ref.name, whole=True)
 
     @abstractmethod
     def row(self, report: R) -> TableRow:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import partial
+from queue import Full
 from typing import Any, ClassVar
 
 from django.contrib import messages
@@ -19,11 +21,11 @@ from django.views.decorators.http import require_POST, require_safe
 from distlock.admin.coordination.cells import Detail, Ref
 from distlock.admin.coordination.overview import overview
 from distlock.admin.coordination.recipe_pages import Action, Done, RecipePages
-from distlock.admin.fan_out import call_backends, one_line
 from distlock.admin.log import log_entries, names_in_message, parse_log_key, write_log
 from distlock.admin.panel import PanelAdmin, known_aliases
 from distlock.commands.output import command_line
 from distlock.exceptions import LockError, LockUnavailable
+from distlock.fan_out import call_backends, one_line
 from distlock.types.arguments import MAX_NAME, checked_name
 from distlock.types.printable import escaped
 
@@ -89,7 +91,7 @@ class RecipeAdmin(PanelAdmin):
         self._check(request, alias, name)
         answer = call_backends(
             [alias],
-            lambda backend, deadline: self.pages.read(alias, name, whole=True),
+            lambda backend, deadline: self.pages.read_page(alias, name, request.GET.dict()),
             wait_for_silent="retry" in request.GET,
         )[alias]
         detail: Detail | None = None
@@ -123,15 +125,17 @@ class RecipeAdmin(PanelAdmin):
             messages.warning(request, _("The form was not understood. Please select again."))
             return HttpResponseRedirect(self._url("changelist"))
         self._check(request, ref.alias, ref.name)
+        if chosen := request.POST.getlist("item"):
+            ref = replace(ref, target=",".join(chosen))
         back = self._address(ref.alias, ref.name)
         filled = "confirmed" in request.POST or "preview" in request.POST
         form = action.form(request.POST if filled else None)
         if "confirmed" in request.POST and form.is_valid():
             self._perform(request, action, ref, form.cleaned_data)
             return HttpResponseRedirect(back)
-        answer = call_backends(
-            [ref.alias], lambda backend, deadline: self.pages.read(ref.alias, ref.name, whole=True)
-        )[ref.alias]
+        answer = call_backends([ref.alias], lambda backend, deadline: self.pages.read_target(ref))[
+            ref.alias
+        ]
         report = answer.value
         facts = None if report is None else action.facts(report, ref)
         if report is not None and facts is not None and action.initial and not filled:
@@ -164,10 +168,12 @@ class RecipeAdmin(PanelAdmin):
         def attempt() -> Done | LockError | None:
             try:
                 return action.perform(ref, values)
-            except (LockError, ValueError, TypeError) as error:
+            except (LockError, ValueError, TypeError, Full) as error:
                 return error if isinstance(error, LockError) else LockError(one_line(error))
 
-        answer = call_backends([ref.alias], lambda backend, deadline: [attempt()])[ref.alias]
+        answer = call_backends([ref.alias], lambda backend, deadline: [attempt()], action.timeout)[
+            ref.alias
+        ]
         named = names_in_message([ref.target or ref.name])
         unknown: Done | LockError | None = LockUnavailable(answer.problem)
         done = answer.value[0] if answer.value else unknown
@@ -176,7 +182,8 @@ class RecipeAdmin(PanelAdmin):
             messages.warning(request, format_html("{} {}", text, named))
             return
         if isinstance(done, Done):
-            messages.success(request, format_html("{} {}", action.done, named))
+            say = messages.warning if done.why else messages.success
+            say(request, format_html("{} {} {}", action.done, done.count or named, done.why))
             self._log(request, action, ref, done.log, {**done.values, **values})
             return
         problem = one_line(done)

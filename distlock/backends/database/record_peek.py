@@ -46,15 +46,21 @@ def peek(
                 f" NULL {those} AND (r.session IS NULL OR s.expires_at > {sql.now})"
             )
     if listed is not None:
-        prefix, limit, after = listed
-        params |= {"after": after, "begin": prefix, "end": _end_of(prefix)}
-        parts.append(
-            f"SELECT {sql.now}, 0, name, NULL, NULL, NULL, NULL, NULL FROM (SELECT r.name"
-            f" FROM {RECORDS} r{within} AND r.name >= %(begin)s AND r.name > %(after)s"
-            f" AND r.name < %(end)s ORDER BY r.name LIMIT {limit}) listed"
-        )
+        keys, more = _listing(listed, f"FROM {RECORDS} r{within}")
+        params |= more
+        parts.append(f"SELECT {sql.now}, 0, name{', NULL' * 5} FROM ({keys}) listed")
     text = sql.PRIMARY + sql.BY_INDEX + " UNION ALL ".join(parts)
     return Statement(text, params, prepare=True)
+
+
+def _listing(listed: KeyRange, records: str) -> tuple[str, dict[str, str]]:
+    prefix, limit, after, reverse = listed
+    start, end = ("", after or _end_of(prefix)) if reverse else (after, _end_of(prefix))
+    text = (
+        f"SELECT r.name {records} AND r.name >= %(begin)s AND r.name > %(after)s"
+        f" AND r.name < %(end)s ORDER BY r.name {'DESC' if reverse else 'ASC'} LIMIT {limit}"
+    )
+    return text, {"after": start, "begin": prefix, "end": end}
 
 
 def _end_of(prefix: str) -> str:

@@ -185,7 +185,7 @@ class RecordSQL(ABC):
             texts.append(f"NOT EXISTS (SELECT 1 {records} AND o.name IN ({', '.join(absent)}))")
         if len({key for key, _ in there}) == len(there) > 1:
             some = " OR ".join(f"({text})" for text in there.values())
-            # The names are said once more, apart: only these are looked for in the index.
+            # Repeat the names in a list of their own: the index is used for that list only.
             texts.append(
                 f"(SELECT COUNT(*) {records} AND o.name IN ({', '.join(names)}) AND ({some}))"
                 f" = {len(there)}"

@@ -109,7 +109,8 @@ class DatabaseStore(RecordStore):
                 counts[prefixes[int(key)]] = int(number)
         found = _snapshot(directory, [header, *records])
         by_key = {row[2]: found.records[row[2]] for row in records}
-        return replace(found, records=by_key, counts=counts, keys=sorted(keys))
+        keys.sort(reverse=listed is not None and listed.reverse)
+        return replace(found, records=by_key, counts=counts, keys=keys)
 
     def _rows(
         self, directory: str, statement: Statement, deadline: float | None

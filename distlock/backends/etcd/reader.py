@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import groupby
 
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.kv import MOST_OPERATIONS, KeyValue, get, get_from
@@ -43,19 +42,17 @@ class LockReader:
         keys = LockKeys(self._client.options.prefix, name)
         return self._client.txn([], [get(keys.all, prefix=True)], deadline=self._deadline).found()
 
-    def held(self, prefix: str) -> list[LockInfo]:
-        """Return the locks that are held and whose names begin with ``prefix``, by name."""
-        keys = self._keys(locks_beginning(self._client.options.prefix, prefix))
-        by_name = groupby(map(LockKey.read, keys), key=lambda key: key.name)
-        infos = [info_of(name, self._alias, some) for name, some in by_name]
-        held = [info for info in infos if info.state is not State.FREE]
-        return sorted(held, key=lambda info: info.name)
+    def held(self, prefix: str) -> Iterator[LockInfo]:
+        """Yield the locks that are held and whose names begin with ``prefix``, by name."""
+        return self._held(self._names(prefix))
 
     def page(self, query: LockQuery) -> Page:
         """Return a page from the names of all locks and the keys of no more than ``MOST_READ``."""
-        keys = self._keys(locks_beginning(self._client.options.prefix, ""), keys_only=True)
-        names = sorted({name_of(kv.key) for kv in keys})
-        return NamePages(names, self._held, MOST_READ, self._deadline).page(query)
+        return NamePages(self._names(""), self._held, MOST_READ, self._deadline).page(query)
+
+    def _names(self, prefix: str) -> list[str]:
+        keys = self._keys(locks_beginning(self._client.options.prefix, prefix), keys_only=True)
+        return sorted({name_of(kv.key) for kv in keys})
 
     def _held(self, names: Sequence[str]) -> Iterator[LockInfo]:
         """Yield those of these locks that are held, in their order."""

@@ -18,6 +18,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import groupby
+from typing import Any
 
 from distlock.backends.etcd.client import Client
 from distlock.backends.etcd.errors import NOT_FOUND, EtcdError
@@ -32,6 +33,7 @@ from distlock.backends.etcd.kv import (
     get_from,
     modified,
     put,
+    to_bytes,
 )
 from distlock.backends.etcd.lock_keys import escaped, unescaped
 from distlock.backends.etcd.watches import Watch
@@ -100,9 +102,7 @@ class EtcdStore(RecordStore):
         ]
         asked += [get(_key(own, prefix), prefix=True, count_only=True) for prefix in count]
         if listed is not None:
-            prefix, limit, after = listed
-            start = _key(own, max(f"{after}\0" if after else "", prefix))
-            asked.append(get_from(start, _key(own, prefix), keys_only=True, limit=limit))
+            asked.append(_listing(own, listed))
         reply = self._client.txn((), asked, (), deadline)
         found = [_record(kv, own) for place in range(len(first)) for kv in reply.found(place)]
         records = {record.key: record for record in sorted(found, key=lambda one: one.key)}
@@ -226,6 +226,17 @@ class EtcdStore(RecordStore):
 
 def _key(own: str, key: str) -> str:
     return f"{own}={key}"
+
+
+def _listing(own: str, listed: KeyRange) -> Json:
+    prefix, limit, after, reverse = listed
+    how: dict[str, Any] = {"keys_only": True, "limit": limit}
+    start = prefix if reverse or not after else max(f"{after}\0", prefix)
+    if reverse:
+        how |= {"sort_target": "KEY", "sort_order": "DESCEND"}
+    if reverse and after:
+        how["range_end"] = to_bytes(_key(own, after))
+    return get_from(_key(own, start), _key(own, prefix), **how)
 
 
 def _record(kv: KeyValue, own: str) -> Record:

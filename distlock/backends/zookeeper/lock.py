@@ -164,7 +164,7 @@ class ZooKeeperBackend(BaseBackend):
         return self._reader(deadline).lock(name)
 
     def list(self, prefix: str = "", deadline: float | None = None) -> Iterable[LockInfo]:
-        return [*self._reader(deadline).held(prefix)]
+        return self._reader(deadline).held(prefix)
 
     def page(self, query: LockQuery, deadline: float | None = None) -> Page:
         """See BaseBackend.page(). Of very many locks, only those on the page are looked at."""

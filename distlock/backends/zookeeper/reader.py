@@ -46,7 +46,7 @@ class TreeReader:
 
     def held(self, prefix: str) -> Iterator[LockInfo]:
         """Yield the locks that are held and whose names begin with ``prefix``, by name."""
-        yield from self._held([name for name in self._names() if name.startswith(prefix)])
+        return self._held([name for name in self._names() if name.startswith(prefix)])
 
     def remove(self, name: str, nonce: str) -> None:
         """Delete the nodes of one claim; there are more of them than one if it was sent again."""

@@ -8,11 +8,14 @@ import sys
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandParser
+from django.core.management.color import no_style
 
 from distlock.commands import (
+    completion,
     config_values,
     elections,
     list_locks,
+    ping,
     progress,
     queues,
     release_lock,
@@ -21,21 +24,25 @@ from distlock.commands import (
     run_lock,
     show_lock,
     sweep_locks,
+    top,
 )
 from distlock.commands.arguments import add_common
 
 SUBCOMMANDS: dict[str, Any] = {
     "list": list_locks,
     "show": show_lock,
+    "top": top,
     "release": release_lock,
     "resize": resize_semaphore,
     "run": run_lock,
     "sweep": sweep_locks,
+    "ping": ping,
     "election": elections.COMMAND,
     "queue": queues.COMMAND,
     "config": config_values.COMMAND,
     "progress": progress.COMMAND,
     **reports.COMMANDS,
+    "completion": completion,
 }
 
 
@@ -60,6 +67,9 @@ class Command(BaseCommand):
         if isinstance(sys.stdout, io.TextIOWrapper):
             # A name that the terminal's encoding lacks must not end the list.
             sys.stdout.reconfigure(errors="backslashreplace")
+        if not options["force_color"] and (os.environ.get("NO_COLOR") or not self.stdout.isatty()):
+            self.style = no_style()
+            self.stderr.style_func = None
         try:
             SUBCOMMANDS[options["subcommand"]].run(self, **options)
             self.stdout.flush()

@@ -5,9 +5,8 @@
   const KEY = "distlock.live";
   const button = document.getElementById("dl-live");
   const note = document.getElementById("dl-live-note");
-  const form = document.getElementById("dl-form");
 
-  const checkboxes = () => (form ? [...form.querySelectorAll('input[name="hold"]')] : []);
+  const checkboxes = () => [...document.querySelectorAll(".dl-select input[name]")];
   const selected = () => checkboxes().filter((checkbox) => checkbox.checked);
 
   // Selecting
@@ -27,16 +26,15 @@
     }
   };
 
-  if (form) {
-    form.addEventListener("change", (event) => {
-      if (event.target.id === "dl-all") {
-        for (const checkbox of checkboxes()) checkbox.checked = event.target.checked;
-      }
-      showSelected();
-      showLive();
-    });
-    window.addEventListener("pageshow", showSelected); // the browser may restore the selection
-  }
+  document.addEventListener("change", (event) => {
+    if (!event.target.closest(".dl-select")) return;
+    if (event.target.id === "dl-all") {
+      for (const checkbox of checkboxes()) checkbox.checked = event.target.checked;
+    }
+    showSelected();
+    showLive();
+  });
+  window.addEventListener("pageshow", showSelected); // the browser may restore the selection
 
   // Refreshing
 
@@ -49,7 +47,8 @@
   let refreshing = false;
 
   const pausedBecause = () => {
-    if (selected().length) return button.dataset.pausedSelected;
+    const open = document.querySelector("[data-dl-live] details[open]");
+    if (open || selected().length) return button.dataset.pausedSelected;
     if (document.hidden) return button.dataset.pausedHidden;
     return "";
   };

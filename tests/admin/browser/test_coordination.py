@@ -175,13 +175,48 @@ def test_elections(visit, elections, look):
 def test_queues(visit, letters, look):
     visitor = visit("coordinator", look)
     page = open_one(visitor, look, "queue", "letters", "thumbnails")
-    page.locator("tr", has_text="ada").get_by_role("button", name="Put back").click()
+    page.get_by_role("checkbox", name="Select 1").check()
+    expect(page.get_by_text("1 item selected")).to_be_visible()
+    page.get_by_role("button", name="Put the selected ones back").click()
     page.get_by_label("Reason").fill("the address was corrected")
     visitor.check(f"queue-retry-{look}")
-    page.get_by_role("button", name="Put it back").click()
+    page.get_by_role("button", name="Put back").click()
     expect(page.locator(".dl-log")).to_contain_text("the address was corrected")
-    page.get_by_role("button", name="Remove what is ready").click()
-    visitor.check(f"queue-purge-{look}")
+    visitor.check(f"queue-delivered-{look}")
+    page.get_by_role("link", name="Ready 4").click()
+    page.get_by_role("link", name="6", exact=True).click()
+    expect(page.locator(".dl-block")).to_contain_text('"to": "ada"')
+    visitor.check(f"queue-item-{look}")
+    page.go_back()
+    page.get_by_role("button", name="Discard all").click()
+    visitor.check(f"queue-discard-{look}")
+
+
+def test_a_body_is_on_one_line_until_it_is_opened(visit, letters):
+    visitor = visit("coordinator")
+    page = visitor.page
+    page.goto("/admin/distlock/queue/one/?backend=default&name=letters&state=ready")
+    row = page.locator(".dl-table tbody tr").first
+    folded = row.bounding_box()["height"]
+    row.locator("summary").click()
+    expect(row.locator(".dl-block")).to_be_visible()
+    assert row.bounding_box()["height"] > folded
+    page.get_by_role("button", name="Live").click()
+    expect(page.locator("#dl-live-note")).to_have_text("Paused: rows are selected or open")
+    visitor.check("queue-body-open")
+
+
+def test_a_queue_is_worked_on_without_javascript(visit, letters):
+    visitor = visit("coordinator", java_script_enabled=False)
+    page = visitor.page
+    page.goto("/admin/distlock/queue/one/?backend=default&name=letters")
+    page.get_by_label("In the body or the reason").fill("ADA")
+    page.get_by_role("button", name="Search").click()
+    expect(page.locator(".dl-listing-items")).to_contain_text("1 found in 1 of 1 items")
+    page.get_by_role("button", name="Discard all that match").click()
+    page.get_by_label("Reason").fill("a test")
+    page.get_by_role("button", name="Discard", exact=True).click()
+    expect(page.locator(".messagelist")).to_contain_text("Items that were discarded: 1.")
 
 
 @pytest.mark.parametrize("look", LOOKS)

@@ -32,9 +32,9 @@ class ParsedComment(NamedTuple):
 
 
 def comment(label: str, claim: Claim, waited: float, *, first: bool = False) -> str:
-    """Return the comment that says who waits for a native lock, so many seconds by now.
+    """Return the comment that says who waits for a native lock, and for how long.
 
-    ``first``: it is the head of the queue, or waits for long.
+    ``waited``: seconds. ``first``: it is the head of the queue, or waits for long.
     """
     place = "first" if first else "queued"
     owner = claim.owner

@@ -1,8 +1,8 @@
 """Calls several backends at the same time, and waits for none of them for long.
 
-A page waits up to ``TIMEOUT`` for a backend. If one has not answered by then, the next pages of
-this process wait only ``SHORT_TIMEOUT`` for it. So a backend that hangs makes one page slow, not
-every page, and one that is back is seen at once.
+A page of the admin, or a command, waits up to ``TIMEOUT`` for a backend. If one has not answered by
+then, the next pages of this process wait only ``SHORT_TIMEOUT`` for it. So a backend that hangs
+makes one page slow, not every page, and one that is back is seen at once.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import logging
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -43,7 +43,8 @@ T = TypeVar("T")
 class BackendAnswer(Generic[T]):
     """What a backend returned after ``seconds``; None, and the ``problem``, if it failed.
 
-    ``backend`` is None if the settings of this alias are wrong.
+    ``backend`` is None if the settings of this alias are wrong. ``silent``: it has not answered in
+    time.
     """
 
     alias: str
@@ -51,6 +52,7 @@ class BackendAnswer(Generic[T]):
     value: T | None = None
     problem: str = ""
     seconds: float = 0.0
+    silent: bool = False
 
 
 #: Until when a backend counts as silent, by clock().
@@ -63,38 +65,48 @@ def call_backends(
     timeout: float | None = None,
     *,
     wait_for_silent: bool = True,
+    heard: Mapping[str, float] | None = None,
 ) -> dict[str, BackendAnswer[T]]:
     """Return what ``call(backend, deadline)`` returns for each backend, by alias, in their order.
 
     All are called at once, each on another thread, and get ``timeout`` seconds (by default
     ``TIMEOUT``). A call that takes longer goes on, but nobody waits for it. With
     ``wait_for_silent=False`` a backend that was silent a moment ago gets only ``SHORT_TIMEOUT``.
+
+    A call that answers in parts writes the time of the last one into ``heard``, by alias: its time
+    counts from then on.
     """
     if timeout is None:
         timeout = TIMEOUT
-    began = clock()
-    answers: dict[str, BackendAnswer[T]] = {}
-    jobs: list[tuple[BackendAnswer[T], BaseBackend, Job[tuple[T, float]]]] = []
-    for alias in aliases:
-        answer: BackendAnswer[T] = BackendAnswer(alias)
-        answers[alias] = answer
+    if heard is None:
+        heard = {}
+    answers: dict[str, BackendAnswer[T]] = {alias: BackendAnswer(alias) for alias in aliases}
+    for alias, answer in answers.items():
         try:
-            answer.backend = backend = locks[alias]
-            timed = functools.partial(_timed, call, backend, began, timeout)
+            answer.backend = locks[alias]  # imports a driver, which may take some time
+        except ImproperlyConfigured as error:
+            answer.problem = one_line(error)
+    jobs: list[tuple[BackendAnswer[T], BaseBackend, Job[tuple[T, float]]]] = []
+    began = clock()
+    for alias, answer in answers.items():
+        if (backend := answer.backend) is None:
+            continue
+        try:
+            timed = functools.partial(_timed, call, backend, began, timeout, heard)
             jobs.append((answer, backend, _threads(alias).submit(timed)))
-        except (ImproperlyConfigured, RuntimeError) as error:  # or no more threads can be had
+        except RuntimeError as error:  # no more threads can be had
             answer.problem = one_line(error)
     for answer, backend, job in jobs:
         short = not wait_for_silent and clock() < _silent_until.get(backend, 0.0)
-        if job.wait(began + (SHORT_TIMEOUT if short else timeout)):
-            try:
-                answer.value, answer.seconds = job.take()
-            except Exception as error:
-                answer.problem = one_line(error)
-                if not isinstance(error, (LockError, ImproperlyConfigured)):
-                    logger.exception("backend %r failed when the admin asked it", answer.alias)
+        limit = SHORT_TIMEOUT if short else timeout
+        until = began + limit
+        while not (done := job.wait(until)) and heard.get(answer.alias, began) + limit > until:
+            until = heard[answer.alias] + limit
+        if done:
+            _take(answer, job)
             continue
         job.discard()  # if it has not begun yet, it never will
+        answer.silent = True
         text = _("It did not answer a moment ago, so this page has not waited for it.")
         if not short:
             _silent_until[backend] = clock() + SILENT_FOR
@@ -107,13 +119,26 @@ def call_backends(
     return answers
 
 
+def _take(answer: BackendAnswer[T], job: Job[tuple[T, float]]) -> None:
+    try:
+        answer.value, answer.seconds = job.take()
+    except Exception as error:
+        answer.problem = one_line(error)
+        if not isinstance(error, (LockError, ImproperlyConfigured)):
+            logger.exception("backend %r failed when it was asked", answer.alias)
+
+
 @functools.cache
 def _threads(alias: str) -> WorkerThreads:
-    return WorkerThreads(MAX_THREADS, f"distlock-admin-{alias}")
+    return WorkerThreads(MAX_THREADS, f"distlock-ask-{alias}")
 
 
 def _timed(
-    call: Callable[[BaseBackend, float], T], backend: BaseBackend, began: float, timeout: float
+    call: Callable[[BaseBackend, float], T],
+    backend: BaseBackend,
+    began: float,
+    timeout: float,
+    heard: Mapping[str, float],
 ) -> tuple[T, float]:
     """Return what a call returns, and its seconds; note whether the backend counts as silent.
 
@@ -126,7 +151,7 @@ def _timed(
         limit = timeout
     finally:
         seconds = clock() - began
-        if seconds > limit:
+        if clock() - heard.get(backend.alias, began) > limit:
             _silent_until[backend] = clock() + SILENT_FOR
         else:
             _silent_until.pop(backend, None)

@@ -1,0 +1,196 @@
+"""What may be done to the items of a queue: dead letters in bulk, a delivery, a purge."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Full
+
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+
+from distlock.admin.coordination.cells import Cell, Ref, Text
+from distlock.admin.coordination.recipe_pages import Action, Done
+from distlock.concurrency.clock import clock
+from distlock.exceptions import LockError
+from distlock.fan_out import one_line
+from distlock.recipes.queue import Queue
+from distlock.recipes.queue_items import MOST_AT_ONCE, QueueInfo, QueueItem
+from distlock.recipes.queue_pages import ItemInfo, ItemPage
+
+#: Dead letters that are grouped, put back or discarded at once, and seconds to find them.
+MOST_LETTERS, SEARCH_SECONDS = 1000, 1.0
+#: What an action is done to: these, or the numbers of some dead letters with commas between.
+#: SELECTED stands for the numbers that a form has.
+ALL, READY, SELECTED, REASON, MATCHING = "dead", "ready", "selected", "reason:", "matching:"
+#: Seconds for a change in bulk; it ends before, and says how far it has come.
+_BULK_SECONDS, _BULK_TIMEOUT = 10.0, 20.0
+_VARIES = re.compile(r"""'[^']*'|"[^"]*"|\d+""")
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What is in a queue: its figures, and what one page, or an action, is about."""
+
+    info: QueueInfo
+    asked: Mapping[str, str] = field(default_factory=dict)
+    page: ItemPage = ItemPage((), 0, None)
+    #: the dead letters that are grouped, or that an action is done to
+    letters: Sequence[QueueItem] = ()
+    newest: int = 0
+    found: ItemInfo | None = None
+
+
+def reason_group(reason: str) -> str:
+    """Return a reason without what differs from item to item: numbers, and quoted texts."""
+    return _VARIES.sub("…", reason)
+
+
+def letters_of(ref: Ref) -> list[QueueItem]:
+    """Return the dead letters that are meant, as they are now; MOST_LETTERS of them.
+
+    The token is the number of the newest one that was shown. So what is put back, and is dead once
+    more, is left alone: it has a new number.
+    """
+    queue, target = Queue(ref.name, using=ref.alias), ref.target
+    if target == ALL or target.startswith((REASON, MATCHING)):
+        text = target.removeprefix(MATCHING) if target.startswith(MATCHING) else ""
+        found = queue.page("dead", MOST_LETTERS, matching=text, timeout=SEARCH_SECONDS).items
+        group = target.removeprefix(REASON) if target.startswith(REASON) else None
+        meant = [one for one in found if group in (None, reason_group(one.reason))]
+    else:
+        some = map(queue.find, filter(None, map(number_in, target.split(",")[:MOST_LETTERS])))
+        meant = [one.item for one in some if one is not None and one.state == "dead"]
+    return [one for one in meant if one.id <= ref.token]
+
+
+def number_in(text: str) -> int:
+    """Return the number of an item that a text of an address says; 0 if it says none."""
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
+
+
+def _facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
+    if ref.target == READY and contents.info.ready:
+        return [(_("Ready"), Cell(contents.info.ready, "number"))]
+    letters = contents.letters
+    if not letters:
+        return None
+    more = _("or more") if len(letters) == MOST_LETTERS else ""
+    numbers, reasons = [str(one.id) for one in letters], sorted({one.reason for one in letters})
+    return [
+        (_("Dead letters"), Cell(len(letters), "number", hint=more)),
+        (_("Item"), Cell(_some(numbers, ", "))),
+        (_("Put back because"), Cell(_some(reasons, "\n"), "block")),
+        (_("Body"), Cell(letters[0].body, "data")),
+    ]
+
+
+def _some(texts: Sequence[str], between: str) -> str:
+    return between.join([*texts[:10], *["…"][: len(texts) - 10]])
+
+
+def _in_bulk(
+    change: Callable[[Queue, Sequence[QueueItem]], int], log: Text, ref: Ref, values: object
+) -> Done | None:
+    """Change dead letters, a few at a time; say how many were changed, and why no more were."""
+    queue, until = Queue(ref.name, using=ref.alias), clock() + _BULK_SECONDS
+    done, before = 0, -1
+    why: Text = ""
+    try:
+        while before < done and not why:
+            before, letters = done, letters_of(ref)
+            for start in range(0, len(letters), MOST_AT_ONCE):
+                if clock() >= until:
+                    why = gettext_lazy("The time was over. Do it again for the others.")
+                    break
+                done += change(queue, letters[start : start + MOST_AT_ONCE])
+    except (Full, LockError) as error:
+        if not done:
+            raise
+        why = one_line(error)
+    return Done(log, {"count": done}, f"{done}.", why) if done else None
+
+
+RETRY: Action[Contents] = Action(
+    name="retry",
+    permission="distlock.retry_dead_letter",
+    title=gettext_lazy("Put dead letters back"),
+    button=gettext_lazy("Put back"),
+    consequences=lambda contents, ref: [
+        _("They come to the end of the queue, as new items, and their deliveries count from one."),
+        _("What was done with them before may be done once more."),
+        _("If the queue fills up, this ends, and says how many were put back."),
+    ],
+    facts=_facts,
+    perform=partial(
+        _in_bulk,
+        Queue.retry_many,
+        gettext_lazy("Put %(count)d dead letters back (%(target)s). Reason: %(reason)s"),
+    ),
+    done=gettext_lazy("Dead letters that were put back:"),
+    danger=False,
+    timeout=_BULK_TIMEOUT,
+)
+
+
+def _discard(ref: Ref, values: object) -> Done | None:
+    log = gettext_lazy("Discarded %(count)d items (%(target)s). Reason: %(reason)s")
+    if ref.target != READY:
+        return _in_bulk(Queue.discard, log, ref, values)
+    count = Queue(ref.name, using=ref.alias).purge()
+    return Done(log, {"count": count}, f"{count}.") if count else None
+
+
+DISCARD: Action[Contents] = Action(
+    name="discard",
+    permission="distlock.purge_queue",
+    title=gettext_lazy("Discard items"),
+    button=gettext_lazy("Discard"),
+    consequences=lambda contents, ref: [
+        _("They are gone for ever, and nobody gets them."),
+        _("What is being delivered, or comes later, stays.")
+        if ref.target == READY
+        else _("What comes while this goes on may be discarded, too."),
+    ],
+    facts=_facts,
+    perform=_discard,
+    done=gettext_lazy("Items that were discarded:"),
+    timeout=_BULK_TIMEOUT,
+)
+
+
+def _release_facts(contents: Contents, ref: Ref) -> Sequence[tuple[Text, Cell]] | None:
+    for one in contents.info.deliveries:
+        # Items that were taken in one change have one token.
+        if (str(one.id), one.token) == (ref.target, ref.token):
+            return [
+                (_("Item"), Cell(one.id, "number")),
+                (_("Consumer"), Cell(None if one.delayed else one.owner, "owner")),
+                (_("Since"), Cell(one.since, "moment")),
+                (_("Token"), Cell(one.token, "number")),
+            ]
+    return None
+
+
+def _release(ref: Ref, values: object) -> Done | None:
+    log = gettext_lazy("Took back the item %(target)s, token %(token)d. Reason: %(reason)s")
+    released = Queue(ref.name, using=ref.alias).force_release(int(ref.target), ref.token)
+    return Done(log) if released else None
+
+
+RELEASE: Action[Contents] = Action(
+    name="release",
+    permission="distlock.release_delivery",
+    title=gettext_lazy("Take an item back"),
+    button=gettext_lazy("Take it back"),
+    consequences=lambda contents, ref: [
+        _("The item is ready at once, and is delivered again."),
+        _("Its consumer may still be working on it, but cannot acknowledge it any more."),
+    ],
+    facts=_release_facts,
+    perform=_release,
+    done=gettext_lazy("The item was taken back:"),
+)
+ACTIONS = (RETRY, DISCARD, RELEASE)

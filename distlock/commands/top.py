@@ -1,0 +1,182 @@
+"""``manage.py locks top``: what is wrong, and then the locks by waiters and age, live."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Collection, Iterator
+from contextlib import redirect_stderr, suppress
+from datetime import UTC, datetime
+from itertools import islice
+from typing import Any, NamedTuple
+
+from django.core.management.base import BaseCommand, CommandParser
+
+from distlock.backends.base import BaseBackend
+from distlock.commands import output
+from distlock.commands.arguments import Backends, add_json, add_using, seconds
+from distlock.commands.exit_codes import DONE, FAILED, USAGE, epilog, fail
+from distlock.commands.list_locks import HEADING, OPTIONAL, ORDERS, locks_in_use, rows_of, waiting
+from distlock.commands.tables import cut, table_lines
+from distlock.exceptions import NotSupported
+from distlock.recipes.queue import Queue
+from distlock.recipes.queue_items import QueueInfo
+from distlock.recipes.recipe import names_of
+from distlock.supervisor.signal_handling import Interrupted, ended_by_signals
+from distlock.types.lease import Kind, LockInfo, State
+from distlock.types.query import DisplayStatus, status_of
+
+HELP = (
+    "Show what is wrong, and then the locks by waiters and age, live; q or Ctrl-C ends it. Without"
+    " a terminal, or with --once or --json, it is printed once."
+)
+EPILOG = epilog(DONE, FAILED, USAGE)
+
+#: A lock that at least so many wait for is among what is wrong.
+MANY_WAITERS = 10
+#: Columns from which on the backend of what is wrong is shown; it takes room from the text.
+_WIDE = 100
+#: What can be wrong, in the order in which it is shown.
+WRONG = ("unavailable", "missed renewal", "leaked hold", "many waiters", "dead letters")
+
+
+class Problem(NamedTuple):
+    """Something that is wrong; ``name`` is of a lock or a queue, empty for a whole backend."""
+
+    problem: str
+    using: str
+    kind: Kind | None
+    name: str
+    text: str
+
+
+def add_arguments(parser: CommandParser) -> None:
+    add_using(parser)
+    parser.add_argument("--once", action="store_true", help="Print it once, and end.")
+    text = "How long to wait before the backends are asked again (%(default)s)."
+    parser.add_argument("--every", type=seconds, default=2.0, metavar="SECONDS", help=text)
+    add_json(parser)
+
+
+def run(command: BaseCommand, *, using: Collection[str] | None, json: bool, **options: Any) -> None:
+    if command.stdout.isatty() and not (json or options["once"]):
+        _watch(command, using, options["every"])
+        return
+    backends = Backends(using)
+    locks, problems = ask(backends)
+    if json:
+        document = {
+            "at": datetime.now(UTC),
+            "problems": [each._asdict() for each in problems],
+            "locks": [output.json_entry(info) for info in locks],
+            "unavailable": backends.failures,
+        }
+        output.write_json(command, document)
+    else:
+        for line, colour in _lines(locks, problems, output.width(command)):
+            command.stdout.write(output.paint(command, line, colour))
+    backends.finish()
+
+
+def ask(backends: Backends, *, again: bool = False) -> tuple[list[LockInfo], list[Problem]]:
+    """Return the locks and what is wrong; raises no error of a backend. See Backends.ask()."""
+    found = backends.ask(_in_use, again=again)
+    problems = [problem for each in found for problem in _problems(each)]
+    for alias, why in backends.failures.items():
+        text = why.removeprefix(f"DISTLOCK[{alias!r}]: ")
+        problems.append(Problem("unavailable", alias, None, "", text))
+    problems.sort(key=lambda each: WRONG.index(each.problem))
+    locks = sorted((each for each in found if isinstance(each, LockInfo)), key=ORDERS["age"])
+    return sorted(locks, key=ORDERS["waiters"]), problems
+
+
+def _in_use(backend: BaseBackend) -> Iterator[LockInfo | QueueInfo]:
+    yield from locks_in_use(backend)
+    with suppress(NotSupported):
+        for name in names_of(Kind.QUEUE, backend.alias):
+            yield Queue(name, using=backend.alias).info()
+
+
+def _problems(found: LockInfo | QueueInfo) -> Iterator[Problem]:
+    if isinstance(found, QueueInfo):
+        if found.dead:
+            text = f"{found.dead} dead, {found.ready} ready"
+            yield Problem("dead letters", found.using, Kind.QUEUE, found.name, text)
+        return
+    where = (found.using, found.kind, found.name)
+    if (count := waiting(found)) >= MANY_WAITERS:
+        text = f"{count} wait; held for {output.duration(found.held_for)}"
+        yield Problem("many waiters", *where, f"{text} by {output.owner(found.owner)}")
+    for holder in found.holders:
+        status, owner = status_of(found.of(holder)), output.owner(holder.owner)
+        if status is DisplayStatus.EXPIRED:
+            text = f"its lease has ended, and {owner} has not released it"
+            yield Problem("leaked hold", *where, text)
+        elif status is DisplayStatus.EXPIRING and holder.renews:
+            left, lease = output.duration(holder.remaining), output.duration(holder.lease)
+            yield Problem("missed renewal", *where, f"{left} of {lease} left, held by {owner}")
+
+
+def _lines(
+    locks: list[LockInfo], problems: list[Problem], width: int | None, height: int | None = None
+) -> Iterator[tuple[str, str]]:
+    """Return lines and their colours; of a screen, what is wrong takes up to half."""
+    expired = sum(info.state is State.EXPIRED for info in locks)
+    summary = (
+        f"{len(problems)} wrong, {len(locks) - expired} held, {expired} expired,"
+        f" {sum(map(waiting, locks))} waiting  {output.moment(datetime.now(UTC))}"
+    )
+    yield cut(summary, width or len(summary)), ""
+    shown = slice(3 if width is not None and width < _WIDE else None)
+    wrong = [
+        (each.problem, output.quoted(each.name or each.using), each.text, each.using)[shown]
+        for each in problems
+    ]
+    most = len(wrong) if height is None else max(height // 2 - 3, 1)
+    heading = ("WRONG", "NAME", "WHAT IS KNOWN", "BACKEND")
+    for number, line in enumerate(table_lines(heading[shown], wrong[:most], width)):
+        yield line, output.ALARM if number else output.HEADING
+    if wrong:
+        yield f"and {len(wrong) - most} more" if len(wrong) > most else "", output.ALARM
+    rows, colours = rows_of(locks[:height])
+    lines = table_lines(HEADING, rows, width, OPTIONAL)
+    yield from zip(lines, (output.HEADING, *colours), strict=False)
+
+
+def _watch(command: BaseCommand, using: Collection[str] | None, every: float) -> None:
+    """Show it on the whole terminal until q is typed, or a signal ends it.
+
+    It is drawn anew after each pause, each key, and each change of the window's size.
+    """
+    import curses  # which some systems' Pythons lack
+
+    def live(screen: Any) -> None:
+        colours = dict.fromkeys((output.HEADING, output.ALARM, output.WARNING), curses.A_BOLD)
+        with suppress(curses.error):  # a terminal without colours, or whose cursor stays
+            curses.curs_set(0)
+            if command.style.ERROR(""):
+                curses.use_default_colors()
+                curses.init_pair(1, curses.COLOR_RED, -1)
+                curses.init_pair(2, curses.COLOR_YELLOW, -1)
+                colours[output.ALARM] |= curses.color_pair(1)
+                colours[output.WARNING] |= curses.color_pair(2)
+        screen.timeout(int(every * 1000))
+        found, key = ask(Backends(using)), curses.KEY_RESIZE
+        while key != ord("q"):
+            if key != curses.KEY_RESIZE:
+                found = ask(Backends(using), again=True)
+            height, width = screen.getmaxyx()
+            screen.clear()
+            for row, (line, colour) in enumerate(islice(_lines(*found, width - 1, height), height)):
+                line = line.encode(screen.encoding, "backslashreplace").decode(screen.encoding)
+                with suppress(curses.error):  # the window has become smaller
+                    screen.addnstr(row, 0, line, width - 1, colours.get(colour, curses.A_NORMAL))
+            screen.refresh()
+            key = screen.getch()
+
+    # What is logged to the terminal in the meantime would be written over the screen.
+    quiet = redirect_stderr(io.StringIO())
+    try:
+        with quiet, suppress(Interrupted, KeyboardInterrupt), ended_by_signals():
+            curses.wrapper(live)
+    except curses.error as error:
+        fail(FAILED, f"this terminal cannot show it ({error}); say --once")

@@ -1,0 +1,35 @@
+"""What the tests of ``release="commit"`` share."""
+
+from django.contrib.auth.models import Group
+
+from distlock import Lock, LockError, locks
+from distlock.core.manager import manager
+from tests.contract.actors import PATIENCE
+from tests.databases import ALIASES
+
+
+def keeping(name, using, **more):
+    return Lock(name, using=using, release="commit", **more)
+
+
+def held_here(name):
+    return [hold for hold in manager.all() if hold.lease.name.startswith(name)]
+
+
+def free(other, name):
+    """Whether someone else can take the lock now; a database that others may not ask is a no."""
+    try:
+        if locks["default"].database != ALIASES["sqlite"]:
+            return other.tries(name)
+        return other.lock(name).acquire(timeout=0.3)  # it would wait for the transaction
+    except LockError:
+        return False
+
+
+def comes_free(other, name):
+    return other.lock(name).acquire(timeout=PATIENCE)
+
+
+def number(database, name):
+    group = Group.objects.using(database).get(name__startswith=f"{name}:")
+    return group, int(group.name.rpartition(":")[2])
